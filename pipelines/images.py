@@ -1,0 +1,128 @@
+"""The images pipeline: a folder of images becomes a published TFRecord dataset.
+
+Run it as ``shardmill images`` or ``python -m shardmill.pipelines.images``, or put
+``build(root, config)`` into a pipeline of your own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import apache_beam as beam
+from shardmill.pipelines.config import ImagesConfig
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.finish import Outcome, SinkSpec
+from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input
+from shardmill.transforms.placement import PlaceSpec
+from shardmill.transforms.sink import RaiseIfFailed, WriteShards
+from shardmill.transforms.walk import DUPLICATE, SKIPPED
+
+
+@dataclass(frozen=True)
+class ImagesJob:
+    """A config whose input and output were looked at.
+
+    Attributes:
+        config: The config.
+        match: Where the images are.
+        sink: What is written, and where.
+    """
+
+    config: ImagesConfig
+    match: MatchSpec
+    sink: SinkSpec
+
+
+def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> ImagesJob:
+    """Returns the job of a config; finds the input and reads the labels file.
+
+    Args:
+        config: The options.
+        runner: Name of the runner, for the manifest.
+        invocation: Identity of this run, so that its progress can be watched.
+
+    Raises:
+        ShardmillError: The input is missing or an option breaks a rule.
+    """
+    output = absolute(config.output)
+    listed = "listing" in (config.label_from, config.splits)
+    match = find_input(
+        config.input, config.root, listing=listed, follow_links=config.follow_links, exclude=output
+    )
+    sink = SinkSpec(
+        output=output,
+        config_id=config.config_id(),
+        place=config.place_spec,
+        shards=config.shard_spec,
+        compression="gzip" if config.compression == "gzip" else "none",
+        labels=config.label_spec.fixed,
+        max_reject_fraction=config.max_reject_fraction,
+        overwrite=config.overwrite,
+        dry_run=config.dry_run,
+        root=match.root,
+        config=config.identity(),
+        runner=runner,
+        invocation=invocation,
+    )
+    return ImagesJob(config, match, sink)
+
+
+def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.PCollection[Outcome]:
+    """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
+    config = job.config
+    refs = root | "Match" >> MatchFiles(
+        job.match, config.label_spec, listed_splits=config.splits == "listing"
+    )
+    if config.limit is not None:
+        refs = refs | "Limit" >> TakeFirst(config.limit, config.place_spec)
+    return refs | "Write" >> WriteShards(job.sink, config.encoder)
+
+
+def build(
+    root: beam.Pipeline | beam.pvalue.PBegin, config: ImagesConfig
+) -> beam.PCollection[Outcome]:
+    """Wires the pipeline into one of your own; it fails when nothing could be published.
+
+    Args:
+        root: A pipeline, or its beginning.
+        config: The options.
+
+    Returns:
+        One ``Outcome``, once the dataset is published or found up to date.
+
+    Raises:
+        ShardmillError: The input is missing or an option breaks a rule.
+    """
+    return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
+
+
+@dataclass(eq=False)
+class TakeFirst(beam.PTransform):
+    """Takes the first refs of the global order: a fair sample, the same in every run.
+
+    Args:
+        count: How many.
+        place: How refs find their places.
+    """
+
+    count: int
+    place: PlaceSpec
+
+    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Ref]:
+        """Wires the choice."""
+        place = self.place
+        return (
+            pcoll
+            | "Usable" >> beam.Filter(lambda ref: ref.error not in (SKIPPED, DUPLICATE))
+            | "Keyed" >> beam.Map(lambda ref: (place.position_of(ref), tuple(ref)))
+            | "Smallest" >> beam.combiners.Top.Smallest(self.count)
+            | "Each" >> beam.FlatMap(lambda found: [Ref(*values) for _, values in found])
+        ).with_output_types(Ref)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from shardmill.pipelines.cli import main
+
+    sys.exit(main(["images", *sys.argv[1:]]))

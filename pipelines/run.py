@@ -1,0 +1,258 @@
+"""Running: which runner, what a person sees meanwhile, and what an exit code says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from shardmill.schemas.errors import (
+    InputError,
+    OutputError,
+    ShardmillError,
+    StaleBuildError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    import apache_beam as beam
+    from shardmill.transforms.finish import Outcome
+
+IN_MEMORY = "in-memory"
+_IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner", IN_MEMORY})
+_STALE_TRIES = 3
+_OURS = re.compile(
+    r"^shardmill\.schemas\.errors\.(\w+): (.*?)(?: \[while running '[^\n]*)?$", re.MULTILINE
+)
+_ERRORS = {
+    error.__name__: error
+    for error in (ShardmillError, InputError, OutputError, StorageError, StaleBuildError)
+}
+
+
+class Interrupted(Exception):  # noqa: N818 - no error of anybody's
+    """The person pressed Ctrl-C."""
+
+
+def take_runner(argv: list[str]) -> tuple[str, list[str]]:
+    """Returns the name of the runner in Beam's flags, and the other flags.
+
+    ``DirectRunner`` means Beam's in-memory runner here: the one that Beam itself starts under that
+    name first tries to download a program. ``PrismRunner`` stays to be had by its own name.
+    """
+    runner = ""
+    rest = []
+    waiting = False
+    for argument in argv:
+        if waiting:
+            runner, waiting = argument, False
+        elif argument == "--runner":
+            waiting = True
+        elif argument.startswith("--runner="):
+            runner = argument.partition("=")[2]
+        else:
+            rest.append(argument)
+    return (IN_MEMORY if runner in _IN_MEMORY_NAMES else runner), rest
+
+
+def new_invocation() -> str:
+    """Returns an identity for one run of the command."""
+    return uuid.uuid4().hex[:12]
+
+
+def plain_error(error: BaseException) -> ShardmillError | None:
+    """Returns our own error inside an exception of a runner, or None when there is none."""
+    if isinstance(error, ShardmillError):
+        return error
+    found = _OURS.findall(str(error))
+    if not found:
+        return None
+    name, message = found[-1]
+    return _ERRORS.get(name, ShardmillError)(message)
+
+
+def run_pipeline(
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], invocation: str,
+    output: str,
+) -> Outcome:  # fmt: skip
+    """Runs a pipeline to its end and returns its outcome.
+
+    Args:
+        define: Adds the transforms to a pipeline.
+        runner: A name as ``take_runner`` gives it.
+        argv: Beam's other flags.
+        invocation: Identity of this run.
+        output: Folder of the dataset.
+
+    Raises:
+        ShardmillError: The run failed with a sentence of ours.
+        Interrupted: The person pressed Ctrl-C.
+    """
+    for tries_left in reversed(range(_STALE_TRIES)):
+        try:
+            return _run_once(define, runner, argv, invocation, output)
+        except Exception as error:
+            ours = plain_error(error)
+            if ours is None:
+                raise
+            # Another builder published meanwhile: look again, most often all is up to date.
+            if not isinstance(ours, StaleBuildError) or not tries_left:
+                raise ours from error
+    raise AssertionError("unreachable")
+
+
+def _run_once(
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], invocation: str,
+    output: str,
+) -> Outcome:  # fmt: skip
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from shardmill.transforms import progress
+
+    watched = progress.watch(invocation) if runner == IN_MEMORY else None
+    try:
+        options = PipelineOptions(argv)
+        with _interruptible() as interrupted, contextlib.ExitStack() as stack:
+            pipeline = beam.Pipeline(runner=_make_runner(runner), options=options)
+            define(pipeline)
+            if watched is not None:
+                stack.enter_context(show_progress(watched))
+            try:
+                pipeline.run().wait_until_finish()
+            except BaseException as error:
+                if interrupted.is_set():
+                    raise Interrupted from error
+                raise
+    finally:
+        progress.unwatch(invocation)
+    outcome: Outcome | None = watched.outcome if watched else _fetch_outcome(output, invocation)
+    if outcome is None:
+        raise OutputError(
+            f"The runner {runner} ended, but left no outcome in {output}: see its log."
+        )
+    return outcome
+
+
+def _make_runner(name: str) -> Any:
+    if name != IN_MEMORY:
+        return name
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    return FnApiRunner()
+
+
+def _fetch_outcome(output: str, invocation: str) -> Outcome | None:
+    from shardmill.schemas.storage import open_storage
+    from shardmill.transforms.finish import Outcome
+    from shardmill.transforms.sink import outcome_path
+
+    storage = open_storage(output)
+    path = outcome_path(output, invocation)
+    try:
+        body = json.loads(storage.read(path))
+    except FileNotFoundError:
+        return None
+    storage.delete(path)
+    body["series"] = tuple(tuple(row) for row in body["series"])
+    return Outcome(**body)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Notes Ctrl-C, which runners turn into errors of their own; a second one ends at once."""
+    interrupted = threading.Event()
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def show_progress(watched: Any) -> Iterator[None]:
+    """Shows a bar on a terminal, or a plain line now and then in a log, until the block ends."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    ended = threading.Event()
+    show = _bar if console.is_terminal else _lines
+    thread = threading.Thread(target=show, args=(watched, ended, console), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=5)
+
+
+def _bar(watched: Any, ended: threading.Event, console: Any) -> None:
+    from rich import progress as bars
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[rejects]}"),
+    )
+    with bars.Progress(*columns, console=console, transient=True) as display:
+        task = display.add_task("matching", total=None, rate="", rejects="")
+        while not ended.wait(0.1):
+            speed = display.tasks[0].speed
+            display.update(
+                task,
+                description=watched.phase,
+                total=watched.total,
+                completed=watched.done,
+                rate=f"{speed:,.0f} images/s" if speed else "",
+                rejects=f"{watched.rejects:,} rejected" if watched.rejects else "",
+            )
+
+
+def _lines(watched: Any, ended: threading.Event, console: Any) -> None:
+    started = time.monotonic()
+    pause = 5.0
+    while not ended.wait(pause):
+        pause = min(60.0, pause * 1.5)
+        seconds = time.monotonic() - started
+        total = f" of {watched.total:,}" if watched.total is not None else ""
+        rate = watched.done / seconds
+        left = (
+            f", {(watched.total - watched.done) / rate:,.0f} s left"
+            if watched.total and rate
+            else ""
+        )
+        console.print(
+            f"{watched.phase}: {watched.done:,}{total} images, {rate:,.0f} images/s{left}, "
+            f"{watched.rejects:,} rejected",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keeps Beam's remarks on packages that are not installed off the screen while it loads."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

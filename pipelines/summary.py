@@ -1,0 +1,60 @@
+"""What a run says in the end: plain text, the same on a terminal and in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from shardmill.schemas.names import MANIFEST, REJECTS
+from shardmill.schemas.storage import join
+
+if TYPE_CHECKING:
+    from shardmill.schemas.manifest import Manifest
+    from shardmill.transforms.finish import Outcome
+
+
+def human_bytes(size: float) -> str:
+    """Returns a size as a person reads it, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def published(manifest: Manifest, outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
+    """Yields the lines of a run that published a dataset."""
+    inputs = manifest.inputs
+    rejected = f"{inputs.rejected:,}"
+    if inputs.rejected:
+        reasons = (f"{name} {count:,}" for name, count in inputs.rejected_by_reason.items())
+        rejected += f" ({', '.join(reasons)}), see {join(output, REJECTS)}"
+    yield f"Published {output}"
+    skipped = f", {inputs.skipped:,} skipped" if inputs.skipped else ""
+    yield f"  matched    {inputs.matched:,} files{skipped}"
+    if inputs.duplicates:
+        yield f"  duplicates {inputs.duplicates:,}"
+    yield f"  written    {manifest.written:,} examples"
+    yield f"  rejected   {rejected}"
+    for name, split in manifest.splits.items():
+        shards = f"{len(split.shards):,} shard{'s' if len(split.shards) != 1 else ''}"
+        size = human_bytes(split.num_bytes)
+        yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
+    found = f", {outcome.parts_found:,} found from before" if outcome.parts_found else ""
+    yield f"  parts      {outcome.parts_made:,} made{found}"
+    yield f"  time       {seconds:,.1f} s, {manifest.written / max(seconds, 1e-9):,.0f} images/s"
+    for warning in manifest.warnings:
+        yield f"  warning    {warning}"
+    yield f"  manifest   {join(output, MANIFEST)}"
+    yield "Next:"
+    full = next((name for name in manifest.splits if manifest.splits[name].num_examples), "train")
+    yield f"  shardmill steps {join(output, MANIFEST)} --split={full} --batch_size=32"
+
+
+def planned(outcome: Outcome, output: str) -> Iterator[str]:
+    """Yields the lines of a dry run."""
+    yield f"Dry run: {output} would get"
+    for split, label, refs, size, parts in outcome.series:
+        name = f"{split}, {label}" if label else split
+        yield f"  {name:<20} {refs:,} images ({human_bytes(size)} of files) in {parts:,} parts"
+    yield f"  matched {outcome.matched:,} files; nothing was written."

@@ -1,0 +1,152 @@
+"""The manifest: the published list of shards with counts and checksums.
+
+It is written last, so its presence is the sign that a dataset is complete. docs/manifest.md
+explains each field; manifest.schema.json is its JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shardmill.schemas.errors import FormatError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One published file.
+
+    Attributes:
+        file: Name relative to the manifest's folder.
+        records: Number of records.
+        bytes: Size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits.
+    """
+
+    file: str
+    records: int
+    bytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split's shards and totals."""
+
+    num_examples: int
+    num_bytes: int
+    label_counts: dict[str, int]
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What became of every matched input.
+
+    ``matched == accepted + rejected + skipped + duplicates`` holds always.
+    """
+
+    root: str
+    matched: int
+    accepted: int
+    rejected: int
+    skipped: int
+    duplicates: int
+    rejected_by_reason: dict[str, int]
+    multi_frame: int = 0
+
+
+@dataclass(frozen=True)
+class Build:
+    """How the dataset was made."""
+
+    config_id: str
+    input_id: str
+    config: dict[str, Any]
+    versions: dict[str, str]
+    runner: str
+    finished: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A published dataset, as ``manifest.json`` describes it."""
+
+    splits: dict[str, Split]
+    written: int
+    compression: str
+    inputs: Inputs
+    build: Build
+    labels: tuple[str, ...] = ()
+    features: tuple[dict[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    version: int = field(default=VERSION)
+
+    def to_json(self) -> str:
+        """Returns the manifest as indented JSON, the version first."""
+        body = asdict(self)
+        ordered = {"version": body.pop("version"), **body}
+        return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Returns the manifest that a JSON text holds.
+
+        Raises:
+            FormatError: It is no manifest, or of a version that this release cannot read.
+        """
+        try:
+            body = json.loads(text)
+            version = body["version"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise FormatError(f"this is no Shardmill manifest ({error!r})") from error
+        if version != VERSION:
+            raise FormatError(
+                f"manifest version {version!r} is not {VERSION}: use the Shardmill that wrote it"
+            )
+        try:
+            return cls(
+                splits={name: _split(split) for name, split in body["splits"].items()},
+                written=body["written"],
+                compression=body["compression"],
+                inputs=Inputs(**body["inputs"]),
+                build=Build(**body["build"]),
+                labels=tuple(body["labels"]),
+                features=tuple(body["features"]),
+                warnings=tuple(body["warnings"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FormatError(
+                f"a field of the manifest is missing or malformed ({error!r})"
+            ) from error
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all shards, split by split."""
+        return tuple(shard.file for split in self.splits.values() for shard in split.shards)
+
+    def is_dataset(self, config_id: str, input_id: str) -> bool:
+        """Tells whether this is the dataset that a config makes of some inputs."""
+        return self.build.config_id == config_id and self.build.input_id == input_id
+
+
+def _split(body: dict[str, Any]) -> Split:
+    return Split(
+        num_examples=body["num_examples"],
+        num_bytes=body["num_bytes"],
+        label_counts=dict(body["label_counts"]),
+        shards=tuple(_shard(shard) for shard in body["shards"]),
+    )
+
+
+def _shard(body: dict[str, Any]) -> Shard:
+    shard = Shard(**body)
+    # A manifest is data: its names must not lead a later command out of the dataset's folder.
+    if not isinstance(shard.file, str) or "\\" in shard.file or ".." in shard.file.split("/"):
+        raise FormatError(f"the manifest names the file {shard.file!r}, which leads elsewhere")
+    if shard.file.startswith("/") or "\0" in shard.file or not shard.file:
+        raise FormatError(f"the manifest names the file {shard.file!r}, which leads elsewhere")
+    return shard

@@ -1,0 +1,67 @@
+"""Rejects: inputs that could not become records, each with its reason."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+# The fixed list of reasons; docs/images.md explains each, and a test keeps the two in step.
+REASONS: dict[str, str] = {
+    "bad_name": "the file's name is not valid UTF-8",
+    "changed": "the file changed between listing and reading",
+    "color": "the pixels cannot be brought to 8-bit colour",
+    "decode": "the bytes claim to be an image but do not decode",
+    "empty": "the file has no bytes",
+    "encode": "the decoded image cannot be stored in the chosen encoding",
+    "float_range": "floating-point pixels outside [0, 1]",
+    "icc": "the embedded ICC profile cannot be applied",
+    "int_range": "integer pixels wider than 16 bits",
+    "label_text": "the label has a line break or another control character",
+    "no_label": "the label pattern does not match the key",
+    "no_split": "the first folder of the key names no split",
+    "not_a_file": "a pipe, socket or device, not a regular file",
+    "not_an_image": "the bytes are no image format that is read here",
+    "not_found": "the file does not exist",
+    "outside_root": "the link leads outside the root",
+    "too_large": "more pixels or bytes than is safe to decode",
+    "unknown_label": "the label is not in the given labels file",
+    "unreadable": "permission to read the file was denied",
+}
+
+
+class Reject(NamedTuple):
+    """One input that could not become a record.
+
+    Attributes:
+        key: Stable identity of the input.
+        uri: Where it lies.
+        stage: ``match``, ``read``, ``decode`` or ``encode``.
+        error: A reason, one of ``REASONS``.
+        message: One sentence with the details.
+    """
+
+    key: str
+    uri: str
+    stage: str
+    error: str
+    message: str
+
+    def to_json(self) -> str:
+        """Returns the reject as one line of ``rejects.jsonl``, without the newline."""
+        return json.dumps(self._asdict(), ensure_ascii=False, separators=(",", ":"))
+
+
+class RejectedError(Exception):
+    """Raised inside a stage to refuse one input.
+
+    Attributes:
+        stage: As in ``Reject``.
+        error: As in ``Reject``.
+        message: As in ``Reject``.
+    """
+
+    def __init__(self, stage: str, error: str, message: str) -> None:
+        super().__init__(stage, error, message)
+        self.stage = stage
+        self.error = error
+        self.message = message

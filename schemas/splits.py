@@ -1,0 +1,110 @@
+"""Splits: exact shares of the examples, decided by a hash of each key alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+from shardmill.schemas.errors import UsageError
+
+SplitMode = Literal["fractions", "directory", "listing"]
+# Folder names that mean a split; the names on the right are the field's.
+SPLIT_FOLDERS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "val": "validation",
+    "valid": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+_SPACE = 1 << 64
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How examples are divided.
+
+    Attributes:
+        mode: By ``fractions`` of the key hash, by the first ``directory`` of the key, or as a
+            ``listing`` says.
+        shares: Name and share of each split, in order; empty unless the mode is ``fractions``.
+    """
+
+    mode: SplitMode
+    shares: tuple[tuple[str, Fraction], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Splits:
+        """Returns the splits that a ``--splits`` value names.
+
+        Raises:
+            UsageError: A name or share is malformed, or the shares do not sum to 1.
+        """
+        if text == "directory":
+            return cls("directory")
+        if text == "listing":
+            return cls("listing")
+        shares = tuple(_parse_share(text, item) for item in text.split(","))
+        names = [name for name, _ in shares]
+        if len(set(names)) != len(names):
+            raise UsageError(f"--splits={text} names a split twice: give each one share.")
+        total = sum(share for _, share in shares)
+        if total != 1:
+            shown = int(total) if total.denominator == 1 else float(total)
+            raise UsageError(
+                f"--splits={text} sums to {shown}, not 1: change the shares, "
+                "or write them as fractions such as train:2/3,validation:1/3."
+            )
+        return cls("fractions", shares)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Splits that are known before looking at the data."""
+        return tuple(name for name, _ in self.shares)
+
+    @cached_property
+    def _bounds(self) -> tuple[tuple[str, int], ...]:
+        bounds = []
+        total = Fraction(0)
+        for name, share in self.shares:
+            total += share
+            scaled = total * _SPACE
+            bounds.append((name, -(-scaled.numerator // scaled.denominator)))
+        return tuple(bounds)
+
+    def of_hash(self, hash64: int) -> str:
+        """Returns the split of an unsigned 64-bit hash; only for the mode ``fractions``."""
+        for name, bound in self._bounds:
+            if hash64 < bound:
+                return name
+        raise ValueError(f"{hash64} is no 64-bit hash, or the splits have no fractions")
+
+
+def check_split_name(name: str) -> str | None:
+    """Returns why a name cannot be a split's, or None when it can."""
+    if _NAME.fullmatch(name):
+        return None
+    return f"the split name {name!r} must be letters, digits and underscores"
+
+
+def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
+    name, colon, share = item.strip().partition(":")
+    problem = check_split_name(name)
+    if problem:
+        raise UsageError(f"--splits={text}: {problem}.")
+    try:
+        fraction = Fraction(share)
+    except (ValueError, ZeroDivisionError):
+        fraction = Fraction(-1)
+    if not colon or fraction < 0:
+        raise UsageError(
+            f"--splits={text}: {item.strip()!r} is not NAME:SHARE with a share from 0 to 1, "
+            "as in train:0.9,validation:0.1; or say directory or listing."
+        )
+    return name, fraction

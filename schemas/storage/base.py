@@ -1,0 +1,148 @@
+"""The storage interface, and how a path finds its implementation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from shardmill.schemas.errors import UsageError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class Entry(NamedTuple):
+    """A file as a listing or a stat shows it.
+
+    Attributes:
+        path: Full path or URI.
+        size: Bytes.
+        version: Modification time in nanoseconds, or the object's generation, as text.
+        kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
+    """
+
+    path: str
+    size: int
+    version: str
+    kind: str = "file"
+
+
+class Written(Protocol):
+    """A new file that is being written."""
+
+    def write(self, data: bytes, /) -> int:
+        """Appends data and returns its length."""
+        ...
+
+
+class Storage(Protocol):
+    """What Shardmill needs of a file system.
+
+    Every call raises ``FileNotFoundError`` where the path must exist and does not, ``StorageError``
+    when the medium failed after its own retries, and leaves existing files whole on any failure.
+    """
+
+    def stat(self, path: str) -> Entry | None:
+        """Returns the file or folder at path, or None when there is none."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Returns a file's bytes."""
+        ...
+
+    def read_unchanged(self, path: str, size: int, version: str) -> bytes:
+        """Returns a file's bytes if it still has a size and version.
+
+        Raises:
+            ChangedError: It has not.
+            PermissionError: Reading is not allowed.
+        """
+        ...
+
+    def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
+        """Opens a file as a stream of chunks."""
+        ...
+
+    def open_write(self, path: str) -> AbstractContextManager[Written]:
+        """Opens a new file; it appears complete when the block ends and not at all if it raises."""
+        ...
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Writes a file unless it exists; returns whether this call wrote it. Atomic."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a file over whatever was there. Atomic."""
+        ...
+
+    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+        """Joins files into a new one.
+
+        Args:
+            sources: Files in order.
+            tail: Bytes to put in: (after how many sources, the bytes).
+            path: The new file.
+        """
+        ...
+
+    def move(self, source: str, path: str) -> None:
+        """Renames a file over whatever stands at path; nothing happens if it already moved."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Deletes a file if it exists."""
+        ...
+
+    def delete_tree(self, path: str) -> None:
+        """Deletes a folder and all below it if it exists."""
+        ...
+
+    def list_dir(self, path: str) -> Iterator[Entry]:
+        """Yields what stands directly in a folder, sorted by name; nothing if it is missing."""
+        ...
+
+    def checksum(self, path: str) -> int:
+        """Returns the CRC-32C of a file's bytes."""
+        ...
+
+    def lock(self, path: str) -> AbstractContextManager[None]:
+        """Holds back other processes that lock the same path, where the medium can.
+
+        A local disk can; object stores cannot and rely on the preconditions of each call.
+        """
+        ...
+
+
+def scheme_of(path: str) -> str:
+    """Returns the scheme of a URI, or an empty text for a plain path."""
+    match = _SCHEME.match(path)
+    return match.group(1).lower() if match else ""
+
+
+def join(base: str, *parts: str) -> str:
+    """Returns a path below base; base may be a local folder or a URI."""
+    return "/".join((base.rstrip("/") or "", *parts))
+
+
+@lru_cache(maxsize=8)
+def _storage_of(scheme: str) -> Storage:
+    if scheme == "":
+        from shardmill.schemas.storage.local import LocalStorage
+
+        return LocalStorage()
+    if scheme == "gs":
+        from shardmill.schemas.storage.gcs import GcsStorage
+
+        return GcsStorage()
+    raise UsageError(f"{scheme}:// is not supported: use a local path or gs://BUCKET/PATH.")
+
+
+def open_storage(path: str) -> Storage:
+    """Returns the storage that a path belongs to.
+
+    Raises:
+        UsageError: The scheme is unknown, or the package that it needs is not installed.
+    """
+    return _storage_of(scheme_of(path))

@@ -1,0 +1,223 @@
+"""A local disk, or anything mounted like one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat as stat_flags
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import google_crc32c
+from shardmill.schemas.errors import ChangedError, StorageError
+from shardmill.schemas.storage.base import Entry
+
+_CHUNK = 1 << 20
+_REMEDY = {
+    errno.ENOSPC: "free some space and run again, finished parts are kept",
+    errno.EDQUOT: "free some of your quota and run again, finished parts are kept",
+    errno.EROFS: "choose an output on a writable file system",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another path",
+    errno.ENAMETOOLONG: "choose shorter names",
+}
+
+
+def storage_error(action: str, path: str, error: OSError) -> StorageError:
+    """Returns the plain sentence for a failed call on a local path."""
+    remedy = _REMEDY.get(error.errno or 0, "run again when the disk answers")
+    return StorageError(f"Cannot {action} {path}: {error.strerror or error}; {remedy}.")
+
+
+@contextlib.contextmanager
+def _plainly(action: str, path: str) -> Iterator[None]:
+    """Turns an OSError into a StorageError, but for what a caller may want to tell apart."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except OSError as error:
+        raise storage_error(action, path, error) from error
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    if stat_flags.S_ISREG(status.st_mode):
+        kind = "file"
+    else:
+        kind = "dir" if stat_flags.S_ISDIR(status.st_mode) else "other"
+    return Entry(path, status.st_size, str(status.st_mtime_ns), kind)
+
+
+def _temporary(path: str) -> str:
+    folder, name = os.path.split(path)
+    os.makedirs(folder or ".", exist_ok=True)
+    return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
+
+
+class LocalStorage:
+    """Files on a local disk; exclusive creation by hard link, publication by rename."""
+
+    def stat(self, path: str) -> Entry | None:
+        """See ``Storage.stat``."""
+        with _plainly("look at", path):
+            try:
+                return _entry(path, os.stat(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def read(self, path: str) -> bytes:
+        """See ``Storage.read``."""
+        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def read_unchanged(self, path: str, size: int, version: str) -> bytes:
+        """See ``Storage.read_unchanged``; the modification time is the version."""
+        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+            data = file.read(size + 1)
+            while len(data) <= size and (more := file.read(size + 1 - len(data))):
+                data += more
+            now = os.fstat(file.fileno())
+        if len(data) != size or str(now.st_mtime_ns) != version:
+            raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
+        return data
+
+    @contextlib.contextmanager
+    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
+        """See ``Storage.open_read``."""
+        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+            yield iter(lambda: file.read(_CHUNK), b"")
+
+    @contextlib.contextmanager
+    def open_write(self, path: str) -> Iterator[BinaryIO]:
+        """See ``Storage.open_write``."""
+        with _plainly("write", path):
+            temporary = _temporary(path)
+            try:
+                with open(temporary, "xb") as file:
+                    yield file
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See ``Storage.create``.
+
+        The content is written aside and linked into place, so nobody sees half of it. On a file
+        system without hard links the file is created exclusively and then filled.
+        """
+        with _plainly("write", path):
+            temporary = _temporary(path)
+            try:
+                _write_synced(temporary, data)
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return False
+                except OSError as error:
+                    if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                        raise
+                    return _create_without_links(path, data)
+                return True
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See ``Storage.replace``."""
+        with _plainly("write", path):
+            temporary = _temporary(path)
+            try:
+                _write_synced(temporary, data)
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+        """See ``Storage.concat``."""
+        pending = list(tail)
+        with self.open_write(path) as target:
+            for number, source in enumerate(sources):
+                while pending and pending[0][0] == number:
+                    target.write(pending.pop(0)[1])
+                with open(source, "rb") as file:
+                    shutil.copyfileobj(file, target, _CHUNK)
+            for _, data in pending:
+                target.write(data)
+
+    def move(self, source: str, path: str) -> None:
+        """See ``Storage.move``."""
+        with _plainly("write", path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                os.replace(source, path)
+            except FileNotFoundError:
+                if not os.path.exists(path):
+                    raise
+
+    def delete(self, path: str) -> None:
+        """See ``Storage.delete``."""
+        with _plainly("delete", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def delete_tree(self, path: str) -> None:
+        """See ``Storage.delete_tree``; what another process adds meanwhile may stay."""
+        with _plainly("delete", path):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def list_dir(self, path: str) -> Iterator[Entry]:
+        """See ``Storage.list_dir``."""
+        with _plainly("list", path):
+            try:
+                names = sorted(os.listdir(path))
+            except FileNotFoundError:
+                return
+        for name in names:
+            entry = self.stat(os.path.join(path, name))
+            if entry is not None:
+                yield entry
+
+    def checksum(self, path: str) -> int:
+        """See ``Storage.checksum``."""
+        crc = 0
+        with self.open_read(path) as chunks:
+            for chunk in chunks:
+                crc = google_crc32c.extend(crc, chunk)
+        return crc
+
+    @contextlib.contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        """See ``Storage.lock``; the operating system frees it when the process dies."""
+        with _plainly("lock", path):
+            descriptor = os.open(path, os.O_RDONLY)
+        try:
+            # Where locks are not to be had (some network mounts), publishing is one builder's.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _write_synced(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _create_without_links(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""The whole of Shardmill's metadata.
+
+The folders stay at the top level of the repository but install under one namespace,
+``shardmill.*``: two distributions that both ship a package called ``transforms`` would
+overwrite each other.
+"""
+
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+
+GCP = ["apache-beam[gcp]", "google-cloud-storage>=2.18"]
+TENSORFLOW = ["tensorflow>=2.21,<3"]
+TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
+TEST = [
+    "build",
+    "hypothesis>=6.100",
+    "jsonschema>=4.20",
+    "psutil>=5.9",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.5",
+    "scikit-learn>=1.5",
+]
+DEV = ["mypy>=1.15", "pre-commit>=3.7", "ruff>=0.11", "types-jsonschema", "types-protobuf"]
+BENCH = ["matplotlib>=3.8", "psutil>=5.9", "py-spy", "pyinstrument"]
+
+setup(
+    name="shardmill",
+    version="0.1.0",
+    description="Raw images and CSV rows into training-ready, counted GZIP TFRecord datasets",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["tfrecord", "apache-beam", "tensorflow", "keras", "dataset", "machine-learning"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Operating System :: MacOS",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.10,<3.14",
+    packages=[
+        "shardmill.loaders",
+        "shardmill.pipelines",
+        "shardmill.schemas",
+        "shardmill.schemas.storage",
+        "shardmill.transforms",
+    ],
+    package_dir={
+        "shardmill.loaders": "loaders",
+        "shardmill.pipelines": "pipelines",
+        "shardmill.schemas": "schemas",
+        "shardmill.schemas.storage": "schemas/storage",
+        "shardmill.transforms": "transforms",
+    },
+    package_data={
+        "shardmill.loaders": ["py.typed"],
+        "shardmill.pipelines": ["py.typed"],
+        "shardmill.schemas": ["py.typed", "*.schema.json"],
+        "shardmill.transforms": ["py.typed"],
+    },
+    install_requires=[
+        "apache-beam>=2.70,<3",
+        "deflate>=0.9,<1",
+        "google-crc32c>=1.5",
+        "numpy>=1.26",
+        "pillow>=12.1.1,<13",
+        "rich>=13.7",
+        "tensorflow-metadata>=1.17,<2",
+    ],
+    extras_require={
+        "gcp": GCP,
+        "tensorflow": TENSORFLOW,
+        "tft": TFT,
+        "all": [*GCP, *TFT],
+        "test": [*GCP, *TFT, *TEST],
+        "dev": DEV,
+        "bench": [*TENSORFLOW, *BENCH],
+    },
+    entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},
+    zip_safe=False,
+)

@@ -1,0 +1,1 @@
+"""What happens to data: pure functions, and the PTransforms that wire them."""

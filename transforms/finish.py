@@ -1,0 +1,312 @@
+"""Finishing: built shards and tallies become a manifest, or the reason why there is none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from shardmill.schemas import names
+from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.manifest import Build, Inputs, Manifest, Shard, Split
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join
+from shardmill.transforms.assemble import BuiltShard
+from shardmill.transforms.census import Census
+from shardmill.transforms.encoder import Encoder
+from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
+from shardmill.transforms.parts import Part, parse_sidecar
+from shardmill.transforms.placement import REFUSED, PlaceSpec
+from shardmill.transforms.planning import Plan, ShardSpec
+from shardmill.transforms.publish import Move, publish
+
+_SHOWN_REJECTS = 3
+_SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """What the sink makes; a small picklable value that travels to every worker.
+
+    Attributes:
+        output: Folder of the dataset, absolute.
+        config_id: Identity of all options that decide bytes.
+        place: How refs find their places.
+        shards: How many shards there are and what they are called.
+        compression: ``gzip`` or ``none``.
+        labels: Labels that were given, or None to collect them.
+        max_reject_fraction: How many inputs may be refused; one always may.
+        overwrite: Whether another dataset may be replaced.
+        dry_run: Plan only, write nothing.
+        root: Folder that keys are relative to.
+        config: Options as the manifest shows them (an allow-list).
+        runner: Name of the runner.
+        invocation: Identity of this run of the command.
+    """
+
+    output: str
+    config_id: str
+    place: PlaceSpec
+    shards: ShardSpec
+    compression: Literal["gzip", "none"] = "gzip"
+    labels: tuple[str, ...] | None = None
+    max_reject_fraction: float = 0.05
+    overwrite: bool = False
+    dry_run: bool = False
+    root: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    runner: str = ""
+    invocation: str = ""
+
+    @property
+    def build_name(self) -> str:
+        """Name of the build folder in the output."""
+        return names.BUILD_PREFIX + self.config_id
+
+    @property
+    def build(self) -> str:
+        """Path of the build folder."""
+        return join(self.output, self.build_name)
+
+    @property
+    def parts(self) -> str:
+        """Path of the folder of parts."""
+        return join(self.build, PARTS_FOLDER)
+
+
+Status = Literal["published", "up_to_date", "failed", "dry_run"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        status: ``published``, ``up_to_date``, ``failed`` or ``dry_run``.
+        message: One sentence for a person when nothing was published.
+        parts_made: Parts that this run made.
+        parts_found: Parts that it found finished.
+        matched: Inputs matched.
+        series: For a dry run: split, label, refs, input bytes and parts of each series.
+    """
+
+    status: Status
+    message: str = ""
+    parts_made: int = 0
+    parts_found: int = 0
+    matched: int = 0
+    series: tuple[tuple[str, str, int, int, int], ...] = ()
+
+    def check(self) -> Outcome:
+        """Returns the outcome unless it is a failure.
+
+        Raises:
+            ShardmillError: The run failed; the message says why.
+        """
+        if self.status == "failed":
+            raise ShardmillError(self.message)
+        return self
+
+
+def planned_outcome(plan: Plan, census: Census) -> Outcome:
+    """Returns the outcome of a plan under which nothing is built."""
+    series = tuple(
+        (*name, *census.series[name], parts)
+        for name, parts in plan.parts.items()
+        if name != REFUSED
+    )
+    status: Status = "failed" if plan.status == "build" else plan.status
+    return Outcome(status, plan.message, matched=census.matched, series=series)
+
+
+def finish(
+    storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census,
+    built: Sequence[BuiltShard],
+) -> Outcome:  # fmt: skip
+    """Checks a finished build, writes what stands beside the shards, and publishes it all."""
+    built = sorted(built, key=lambda shard: (shard.series, shard.index))
+    parts = [part for shard in built for part in shard.parts]
+    made, found = sum(not part.found for part in parts), sum(part.found for part in parts)
+    try:
+        _check_names(built)
+        _check_versions(parts)
+        manifest = make_manifest(spec, encoder, plan, census, built)
+        _check_rejects(storage, spec, manifest.inputs, parts)
+        moves = list(_beside(storage, spec, encoder, plan, parts))
+        moves += [
+            Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
+            for shard in built
+            if shard.file
+        ]
+        new = publish(
+            storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite
+        )
+    except OutputError as error:
+        return Outcome("failed", str(error), made, found, census.matched)
+    status: Status = "published" if new else "up_to_date"
+    return Outcome(status, "", made, found, census.matched)
+
+
+def make_manifest(
+    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Sequence[BuiltShard]
+) -> Manifest:
+    """Returns the manifest of a build; every number in it is counted, none assumed."""
+    parts = [part for shard in built for part in shard.parts]
+    reasons: Counter[str] = Counter()
+    for part in parts:
+        reasons.update(part.rejects)
+    duplicates = census.duplicates + sum(part.duplicates for part in parts)
+    written = sum(part.records for part in parts)
+    inputs = Inputs(
+        root=spec.root,
+        matched=census.matched,
+        accepted=written,
+        rejected=sum(reasons.values()),
+        skipped=census.skipped,
+        duplicates=duplicates,
+        rejected_by_reason=dict(sorted(reasons.items())),
+        multi_frame=sum(part.multi_frame for part in parts),
+    )
+    total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
+    if inputs.matched != total:
+        raise AssertionError(f"{inputs} does not add up")
+    splits = _splits(spec, plan, built)
+    return Manifest(
+        splits=splits,
+        written=written,
+        compression=spec.compression,
+        inputs=inputs,
+        build=Build(
+            config_id=spec.config_id,
+            input_id=plan.input_id,
+            config=spec.config,
+            versions=encoder.versions(),
+            runner=spec.runner,
+            finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        ),
+        labels=plan.labels,
+        features=tuple(encoder.features()),
+        warnings=tuple(_warnings(splits, inputs)),
+    )
+
+
+def _splits(spec: SinkSpec, plan: Plan, built: Sequence[BuiltShard]) -> dict[str, Split]:
+    wanted = [name for name, share in spec.place.splits.shares if share]
+    others = {shard.series.split for shard in built if shard.file} - set(wanted)
+    ids = {label: number for number, label in enumerate(plan.labels)}
+    splits = {}
+    for name in wanted + sorted(others, key=lambda split: (_SPLIT_ORDER.get(split, 9), split)):
+        shards = [shard for shard in built if shard.file and shard.series.split == name]
+        labels: Counter[str] = Counter()
+        for shard in shards:
+            for part in shard.parts:
+                labels.update(part.label_counts)
+        splits[name] = Split(
+            num_examples=sum(shard.records for shard in shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            label_counts={label: labels[label] for label in sorted(labels, key=lambda x: ids[x])},
+            shards=tuple(
+                Shard(shard.file, shard.records, shard.num_bytes, f"{shard.crc32c:08x}")
+                for shard in shards
+            ),
+        )
+    return splits
+
+
+def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
+    for name, split in splits.items():
+        empty = sum(not shard.records for shard in split.shards)
+        if not split.num_examples:
+            yield f"the split {name} is empty: too few examples fell into its share"
+        elif empty:
+            yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
+    if inputs.multi_frame:
+        yield f"{inputs.multi_frame} files have several frames: the first of each was taken"
+
+
+def _check_names(built: Iterable[BuiltShard]) -> None:
+    seen: dict[str, BuiltShard] = {}
+    for shard in built:
+        if not shard.file:
+            continue
+        other = seen.setdefault(shard.file, shard)
+        if other is not shard:
+            raise OutputError(
+                f"--shard_name gives two shards the name {shard.file!r}: "
+                "add {index}, {split} or {label}."
+            )
+
+
+def _check_versions(parts: Iterable[Part]) -> None:
+    found = {tuple(sorted(part.versions.items())) for part in parts if part.versions}
+    if len(found) > 1:
+        differing = sorted(
+            {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
+        )
+        raise OutputError(
+            f"The parts were made by different versions of {', '.join(differing)}: "
+            "install the same constraints.txt on every worker, run `shardmill clean`, build again."
+        )
+
+
+def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequence[Part]) -> None:
+    considered = inputs.accepted + inputs.rejected
+    limit = max(1.0, spec.max_reject_fraction * considered)
+    if inputs.accepted and inputs.rejected <= limit:
+        return
+    worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
+    report = join(spec.build, names.REJECTS)
+    storage.replace(report, b"".join(_reject_lines(storage, spec, parts)))
+    if not inputs.accepted:
+        rule, remedy = "none could become a record", "mend them and run again"
+    else:
+        rule = f"more than --max_reject_fraction={spec.max_reject_fraction:g} allows"
+        remedy = "mend or remove them, or raise the limit, and run again: finished parts are kept"
+    raise OutputError(
+        f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
+        f"{report} lists each with its reason; {remedy}."
+    )
+
+
+def read_rejects(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> Iterator[Reject]:
+    """Yields all rejects in part order, reading only sidecars that have some."""
+    for part in parts:
+        if not part.rejects:
+            continue
+        parsed = parse_sidecar(storage.read(join(spec.parts, part.sidecar)))
+        if parsed is None:
+            raise OutputError(f"{join(spec.parts, part.sidecar)} is damaged: run again.")
+        yield from parsed[1]
+
+
+def _reject_lines(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> Iterator[bytes]:
+    for reject in read_rejects(storage, spec, parts):
+        yield reject.to_json().encode() + b"\n"
+
+
+def _beside(
+    storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, parts: Sequence[Part]
+) -> Iterator[Move]:
+    """Writes schema, labels and rejects in the build folder and yields their moves."""
+    folder = f"final-{uuid.uuid4().hex[:12]}"
+    texts = {names.SCHEMA: encoder.schema(plan.labels).encode()}
+    if plan.labels:
+        texts[names.LABELS] = "".join(f"{label}\n" for label in plan.labels).encode()
+    for name, data in texts.items():
+        storage.replace(join(spec.build, folder, name), data)
+        yield Move(f"{spec.build_name}/{folder}/{name}", name, len(data))
+    size = 0
+    with storage.open_write(join(spec.build, folder, names.REJECTS)) as target:
+        for line in _reject_lines(storage, spec, parts):
+            target.write(line)
+            size += len(line)
+    yield Move(f"{spec.build_name}/{folder}/{names.REJECTS}", names.REJECTS, size)
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Returns an outcome as plain data."""
+    return asdict(outcome)

@@ -1,0 +1,119 @@
+"""Labels: one regular expression over the key does the work; its presets have names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.refs import Ref
+
+LabelFrom = Literal["directory", "filename", "listing", "none"]
+LABEL_FROM: tuple[LabelFrom, ...] = ("directory", "filename", "listing", "none")
+_PRESETS = {
+    "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
+    "filename": r"(?P<label>[^.]+)\..*",
+}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class LabelSpec:
+    """Where labels come from.
+
+    Attributes:
+        label_from: ``directory`` (the folder that holds the file), ``filename`` (what stands
+            before the first dot), ``listing`` (its column), or ``none``.
+        pattern: A regular expression with a group ``label``, instead of the preset. It must match
+            the whole key, or with ``filename`` the whole file name.
+        fixed: The labels of a ``--labels`` file in order, or None to collect them.
+
+    Raises:
+        UsageError: The pattern is no regular expression or has no group ``label``.
+    """
+
+    label_from: LabelFrom = "directory"
+    pattern: str = ""
+    fixed: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_from not in LABEL_FROM:
+            raise UsageError(
+                f"--label_from={self.label_from} is unknown: use {', '.join(LABEL_FROM)}."
+            )
+        if self.pattern and self.label_from not in _PRESETS:
+            raise UsageError(
+                f"--label_pattern has no use with --label_from={self.label_from}: "
+                "use --label_from=directory or filename."
+            )
+        if self._regex is not None and "label" not in self._regex.groupindex:
+            raise UsageError(
+                f"--label_pattern={self.pattern} has no group called label: "
+                r"mark the label as in (?P<label>[^.]+)\..*"
+            )
+
+    @property
+    def labelled(self) -> bool:
+        """Whether records have labels."""
+        return self.label_from != "none"
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str] | None:
+        if self.label_from not in _PRESETS:
+            return None
+        pattern = self.pattern or _PRESETS[self.label_from]
+        if self.label_from == "filename":
+            pattern = f"(?:.*/)?(?:{pattern})"
+        try:
+            return re.compile(pattern, re.DOTALL)
+        except re.error as error:
+            raise UsageError(
+                f"--label_pattern={self.pattern} is no regular expression: {error}."
+            ) from error
+
+    @cached_property
+    def _known(self) -> frozenset[str] | None:
+        return None if self.fixed is None else frozenset(self.fixed)
+
+    def with_label(self, ref: Ref) -> Ref:
+        """Returns the ref with its label, or refused when it has none or an unknown one."""
+        if ref.error or self.label_from == "none":
+            return ref if ref.error else ref._replace(label=None)
+        if self._regex is not None:
+            match = self._regex.fullmatch(ref.key)
+            ref = ref._replace(label=match.group("label") if match else None)
+        if not ref.label:
+            return ref._replace(label=None).rejected(
+                "no_label", f"no label is found in {ref.key!r} by --label_from={self.label_from}"
+            )
+        if _CONTROL.search(ref.label):
+            return ref.rejected("label_text", f"the label {ref.label!r} has a control character")
+        if self._known is not None and ref.label not in self._known:
+            return ref.rejected("unknown_label", f"the label {ref.label!r} is not in --labels")
+        return ref
+
+
+def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Returns labels in the order of their class ids: by their UTF-8 bytes."""
+    return tuple(sorted(labels, key=str.encode))
+
+
+def parse_labels(text: str, source: str) -> tuple[str, ...]:
+    """Returns the labels of a labels file: one a line, line number = class id.
+
+    Raises:
+        UsageError: The file is empty, or a label is empty or stands twice.
+    """
+    lines = text.removeprefix("\ufeff").splitlines()
+    if not lines:
+        raise UsageError(f"--labels={source} is empty: write one label a line.")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UsageError(f"--labels={source} has an empty line {number}: remove it.")
+    if len(set(lines)) != len(lines):
+        twice = next(line for line in lines if lines.count(line) > 1)
+        raise UsageError(f"--labels={source} lists {twice!r} twice: each label has one class id.")
+    return tuple(lines)

@@ -1,0 +1,245 @@
+"""Parts: slices of a shard, each written by one worker under a name of its own.
+
+A part is done when its sidecar exists. The sidecar is written last and create-if-absent, so of
+two workers that make the same part at once one wins and both go on with the winner's payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import google_crc32c
+from shardmill.schemas.framing import frame
+from shardmill.schemas.members import Member, Packing, pack_member
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, Written, join
+from shardmill.transforms.encoder import Example
+from shardmill.transforms.placement import PartKey
+
+MEMBER_BYTES = 2 << 20
+FOLDER = "parts"
+FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a sidecar says of a finished part.
+
+    Attributes:
+        key: Which part it is, as (split, label, part).
+        payload: File name of its bytes in the folder of parts; empty when it has none.
+        num_bytes: Size of the payload.
+        crc32c: CRC-32C of the payload.
+        records: Number of records.
+        members: (bytes, records) of each gzip member.
+        label_counts: Records by label.
+        rejects: Refused inputs by reason.
+        duplicates: Refs that repeat another's key.
+        multi_frame: Records that are the first of several frames.
+        versions: Of the codecs that made it.
+        sidecar: File name of the sidecar.
+        found: Whether it was there before.
+    """
+
+    key: tuple[str, str, int]
+    payload: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    members: tuple[tuple[int, int], ...] = ()
+    label_counts: dict[str, int] = field(default_factory=dict)
+    rejects: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    multi_frame: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    sidecar: str = ""
+    found: bool = False
+
+    def to_json(self, rejects: Sequence[Reject]) -> str:
+        """Returns the sidecar's text."""
+        body: dict[str, Any] = asdict(self)
+        del body["found"]
+        body["reject_list"] = [list(reject) for reject in rejects]
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
+    """Returns what a sidecar says, or None when it is damaged."""
+    try:
+        body = json.loads(data)
+        rejects = [Reject(*values) for values in body.pop("reject_list")]
+        split, label, part = body.pop("key")
+        members = tuple((size, records) for size, records in body.pop("members"))
+        return Part(key=(split, label, part), members=members, **body), rejects
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def order_refs(placed: Iterable[tuple[bytes, Ref]]) -> tuple[list[Ref], int]:
+    """Returns a part's refs in their final order, and how many repeated another's key."""
+    refs: list[Ref] = []
+    duplicates = 0
+    for _, ref in sorted(placed, key=lambda item: (item[0], item[1].key, item[1].uri)):
+        if refs and refs[-1].key == ref.key:
+            duplicates += 1
+        else:
+            refs.append(ref)
+    return refs, duplicates
+
+
+def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[str]) -> str:
+    """Returns the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
+    ids = {label: number for number, label in enumerate(labels)}
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part")
+    state.update(json.dumps([config_id, *key]).encode())
+    for ref in refs:
+        number = -1 if ref.label is None else ids.get(ref.label, -1)
+        state.update(ref.digest().to_bytes(16, "big") + number.to_bytes(4, "big", signed=True))
+    return state.hexdigest()
+
+
+class MemberWriter:
+    """Frames records, cuts them into gzip members by order and bytes alone, and counts."""
+
+    def __init__(self, target: Written, packing: Packing) -> None:
+        self._target = target
+        self._packing = packing
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self.members: list[Member] = []
+        self.crc = 0
+        self.num_bytes = 0
+
+    def add(self, record: bytes) -> None:
+        """Appends one record."""
+        framed = frame(record)
+        self._pending.append(framed)
+        self._pending_bytes += len(framed)
+        if self._pending_bytes >= MEMBER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Closes the member that is being filled."""
+        if not self._pending:
+            return
+        packed = pack_member(b"".join(self._pending), self._packing)
+        self._target.write(packed)
+        self.crc = google_crc32c.extend(self.crc, packed)
+        self.num_bytes += len(packed)
+        self.members.append(Member(len(packed), len(self._pending)))
+        self._pending, self._pending_bytes = [], 0
+
+
+@dataclass
+class _Tally:
+    labels: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    rejects: list[Reject] = field(default_factory=list)
+    records: int = 0
+    multi_frame: int = 0
+
+    def reject(self, reject: Reject) -> None:
+        self.rejects.append(reject)
+        self.reasons[reject.error] = self.reasons.get(reject.error, 0) + 1
+
+    def example(self, example: Example) -> None:
+        self.records += 1
+        self.multi_frame += example.multi_frame
+        if example.label is not None:
+            self.labels[example.label] = self.labels.get(example.label, 0) + 1
+
+
+def find_part(storage: Storage, folder: str, name: str) -> Part | None:
+    """Returns the finished part of an id, or None when it must be made.
+
+    A sidecar whose payload is missing or damaged is taken away, so that it can be made anew.
+    """
+    path = join(folder, f"{name}.json")
+    try:
+        parsed = parse_sidecar(storage.read(path))
+    except FileNotFoundError:
+        return None
+    if parsed is not None:
+        part = parsed[0]
+        try:
+            if not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c:
+                return replace(part, found=True)
+        except FileNotFoundError:
+            pass
+    storage.delete(path)
+    return None
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """One part that is to be written.
+
+    Attributes:
+        key: Which part.
+        name: Its id.
+        folder: Folder of parts in the build folder.
+        packing: How members are packed.
+        versions: Of the codecs in this process.
+        duplicates: Refs already left out.
+    """
+
+    key: PartKey
+    name: str
+    folder: str
+    packing: Packing
+    versions: dict[str, str]
+    duplicates: int = 0
+
+
+def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]) -> Part:
+    """Writes a part's payload, then its sidecar, and returns the part that won.
+
+    Args:
+        storage: Where the build folder lies.
+        job: What to write.
+        items: Examples and rejects in their final order.
+    """
+    tally = _Tally()
+    payload = f"{job.name}-{uuid.uuid4().hex[:12]}.part"
+    with storage.open_write(join(job.folder, payload)) as target:
+        writer = MemberWriter(target, job.packing)
+        for item in items:
+            if isinstance(item, Reject):
+                tally.reject(item)
+            else:
+                tally.example(item)
+                writer.add(item.record)
+        writer.flush()
+    if not tally.records:
+        storage.delete(join(job.folder, payload))
+        payload = ""
+    part = Part(
+        key=(job.key.split, job.key.label, job.key.part),
+        payload=payload,
+        num_bytes=writer.num_bytes,
+        crc32c=writer.crc,
+        records=tally.records,
+        members=tuple((member.num_bytes, member.records) for member in writer.members),
+        label_counts=tally.labels,
+        rejects=tally.reasons,
+        duplicates=job.duplicates,
+        multi_frame=tally.multi_frame,
+        versions=job.versions,
+        sidecar=f"{job.name}.json",
+    )
+    text = part.to_json(tally.rejects).encode()
+    if storage.create(join(job.folder, part.sidecar), text):
+        return part
+    winner = find_part(storage, job.folder, job.name)
+    if winner is None:  # the other's payload is gone: ours stands
+        storage.create(join(job.folder, part.sidecar), text)
+        return part
+    if payload:
+        storage.delete(join(job.folder, payload))
+    return winner

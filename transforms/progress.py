@@ -1,0 +1,73 @@
+"""Progress and outcomes inside one process: what the command shows while a pipeline runs.
+
+Only the process that started a pipeline watches it. A worker in another process finds nobody
+watching, counts with Beam's metrics alone, and leaves the outcome as a small file.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam.metrics import Metrics
+
+NAMESPACE = "shardmill"
+# The fixed list of metric names, the same on every runner.
+EXAMPLES = Metrics.counter(NAMESPACE, "examples_encoded")
+REJECTS = Metrics.counter(NAMESPACE, "inputs_rejected")
+PARTS_MADE = Metrics.counter(NAMESPACE, "parts_made")
+PARTS_FOUND = Metrics.counter(NAMESPACE, "parts_found")
+SHARDS = Metrics.counter(NAMESPACE, "shards_assembled")
+PART_BYTES = Metrics.distribution(NAMESPACE, "part_bytes")
+
+
+@dataclass
+class Progress:
+    """Counts of one running pipeline; each is written by one thread and read by another.
+
+    Attributes:
+        phase: What is being done.
+        total: Inputs to go through, once that is known.
+        done: Inputs gone through.
+        rejects: Inputs refused so far.
+        outcome: What came of it, in the end.
+    """
+
+    phase: str = "matching"
+    total: int | None = None
+    done: int = 0
+    rejects: int = 0
+    outcome: Any = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def step(self, *, rejected: bool) -> None:
+        """Counts one input."""
+        with self.lock:
+            self.done += 1
+            self.rejects += rejected
+
+    def skip(self, inputs: int, rejects: int) -> None:
+        """Counts the inputs of a part that was found."""
+        with self.lock:
+            self.done += inputs
+            self.rejects += rejects
+
+
+_watched: dict[str, Progress] = {}
+
+
+def watch(invocation: str) -> Progress:
+    """Starts watching an invocation in this process."""
+    _watched[invocation] = Progress()
+    return _watched[invocation]
+
+
+def unwatch(invocation: str) -> None:
+    """Stops watching."""
+    _watched.pop(invocation, None)
+
+
+def progress_of(invocation: str) -> Progress | None:
+    """Returns who watches an invocation in this process, if anybody."""
+    return _watched.get(invocation)

@@ -1,0 +1,292 @@
+"""WriteShards: the one sink of every pipeline. Refs go in, a published dataset comes out.
+
+Payload bytes never cross a shuffle: refs are counted, placed and grouped by part, each part is
+made by one call, parts are concatenated into shards, and the shards are published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import apache_beam as beam
+import shardmill.transforms.coders  # noqa: F401 - registers the coders
+from apache_beam.pvalue import AsList, AsSingleton
+from shardmill.schemas import names
+from shardmill.schemas.errors import OutputError, StaleBuildError
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.transforms import progress
+from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
+from shardmill.transforms.census import Census, CountRefs
+from shardmill.transforms.encoder import Encoder, Example
+from shardmill.transforms.finish import Outcome, SinkSpec, finish, outcome_to_json, planned_outcome
+from shardmill.transforms.labels import sort_labels
+from shardmill.transforms.parts import Part, PartJob, find_part, order_refs, part_id, write_part
+from shardmill.transforms.placement import PartKey, PlaceSpec, Series, part_of
+from shardmill.transforms.planning import Plan, plan_parts
+from shardmill.transforms.publish import check_output, other_dataset, recover
+from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
+
+_COUNTED_ONLY = frozenset({SKIPPED, DUPLICATE, FATAL})
+Placed = tuple[PartKey, tuple[bytes, Ref]]
+
+
+def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Plan:
+    """Returns what is to be done with what was matched, looking at the output first.
+
+    Args:
+        spec: The sink's.
+        expected_bytes: Bytes that one record becomes, or None where that is its input's size.
+        census: Of all refs.
+    """
+    problem = _unusable(census)
+    if problem:
+        return Plan("failed", problem)
+    labels = sort_labels(census.labels) if spec.labels is None else spec.labels
+    parts = plan_parts(census.series, expected_bytes, spec.shards)
+    storage = open_storage(spec.output)
+    try:
+        if not spec.dry_run:
+            recover(storage, spec.output)
+        published = check_output(storage, spec.output)
+    except OutputError as error:
+        return Plan("failed", str(error))
+    if published is not None:
+        if published.is_dataset(spec.config_id, census.input_id):
+            if not spec.dry_run:
+                storage.delete_tree(spec.build)  # left by a builder that lost a race
+            return Plan("up_to_date", f"{spec.output} is up to date.", parts, labels)
+        if not spec.overwrite:
+            return Plan("failed", other_dataset(spec.output))
+    return Plan("dry_run" if spec.dry_run else "build", "", parts, labels, census.input_id)
+
+
+def _unusable(census: Census) -> str:
+    """Returns why nothing can be made of what was matched, or an empty text."""
+    if census.fatal:
+        return census.fatal
+    if not census.matched:
+        return "The input matched no files: check --input."
+    if not census.refs:
+        return (
+            f"None of the {census.matched:,} matched files is named like an image: check --input."
+        )
+    if sum(census.errors.values()) < census.refs:
+        return ""
+    worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
+    keys = ", ".join(map(repr, census.examples[worst]))
+    remedies = {
+        "no_label": "set --label_from, or a --label_pattern that matches such keys",
+        "no_split": "set --splits to shares, or name the first folders train, validation, test",
+        "unknown_label": "add the labels to the --labels file",
+        "outside_root": "add --follow_links",
+    }
+    return (
+        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
+        f"{remedies.get(worst, 'check --input')}."
+    )
+
+
+def place_ref(place: PlaceSpec, ref: Ref, plan: Plan) -> Iterator[Placed]:
+    """Yields a ref with its part and position; nothing when it is counted only, or no build is."""
+    if plan.status != "build" or ref.error in _COUNTED_ONLY:
+        return
+    series = place.series_of(ref)
+    position = place.position_of(ref)
+    part = part_of(position, plan.parts[series])
+    yield PartKey(*series, part), (position.to_bytes(8, "big"), ref)
+
+
+class _WritePart(beam.DoFn):
+    def __init__(self, spec: SinkSpec, encoder: Encoder) -> None:
+        self._spec = spec
+        self._encoder = encoder
+
+    def process(
+        self, element: tuple[PartKey, Iterable[tuple[bytes, Ref]]], plan: Plan
+    ) -> Iterator[tuple[tuple[str, str], Part]]:
+        key, placed = element
+        refs, duplicates = order_refs(placed)
+        try:
+            part = self._make(key, refs, duplicates, plan)
+        except FileNotFoundError as error:
+            raise _stale(error) from error
+        (progress.PARTS_FOUND if part.found else progress.PARTS_MADE).inc()
+        progress.EXAMPLES.inc(part.records)
+        progress.REJECTS.inc(sum(part.rejects.values()))
+        progress.PART_BYTES.update(part.num_bytes)
+        yield (key.split, key.label), part
+
+    def _make(self, key: PartKey, refs: Sequence[Ref], duplicates: int, plan: Plan) -> Part:
+        spec, encoder = self._spec, self._encoder
+        storage = open_storage(spec.output)
+        name = part_id(spec.config_id, key, refs, plan.labels)
+        found = find_part(storage, spec.parts, name)
+        watched = progress.progress_of(spec.invocation)
+        if found is not None:
+            if watched:
+                watched.skip(len(refs), sum(found.rejects.values()))
+            return found
+        packing = encoder.packing if spec.compression == "gzip" else "none"
+        job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
+        items = encoder.encode(refs, plan.labels)
+        return write_part(storage, job, items if watched is None else _counted(items, watched))
+
+
+def _counted(
+    items: Iterable[Example | Reject], watched: progress.Progress
+) -> Iterator[Example | Reject]:
+    for item in items:
+        watched.step(rejected=isinstance(item, Reject))
+        yield item
+
+
+def _stale(error: FileNotFoundError) -> StaleBuildError:
+    return StaleBuildError(
+        f"{error.filename or error} is gone: another command published or cleaned this output; "
+        "run again."
+    )
+
+
+def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
+    storage = open_storage(spec.output)
+    try:
+        shard = assemble_shard(
+            storage, spec.build, job, spec.shards.template, indexed=spec.compression == "gzip"
+        )
+    except FileNotFoundError as error:
+        raise _stale(error) from error
+    progress.SHARDS.inc()
+    return shard
+
+
+def _finish(
+    _: int, built: list[BuiltShard], plan: Plan, census: Census, spec: SinkSpec, encoder: Encoder
+) -> Outcome:
+    storage = open_storage(spec.output)
+    if plan.status != "build":
+        outcome = planned_outcome(plan, census)
+    else:
+        try:
+            outcome = finish(storage, spec, encoder, plan, census, built)
+        except FileNotFoundError as error:
+            raise _stale(error) from error
+    _deliver(storage, spec, outcome)
+    return outcome
+
+
+def _deliver(storage: Storage, spec: SinkSpec, outcome: Outcome) -> None:
+    """Tells whoever started the run: directly in this process, else by a small file."""
+    watched = progress.progress_of(spec.invocation)
+    if watched is not None:
+        watched.outcome = outcome
+    elif spec.invocation and not spec.dry_run:
+        text = json.dumps(outcome_to_json(outcome)).encode()
+        storage.replace(outcome_path(spec.output, spec.invocation), text)
+
+
+def outcome_path(output: str, invocation: str) -> str:
+    """Returns where a worker in another process leaves the outcome of a run."""
+    return join(output, f"{names.OUTCOME_PREFIX}{invocation}.json")
+
+
+def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+    watched = progress.progress_of(spec.invocation)
+    if watched is not None and plan.status == "build":
+        watched.total = census.refs
+        watched.phase = "encoding"
+    return plan
+
+
+@dataclass(eq=False)
+class WriteShards(beam.PTransform):
+    """Writes refs as a published dataset: ``refs | WriteShards(spec, encoder)``.
+
+    Takes ``Ref`` elements (those of ``MatchFiles``, or your own) and gives one ``Outcome``. A
+    failure that a retry would not mend is an outcome too: ``| beam.Map(Outcome.check)`` raises it.
+
+    Args:
+        spec: What is written, and where.
+        encoder: How refs become records.
+    """
+
+    spec: SinkSpec
+    encoder: Encoder
+
+    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+        """Wires census, plan, placement, parts, shards and publication."""
+        spec, encoder, place = self.spec, self.encoder, self.spec.place
+        expected = encoder.expected_bytes
+        refs = pcoll | "Split" >> beam.Map(place.with_split).with_output_types(Ref)
+        census = refs | "Census" >> beam.CombineGlobally(CountRefs(place))
+        plan = census | "Plan" >> beam.Map(
+            lambda census: _announced(make_plan(spec, expected, census), census, spec)
+        )
+        parts = (
+            refs
+            | "Place"
+            >> beam.FlatMap(
+                lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
+            ).with_output_types(tuple[PartKey, tuple[bytes, Ref]])
+            | "GroupByPart" >> beam.GroupByKey()
+            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(plan))
+        )
+        shards = self._assembled(parts, plan)
+        return (
+            pcoll.pipeline
+            | "Start" >> beam.Create([0])
+            | "Publish"
+            >> beam.Map(
+                _finish,
+                AsList(shards),
+                AsSingleton(plan),
+                AsSingleton(census),
+                spec=spec,
+                encoder=encoder,
+            )
+        )
+
+    def _assembled(
+        self, parts: beam.PCollection[tuple[tuple[str, str], Part]], plan: beam.PCollection[Plan]
+    ) -> beam.PCollection[BuiltShard]:
+        spec = self.spec
+        planned = plan | "Series" >> beam.FlatMap(_series)
+        return (
+            (planned, parts)
+            | "WithEmpty" >> beam.Flatten()
+            | "GroupBySeries" >> beam.GroupByKey()
+            | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(plan), spec=spec)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "AssembleShards" >> beam.Map(_assemble, spec=spec)
+        )
+
+
+def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
+    """Yields each series of a build, so that one without any record has its shards too."""
+    if plan.status == "build":
+        for series in plan.parts:
+            yield (series.split, series.label), None
+
+
+def _shard_jobs(
+    element: tuple[tuple[str, str], Iterable[Part | None]], plan: Plan, spec: SinkSpec
+) -> Iterator[ShardJob]:
+    series, parts = element
+    found = [part for part in parts if part is not None]
+    name = Series(*series)
+    yield from plan_shards(spec.shards, name, plan.parts[name], found)
+
+
+@dataclass(eq=False)
+class RaiseIfFailed(beam.PTransform):
+    """Fails the pipeline when a dataset could not be published: ``outcomes | RaiseIfFailed()``."""
+
+    def expand(self, pcoll: beam.PCollection[Outcome]) -> beam.PCollection[Outcome]:
+        """Wires the check."""
+        return pcoll | "Check" >> beam.Map(Outcome.check)
+
+
+__all__ = ["RaiseIfFailed", "WriteShards", "make_plan", "outcome_path", "place_ref"]
