@@ -1,0 +1,54 @@
+"""What many tests share: made-up photos, the real data beside the project, and the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
+
+
+def make_image(seed: int, width: int = 96, height: int = 64, mode: str = "RGB") -> Image.Image:
+    """Returns a smooth, photo-like picture that depends on the seed alone."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def make_photos(folder: Path, classes: dict[str, int], *, size: tuple[int, int] = (96, 64)) -> Path:
+    """Writes photos in class folders: ``{"cat": 3}`` gives cat/000.jpg to cat/002.jpg."""
+    seed = 0
+    for label, count in classes.items():
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            make_image(seed, *size).save(folder / label / f"{number:03d}.jpg", quality=90)
+            seed += 1
+    return folder
+
+
+def shardmill(*args: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
+    """Runs the command as a user does, in a process of its own."""
+    command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
+    kwargs.setdefault("timeout", 240)
+    return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A small folder of photos in two classes."""
+    return make_photos(tmp_path / "photos", {"cat": 12, "dog": 9})
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The real data beside the project; skips where it is missing."""
+    if not SHARED.is_dir():
+        pytest.skip(f"the real data is not at {SHARED}")
+    return SHARED
