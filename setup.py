@@ -24,7 +24,9 @@ TEST = [
     "pytest-xdist>=3.5",
     "scikit-learn>=1.5",
 ]
-DEV = ["mypy>=1.15", "pre-commit>=3.7", "ruff>=0.11", "types-jsonschema", "types-protobuf"]
+LINT = ["ruff>=0.11"]
+DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
+DEMO = ["scikit-learn>=1.5"]
 BENCH = ["matplotlib>=3.8", "psutil>=5.9", "py-spy", "pyinstrument"]
 
 setup(
@@ -85,8 +87,10 @@ setup(
         "tensorflow": TENSORFLOW,
         "tft": TFT,
         "all": [*GCP, *TFT],
+        "demo": DEMO,
+        "lint": LINT,
         "test": [*GCP, *TFT, *TEST],
-        "dev": DEV,
+        "dev": [*GCP, *TFT, *TEST, *DEV],
         "bench": [*TENSORFLOW, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},

@@ -58,8 +58,11 @@ def encode_feature(value: FeatureValue) -> bytes:
 def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
     """Returns a serialized tf.train.Example with its features sorted by name.
 
-    Equal to protobuf's own ``SerializeToString(deterministic=True)``.
+    Equal to protobuf's own ``SerializeToString(deterministic=True)``, except that protobuf's upb
+    builds put ``image/class`` behind ``image/class/label``; its C++ and Java sort as this does.
     """
+    if not features:
+        return b""
     entries = []
     for name in sorted(features, key=lambda text: text.encode()):
         entry = _block(b"\x0a", name.encode()) + _block(b"\x12", encode_feature(features[name]))

@@ -1,22 +1,24 @@
-"""The index: an empty gzip member at the end of a shard that lists the shard's members.
+"""The index: a field in a gzip header that lists the members which follow it.
 
-Every gzip reader skips it. Its bytes, little-endian::
+The first member of every run of members carries it in its header (RFC 1952 FEXTRA), so every gzip
+reader skips it, and a shard made by joining indexed files is indexed again. It always takes 512
+bytes, little-endian::
 
     1f 8b 08 04  00000000  00 ff        gzip header with FEXTRA, no time, unknown system
-    u16 xlen                            length of the extra field
-    53 4d  u16 length                   one subfield 'SM'
-      varint size, varint records ...   one pair a member, in file order
-      u32 members                       how many pairs
-      u64 span                          how many bytes before this index it describes
-      u32 own length                    of this whole gzip member
-      u32 crc32c                        of the subfield up to here
+    f4 01                               length of the extra field: 500
+    53 4d  f0 01                        one subfield 'SM' of 496 bytes
       u8  version                       1
-      53 4d 49 58                       magic 'SMIX', ends 10 bytes before the end of the member
-    03 00  00000000  00000000           an empty deflate stream, its CRC and size
+      u16 members                       how many members the index lists, itself the first
+      u64 span                          how many bytes they take, this header included
+      varint size, varint records ...   one pair a member, in file order
+      zeros                             up to 492 bytes
+      u32 crc32c                        of the 492 bytes before it
 
-A list too long for one index is cut into several, each standing behind the members that it
-describes. A reader walks back from the end of the file: each index must start where its span
-ends, and the spans must reach offset 0, else the file counts as not indexed.
+A reader starts at offset 0; each index must end where the next begins, and the last at the end of
+the file, else the file counts as not indexed. So truncation shows.
+
+There is no empty member at the end that could carry a longer list: TensorFlow's reader stops at
+an empty member when all that follows is in its buffer, and would lose the rest of ``cat a b``.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.framing import crc32c
-from shardmill.schemas.members import Member
+from shardmill.schemas.members import HEADER, Member, stored_member
 
-MAGIC = b"SMIX"
 VERSION = 1
-MAX_INDEX_BYTES = 16_000  # busybox gunzip refuses extra fields near 30,000 bytes
-_HEADER = b"\x1f\x8b\x08\x04\x00\x00\x00\x00\x00\xff"
-_EMPTY_STREAM = b"\x03\x00" + b"\x00" * 8
-_TAIL = struct.Struct("<IQI")
-_SEAL = struct.Struct("<IB4s")
-_FIXED_BYTES = len(_HEADER) + 2 + 4 + _TAIL.size + _SEAL.size + len(_EMPTY_STREAM)
+INDEX_BYTES = 512  # busybox gunzip refuses extra fields near 30,000 bytes
+_PLAIN = struct.Struct("<10sH2sH")
+_HEAD = struct.Struct("<BHQ")
+_CRC = struct.Struct("<I")
+_FEXTRA = HEADER[:3] + b"\x04" + HEADER[4:]
+_START = _PLAIN.pack(_FEXTRA, INDEX_BYTES - 12, b"SM", INDEX_BYTES - 16)
+_BODY_BYTES = INDEX_BYTES - len(_START) - _CRC.size
+_ROOM = _BODY_BYTES - _HEAD.size
 
 
 class IndexedMember(NamedTuple):
@@ -55,48 +58,47 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _entry(member: Member) -> bytes:
-    return _varint(member.num_bytes) + _varint(member.records)
+def entry_bytes(member: Member) -> int:
+    """Returns how many bytes of an index a member takes."""
+    return len(_varint(member.num_bytes)) + len(_varint(member.records))
 
 
-def build_indexes(parts: Sequence[Sequence[Member]]) -> list[tuple[int, bytes]]:
-    """Returns the indexes of a shard that is made of whole parts.
-
-    Args:
-        parts: The members of each part, in file order.
-
-    Returns:
-        Pairs (after how many parts, the index); one for all but very long shards.
-    """
-    indexes: list[tuple[int, bytes]] = []
-    group: list[Member] = []
-    room = MAX_INDEX_BYTES - _FIXED_BYTES
-    used = 0
-    for number, members in enumerate(parts):
-        size = sum(len(_entry(member)) for member in members)
-        if used + size > room:
-            indexes.append((number, build_index(group)))
-            group, used = [], 0
-        group.extend(members)
-        used += size
-    indexes.append((len(parts), build_index(group)))
-    return indexes
+def fits(members_bytes: int) -> bool:
+    """Tells whether entries of so many bytes in all fit one index."""
+    return members_bytes <= _ROOM
 
 
 def build_index(members: Sequence[Member]) -> bytes:
-    """Returns the index that describes members, which stand right before it.
+    """Returns the 512 bytes that stand in place of the first member's own 10-byte header.
+
+    Args:
+        members: All members up to the next index. The first one's size counts these 512 bytes.
 
     Raises:
-        ValueError: The list does not fit; cut it with ``build_indexes``.
+        ValueError: There are no members, or too many.
     """
-    entries = b"".join(map(_entry, members))
-    own = _FIXED_BYTES + len(entries)
-    if own > MAX_INDEX_BYTES:
-        raise ValueError(f"an index of {own} bytes exceeds {MAX_INDEX_BYTES}")
-    body = entries + _TAIL.pack(len(members), sum(m.num_bytes for m in members), own)
-    body += _SEAL.pack(crc32c(body), VERSION, MAGIC)
-    field = b"SM" + struct.pack("<H", len(body)) + body
-    return _HEADER + struct.pack("<H", len(field)) + field + _EMPTY_STREAM
+    entries = b"".join(_varint(m.num_bytes) + _varint(m.records) for m in members)
+    if not members or not fits(len(entries)):
+        raise ValueError(f"{len(members)} members do not fit an index of {INDEX_BYTES} bytes")
+    span = sum(member.num_bytes for member in members)
+    body = (_HEAD.pack(VERSION, len(members), span) + entries).ljust(_BODY_BYTES, b"\0")
+    return _START + body + _CRC.pack(crc32c(body))
+
+
+def parse_index(header: bytes) -> list[Member] | None:
+    """Returns the members that an index lists, or None when the bytes are no sound index."""
+    if len(header) < INDEX_BYTES or not header.startswith(_START):
+        return None
+    body = header[len(_START) : INDEX_BYTES - _CRC.size]
+    (crc,) = _CRC.unpack_from(header, INDEX_BYTES - _CRC.size)
+    version, count, span = _HEAD.unpack_from(body)
+    if crc != crc32c(body) or version != VERSION or not count:
+        return None
+    numbers = _read_varints(body[_HEAD.size :], 2 * count)
+    members = [Member(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=False)]
+    if len(members) != count or sum(member.num_bytes for member in members) != span:
+        return None
+    return members
 
 
 def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedMember] | None:
@@ -106,52 +108,30 @@ def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedM
         read_at: Reads ``length`` bytes at ``offset``: ``read_at(offset, length)``.
         size: The file's size in bytes.
     """
-    found: list[list[IndexedMember]] = []
-    end = size
-    while end > 0:
-        start = max(0, end - MAX_INDEX_BYTES)
-        parsed = parse_index(read_at(start, end - start))
-        if parsed is None:
+    found: list[IndexedMember] = []
+    offset = 0
+    while offset < size:
+        members = parse_index(read_at(offset, INDEX_BYTES))
+        if members is None:
             return None
-        members, own = parsed
-        offset = end - own - sum(m.num_bytes for m in members)
-        if offset < 0:
-            return None
-        end = offset
-        group = []
         for member in members:
-            group.append(IndexedMember(offset, *member))
+            found.append(IndexedMember(offset, *member))
             offset += member.num_bytes
-        found.append(group)
-    return [member for group in reversed(found) for member in group] if found else None
+    return found if found and offset == size else None
 
 
-def parse_index(tail: bytes) -> tuple[list[Member], int] | None:
-    """Returns the members and own length of the index that ends a tail of a file, or None."""
-    end = len(tail) - len(_EMPTY_STREAM)
-    if end < _FIXED_BYTES - len(_EMPTY_STREAM) or tail[end:] != _EMPTY_STREAM:
-        return None
-    crc, version, magic = _SEAL.unpack_from(tail, end - _SEAL.size)
-    if magic != MAGIC or version != VERSION:
-        return None
-    sealed = end - _SEAL.size
-    count, span, own = _TAIL.unpack_from(tail, sealed - _TAIL.size)
-    body = len(tail) - own + len(_HEADER) + 6
-    if own > len(tail) or body > sealed - _TAIL.size or crc32c(tail[body:sealed]) != crc:
-        return None
-    if tail[len(tail) - own :][: len(_HEADER)] != _HEADER:
-        return None
-    numbers = _read_varints(tail[body : sealed - _TAIL.size])
-    members = [Member(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=False)]
-    if len(numbers) != 2 * count or sum(m.num_bytes for m in members) != span:
-        return None
-    return members, own
+def empty_shard() -> bytes:
+    """Returns a shard without records: one empty member that lists itself."""
+    body = stored_member(b"")[len(HEADER) :]
+    return build_index([Member(INDEX_BYTES + len(body), 0)]) + body
 
 
-def _read_varints(data: bytes) -> list[int]:
+def _read_varints(data: bytes, count: int) -> list[int]:
     values: list[int] = []
     value = shift = 0
     for byte in data:
+        if len(values) == count:
+            break
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:

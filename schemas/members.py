@@ -12,7 +12,7 @@ import deflate
 
 Packing = Literal["stored", "deflated", "none"]
 
-_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _STORED_BLOCK = 65_535
 DEFLATE_LEVEL = 6
 
@@ -31,7 +31,7 @@ class Member(NamedTuple):
 
 def stored_member(data: bytes) -> bytes:
     """Returns data as one gzip member of stored (uncompressed) deflate blocks."""
-    pieces = [_HEADER]
+    pieces = [HEADER]
     view = memoryview(data)
     last = max(0, (len(data) - 1) // _STORED_BLOCK)
     for number in range(last + 1):
@@ -45,7 +45,7 @@ def stored_member(data: bytes) -> bytes:
 
 def deflated_member(data: bytes, level: int = DEFLATE_LEVEL) -> bytes:
     """Returns data as one gzip member compressed by libdeflate."""
-    return b"".join((_HEADER, deflate.deflate_compress(data, level), _trailer(data)))
+    return b"".join((HEADER, deflate.deflate_compress(data, level), _trailer(data)))
 
 
 def pack_member(data: bytes, packing: Packing) -> bytes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shardmill.schemas.framing import combine_crc32c, crc32c
-from shardmill.schemas.index import build_indexes
-from shardmill.schemas.members import Member
+from shardmill.schemas.index import empty_shard
 from shardmill.schemas.names import ShardName, ShardTemplate
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
@@ -40,7 +39,7 @@ class BuiltShard:
         source: Where it lies now, relative to the build folder.
         num_bytes: Size.
         crc32c: CRC-32C of the file.
-        parts: The parts it was made of, without their members.
+        parts: The parts it was made of.
     """
 
     series: Series
@@ -85,7 +84,7 @@ def plan_shards(
 
 
 def assemble_shard(
-    storage: Storage, build: str, job: ShardJob, template: ShardTemplate, *, indexed: bool
+    storage: Storage, build: str, job: ShardJob, template: ShardTemplate, *, gzip: bool
 ) -> BuiltShard:
     """Concatenates a shard's parts under a temporary name.
 
@@ -94,41 +93,24 @@ def assemble_shard(
         build: The build folder.
         job: What to assemble.
         template: Pattern of the final name.
-        indexed: Whether the shard is gzip and gets an index.
+        gzip: Whether shards are gzip; one without records is then an empty member.
 
     Raises:
         FileNotFoundError: A part is gone.
     """
-    slim = tuple(_without_members(part) for part in job.parts)
     if not job.total:
-        return BuiltShard(job.series, 0, "", "", 0, 0, slim)
+        return BuiltShard(job.series, 0, "", "", 0, 0, job.parts)
     full = [part for part in job.parts if part.payload]
-    members = [[Member(*member) for member in part.members] for part in full]
-    tail = build_indexes(members) if indexed else []
-    crc, size = _checksum(full, tail)
     records = sum(part.records for part in full)
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
     source = f"{SHARDS_FOLDER}/{uuid.uuid4().hex}"
+    empty = b"" if full or not gzip else empty_shard()
     sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
-    storage.concat(sources, tail, join(build, source))
-    return BuiltShard(job.series, job.index, name, source, size, crc, slim)
-
-
-def _checksum(parts: Sequence[Part], tail: Sequence[tuple[int, bytes]]) -> tuple[int, int]:
-    """Returns the CRC-32C and size of parts with indexes between them, from the parts' own."""
-    crc = size = 0
-    indexes = dict(tail)
-    for number in range(len(parts) + 1):
-        if number in indexes:
-            crc = combine_crc32c(crc, crc32c(indexes[number]), len(indexes[number]))
-            size += len(indexes[number])
-        if number < len(parts):
-            crc = combine_crc32c(crc, parts[number].crc32c, parts[number].num_bytes)
-            size += parts[number].num_bytes
-    return crc, size
-
-
-def _without_members(part: Part) -> Part:
-    return replace(part, members=())
+    storage.concat(sources, [(0, empty)] if not full else [], join(build, source))
+    crc, size = crc32c(empty), len(empty)
+    for part in full:
+        crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
+        size += part.num_bytes
+    return BuiltShard(job.series, job.index, name, source, size, crc, job.parts)

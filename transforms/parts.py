@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import google_crc32c
-from shardmill.schemas.framing import frame
-from shardmill.schemas.members import Member, Packing, pack_member
+from shardmill.schemas.framing import combine_crc32c, crc32c, frame
+from shardmill.schemas.index import INDEX_BYTES, build_index, entry_bytes, fits
+from shardmill.schemas.members import HEADER, Member, Packing, pack_member
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, Written, join
@@ -37,7 +38,6 @@ class Part:
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
         records: Number of records.
-        members: (bytes, records) of each gzip member.
         label_counts: Records by label.
         rejects: Refused inputs by reason.
         duplicates: Refs that repeat another's key.
@@ -52,7 +52,6 @@ class Part:
     num_bytes: int = 0
     crc32c: int = 0
     records: int = 0
-    members: tuple[tuple[int, int], ...] = ()
     label_counts: dict[str, int] = field(default_factory=dict)
     rejects: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -75,8 +74,7 @@ def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
         body = json.loads(data)
         rejects = [Reject(*values) for values in body.pop("reject_list")]
         split, label, part = body.pop("key")
-        members = tuple((size, records) for size, records in body.pop("members"))
-        return Part(key=(split, label, part), members=members, **body), rejects
+        return Part(key=(split, label, part), **body), rejects
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -105,14 +103,20 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[
 
 
 class MemberWriter:
-    """Frames records, cuts them into gzip members by order and bytes alone, and counts."""
+    """Frames records, cuts them into gzip members by order and bytes alone, and counts.
+
+    The first member of each group leaves room for the group's index, which is filled in when the
+    group is closed.
+    """
 
     def __init__(self, target: Written, packing: Packing) -> None:
         self._target = target
         self._packing = packing
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self.members: list[Member] = []
+        self._group: list[Member] = []
+        self._group_crc = 0
+        self._group_entries = 0
         self.crc = 0
         self.num_bytes = 0
 
@@ -122,18 +126,47 @@ class MemberWriter:
         self._pending.append(framed)
         self._pending_bytes += len(framed)
         if self._pending_bytes >= MEMBER_BYTES:
-            self.flush()
+            self._write_member()
 
-    def flush(self) -> None:
-        """Closes the member that is being filled."""
+    def close(self) -> None:
+        """Writes what is pending, and the index."""
+        self._write_member()
+        self._close_group()
+
+    def _write_member(self) -> None:
         if not self._pending:
             return
         packed = pack_member(b"".join(self._pending), self._packing)
-        self._target.write(packed)
-        self.crc = google_crc32c.extend(self.crc, packed)
-        self.num_bytes += len(packed)
-        self.members.append(Member(len(packed), len(self._pending)))
+        member = Member(len(packed), len(self._pending))
         self._pending, self._pending_bytes = [], 0
+        if self._packing == "none":
+            self._target.write(packed)
+            self.crc = google_crc32c.extend(self.crc, packed)
+            self.num_bytes += len(packed)
+            return
+        if self._group and not fits(self._group_entries + entry_bytes(member)):
+            self._close_group()
+        if not self._group:
+            packed = packed[len(HEADER) :]
+            member = Member(INDEX_BYTES + len(packed), member.records)
+            self._target.write(bytes(INDEX_BYTES))
+        self._target.write(packed)
+        self._group_crc = google_crc32c.extend(self._group_crc, packed)
+        self._group_entries += entry_bytes(member)
+        self._group.append(member)
+
+    def _close_group(self) -> None:
+        if not self._group:
+            return
+        index = build_index(self._group)
+        size = sum(member.num_bytes for member in self._group)
+        self._target.seek(self.num_bytes)
+        self._target.write(index)
+        self._target.seek(self.num_bytes + size)
+        self.crc = combine_crc32c(self.crc, crc32c(index), INDEX_BYTES)
+        self.crc = combine_crc32c(self.crc, self._group_crc, size - INDEX_BYTES)
+        self.num_bytes += size
+        self._group, self._group_crc, self._group_entries = [], 0, 0
 
 
 @dataclass
@@ -215,7 +248,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]
             else:
                 tally.example(item)
                 writer.add(item.record)
-        writer.flush()
+        writer.close()
     if not tally.records:
         storage.delete(join(job.folder, payload))
         payload = ""
@@ -225,7 +258,6 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]
         num_bytes=writer.num_bytes,
         crc32c=writer.crc,
         records=tally.records,
-        members=tuple((member.num_bytes, member.records) for member in writer.members),
         label_counts=tally.labels,
         rejects=tally.reasons,
         duplicates=job.duplicates,

@@ -155,7 +155,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
     storage = open_storage(spec.output)
     try:
         shard = assemble_shard(
-            storage, spec.build, job, spec.shards.template, indexed=spec.compression == "gzip"
+            storage, spec.build, job, spec.shards.template, gzip=spec.compression == "gzip"
         )
     except FileNotFoundError as error:
         raise _stale(error) from error

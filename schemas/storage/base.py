@@ -33,7 +33,11 @@ class Written(Protocol):
     """A new file that is being written."""
 
     def write(self, data: bytes, /) -> int:
-        """Appends data and returns its length."""
+        """Writes data at the current position and returns its length."""
+        ...
+
+    def seek(self, position: int, /) -> int:
+        """Moves to a position from the start, to fill in what was left open."""
         ...
 
 
@@ -41,7 +45,8 @@ class Storage(Protocol):
     """What Shardmill needs of a file system.
 
     Every call raises ``FileNotFoundError`` where the path must exist and does not, ``StorageError``
-    when the medium failed after its own retries, and leaves existing files whole on any failure.
+    when the medium failed after its own retries, ``DeniedError`` (which is one, and a
+    ``PermissionError``) when it refused, and leaves existing files whole on any failure.
     """
 
     def stat(self, path: str) -> Entry | None:
@@ -56,7 +61,8 @@ class Storage(Protocol):
         """Returns a file's bytes if it still has a size and version.
 
         Raises:
-            ChangedError: It has not.
+            FileNotFoundError: Nothing is there any more.
+            ChangedError: It has not, or is no file any more.
             PermissionError: Reading is not allowed.
         """
         ...
@@ -69,8 +75,15 @@ class Storage(Protocol):
         """Opens a new file; it appears complete when the block ends and not at all if it raises."""
         ...
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Writes a file unless it exists; returns whether this call wrote it. Atomic."""
+    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+        """Writes a file unless it exists; returns whether this call wrote it. Atomic.
+
+        Args:
+            path: The file.
+            data: Its content.
+            aside: Folder on the same medium for what is not complete yet, where the medium needs
+                one; by default the file's own folder.
+        """
         ...
 
     def replace(self, path: str, data: bytes) -> None:

@@ -1,0 +1,61 @@
+# make demo and make test do everything on a fresh machine; `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PACKAGES := loaders pipelines schemas schemas/storage transforms
+# A new module, dependency or pin makes the installation stale; an edit does not.
+STATE := $(shell (cat setup.py pyproject.toml constraints.txt; ls $(addsuffix /*.py,$(PACKAGES))) | cksum | cut -d' ' -f1)
+UV := $(shell command -v uv 2>/dev/null)
+DEMO := demo
+
+ifdef UV
+NEW_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
+else
+NEW_VENV = $(PYTHON) -m venv $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench constraints format clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
+
+$(BIN)/python:
+	@$(NEW_VENV)
+
+$(VENV)/.installed-%-$(STATE): | $(BIN)/python
+	@echo "Installing shardmill[$*] into $(VENV)"
+	@$(INSTALL) --config-settings editable_mode=strict --editable '.[$*]'
+	@rm -f $(VENV)/.installed-$*-* && touch $@
+
+demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into a dataset of real small images
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
+
+test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev-$(STATE)  ## Check types
+	@$(BIN)/mypy
+
+format: $(VENV)/.installed-lint-$(STATE)  ## Mend what style checks can mend
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure speed and memory (half an hour)
+	@$(BIN)/python benchmarks/images.py
+
+soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
+	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_kill.py tests/test_races.py --timeout 3000
+
+constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
+	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
+	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt
+
+clean:  ## Delete what make made
+	@rm -rf $(VENV) build dist *.egg-info $(DEMO) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
