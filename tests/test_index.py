@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import tf_records
-
 from shardmill.schemas.framing import frame
 from shardmill.schemas.index import INDEX_BYTES, build_index, empty_shard, parse_index, read_index
 from shardmill.schemas.members import HEADER, Member, deflated_member, stored_member
-from shardmill.transforms.parts import MEMBER_BYTES, MemberWriter
+from shardmill.transforms import parts
+from shardmill.transforms.parts import MemberWriter
 
 TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
 
@@ -105,9 +105,10 @@ def test_a_shard_without_records(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
-def test_the_writer_cuts_groups_and_members(tmp_path, packing) -> None:
-    big = os.urandom(MEMBER_BYTES)  # each its own member, so several groups are needed
-    payloads = [big + bytes(i) for i in range(90)] + [b"", b"tail"]
+def test_the_writer_cuts_groups_and_members(tmp_path, packing, monkeypatch) -> None:
+    monkeypatch.setattr(parts, "MEMBER_BYTES", 1_000)
+    big = os.urandom(1_000)  # each its own member, so several groups are needed
+    payloads = [big + bytes(i) for i in range(400)] + [b"", b"tail"]
     path = tmp_path / "shard"
     with path.open("wb") as file:
         writer = MemberWriter(file, packing)
@@ -123,8 +124,8 @@ def test_the_writer_cuts_groups_and_members(tmp_path, packing) -> None:
         return
     found = read_index(reader(data), len(data))
     assert found is not None
-    assert len(found) == 91
-    assert sum(m.records for m in found) == 92
+    assert len(found) == 401
+    assert sum(m.records for m in found) == 402
     assert data.count(b"SM\xf0\x01\x01") > 1  # more than one index
 
 
