@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import uuid
+import tempfile
 
-from shardmill.schemas.errors import OutputError, StorageError
+from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.storage.local import storage_error
-from shardmill.transforms.publish import check_output, recover
+from shardmill.transforms.publish import settle
 
 
 def check_writable(output: str) -> None:
     """Completes an unfinished publication and checks that a dataset may be built at output.
 
-    Leaves nothing behind.
+    Leaves nothing behind, not even for a moment a folder or name that another builder could see.
 
     Raises:
-        OutputError: The output is foreign or cannot be written.
+        ShardmillError: The output is foreign or cannot be written.
     """
-    storage = open_storage(output)
-    recover(storage, output)
-    check_output(storage, output)
+    settle(open_storage(output), output)
     if scheme_of(output):
         return
-    made: list[str] = []
     folder = output
-    while not os.path.isdir(folder):
-        made.append(folder)
+    while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
-    probe = os.path.join(output, f".probe-{uuid.uuid4().hex}")
     try:
-        os.makedirs(output, exist_ok=True)
-        with open(probe, "xb"):
+        if not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+        with tempfile.TemporaryFile(dir=folder, prefix=".build-probe-"):
             pass
-        os.unlink(probe)
+    except FileNotFoundError as error:  # what /proc says
+        raise OutputError(
+            f"Cannot write to --output={output}: {folder} takes no files; choose an output on a "
+            "writable file system."
+        ) from error
     except OSError as error:
-        failed: StorageError = storage_error("write to", f"--output={output}", error)
-        raise OutputError(str(failed)) from error
-    finally:
-        for folder in made:
-            if os.path.isdir(folder):
-                os.rmdir(folder)
+        raise OutputError(str(storage_error("write to", f"--output={output}", error))) from error

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -96,28 +97,36 @@ def run_pipeline(
         ShardmillError: The run failed with a sentence of ours.
         Interrupted: The person pressed Ctrl-C.
     """
-    for tries_left in reversed(range(_STALE_TRIES)):
+    for tries in range(1, _STALE_TRIES + 1):
         try:
-            return _run_once(define, runner, argv, invocation, output)
+            return _run_once(define, runner, argv, _Try(invocation, output, stale=tries > 1))
         except Exception as error:
             ours = plain_error(error)
             if ours is None:
                 raise
             # Another builder published meanwhile: look again, most often all is up to date.
-            if not isinstance(ours, StaleBuildError) or not tries_left:
+            if not isinstance(ours, StaleBuildError) or tries == _STALE_TRIES:
                 raise ours from error
     raise AssertionError("unreachable")
 
 
+@dataclass(frozen=True)
+class _Try:
+    """One try of an invocation; ``stale`` says that another builder's work ended the last one."""
+
+    invocation: str
+    output: str
+    stale: bool
+
+
 def _run_once(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], invocation: str,
-    output: str,
-) -> Outcome:  # fmt: skip
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], this: _Try
+) -> Outcome:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
     from shardmill.transforms import progress
 
-    watched = progress.watch(invocation) if runner == IN_MEMORY else None
+    watched = progress.watch(this.invocation, stale=this.stale) if runner == IN_MEMORY else None
     try:
         options = PipelineOptions(argv)
         with _interruptible() as interrupted, contextlib.ExitStack() as stack:
@@ -132,11 +141,13 @@ def _run_once(
                     raise Interrupted from error
                 raise
     finally:
-        progress.unwatch(invocation)
-    outcome: Outcome | None = watched.outcome if watched else _fetch_outcome(output, invocation)
+        progress.unwatch(this.invocation)
+    outcome: Outcome | None = (
+        watched.outcome if watched else _fetch_outcome(this.output, this.invocation)
+    )
     if outcome is None:
         raise OutputError(
-            f"The runner {runner} ended, but left no outcome in {output}: see its log."
+            f"The runner {runner} ended, but left no outcome in {this.output}: see its log."
         )
     return outcome
 

@@ -31,6 +31,10 @@ class StorageError(ShardmillError):
     """A storage call failed after its retries; trying the whole step again may mend it."""
 
 
+class DeniedError(StorageError, PermissionError):
+    """The permissions of a file or folder do not allow a storage call."""
+
+
 class StaleBuildError(ShardmillError):
     """Another builder published and took the build folder away while this one was working."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -105,12 +105,31 @@ def assemble_shard(
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
-    source = f"{SHARDS_FOLDER}/{uuid.uuid4().hex}"
     empty = b"" if full or not gzip else empty_shard()
-    sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
-    storage.concat(sources, [(0, empty)] if not full else [], join(build, source))
     crc, size = crc32c(empty), len(empty)
     for part in full:
         crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
         size += part.num_bytes
+    source = f"{SHARDS_FOLDER}/{_content_id(job, full)}"
+    path = join(build, source)
+    if not _is_there(storage, path, size, crc):
+        sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
+        storage.concat(sources, [(0, empty)] if not full else [], path)
     return BuiltShard(job.series, job.index, name, source, size, crc, job.parts)
+
+
+def _content_id(job: ShardJob, parts: Sequence[Part]) -> str:
+    """Returns a name for a temporary shard that says what is in it.
+
+    So attempts that were killed do not pile up, and a shard that one of them finished is found.
+    """
+    text = repr((tuple(job.series), job.index, job.total, [part.payload for part in parts]))
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
+
+
+def _is_there(storage: Storage, path: str, size: int, crc: int) -> bool:
+    entry = storage.stat(path)
+    try:
+        return entry is not None and entry.size == size and storage.checksum(path) == crc
+    except FileNotFoundError:
+        return False

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 from shardmill.schemas import names
@@ -254,7 +255,8 @@ def _check_versions(parts: Iterable[Part]) -> None:
 
 def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequence[Part]) -> None:
     considered = inputs.accepted + inputs.rejected
-    limit = max(1.0, spec.max_reject_fraction * considered)
+    # The share as it was written: 0.29 of 100 is 29, and not what the nearest double gives.
+    limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
     if inputs.accepted and inputs.rejected <= limit:
         return
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))

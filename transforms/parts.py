@@ -61,17 +61,23 @@ class Part:
     found: bool = False
 
     def to_json(self, rejects: Sequence[Reject]) -> str:
-        """Returns the sidecar's text."""
+        """Returns the sidecar's text, sealed with its own CRC-32C."""
         body: dict[str, Any] = asdict(self)
         del body["found"]
         body["reject_list"] = [list(reject) for reject in rejects]
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        return _dump({**body, "seal": google_crc32c.value(_dump(body).encode())})
+
+
+def _dump(body: dict[str, Any]) -> str:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
     """Returns what a sidecar says, or None when it is damaged."""
     try:
         body = json.loads(data)
+        if body.pop("seal") != google_crc32c.value(_dump(body).encode()):
+            return None
         rejects = [Reject(*values) for values in body.pop("reject_list")]
         split, label, part = body.pop("key")
         return Part(key=(split, label, part), **body), rejects
@@ -198,7 +204,7 @@ def find_part(storage: Storage, folder: str, name: str) -> Part | None:
         parsed = parse_sidecar(storage.read(path))
     except FileNotFoundError:
         return None
-    if parsed is not None:
+    if parsed is not None and parsed[0].sidecar == f"{name}.json":
         part = parsed[0]
         try:
             if not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c:
@@ -265,13 +271,22 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]
         versions=job.versions,
         sidecar=f"{job.name}.json",
     )
-    text = part.to_json(tally.rejects).encode()
-    if storage.create(join(job.folder, part.sidecar), text):
+    winner = None
+    try:
+        winner = _settle(storage, job, part, part.to_json(tally.rejects).encode())
+    finally:  # also on a full disk: leave no payload there that nothing names
+        if payload and winner is not part:
+            storage.delete(join(job.folder, payload))
+    return winner
+
+
+def _settle(storage: Storage, job: PartJob, part: Part, sidecar: bytes) -> Part:
+    """Writes a part's sidecar, or returns the part of a worker who was there before."""
+    path = join(job.folder, part.sidecar)
+    if storage.create(path, sidecar):
         return part
     winner = find_part(storage, job.folder, job.name)
-    if winner is None:  # the other's payload is gone: ours stands
-        storage.create(join(job.folder, part.sidecar), text)
-        return part
-    if payload:
-        storage.delete(join(job.folder, payload))
-    return winner
+    if winner is not None:
+        return winner
+    storage.create(path, sidecar)  # the other's payload is gone: ours stands
+    return part

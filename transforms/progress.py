@@ -32,6 +32,7 @@ class Progress:
         done: Inputs gone through.
         rejects: Inputs refused so far.
         outcome: What came of it, in the end.
+        stale: Whether an earlier try ended because another builder took its files away.
     """
 
     phase: str = "matching"
@@ -39,6 +40,7 @@ class Progress:
     done: int = 0
     rejects: int = 0
     outcome: Any = None
+    stale: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, *, rejected: bool) -> None:
@@ -57,9 +59,9 @@ class Progress:
 _watched: dict[str, Progress] = {}
 
 
-def watch(invocation: str) -> Progress:
-    """Starts watching an invocation in this process."""
-    _watched[invocation] = Progress()
+def watch(invocation: str, *, stale: bool = False) -> Progress:
+    """Starts watching an invocation in this process; see ``Progress`` for ``stale``."""
+    _watched[invocation] = Progress(stale=stale)
     return _watched[invocation]
 
 

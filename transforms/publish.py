@@ -2,13 +2,18 @@
 
 A journal, ``OUT/.publish.json``, lists the moves before the first is made. Whoever meets a journal
 completes it, so a publication that was begun is always finished, by this process or a later one.
-On a local disk publishers hold a lock on the folder; the operating system frees it when they die.
+All that is written lies in the build folder before the journal is; from then on files only change
+their names, so a full disk cannot stop a publication half-way.
+
+On a local disk publishers, and whoever looks at the output, hold a lock on the folder; the
+operating system frees it when they die.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from shardmill.schemas import names
@@ -32,7 +37,7 @@ class Journal:
 
     Attributes:
         manifest: The new manifest's text.
-        moves: Files to their final names.
+        moves: Files to their final names, the manifest last.
         deletes: Files of the old dataset that the new one does not have.
         build: The build folder, deleted in the end.
     """
@@ -57,14 +62,36 @@ class Journal:
             body = json.loads(data)
             moves = tuple(Move(**move) for move in body["moves"])
             journal = cls(body["manifest"], moves, tuple(body["deletes"]), body["build"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"{names.JOURNAL} is damaged: {error}") from error
-        plain = [move.target for move in moves] + list(journal.deletes) + [journal.build]
-        if any("/" in name or name in ("", ".", "..") for name in plain) or any(
-            not move.source.startswith(names.BUILD_PREFIX) or ".." in move.source for move in moves
-        ):
-            raise FormatError(f"{names.JOURNAL} names a file outside the output")
+            Manifest.from_json(journal.manifest)
+            journal.check()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FormatError(f"it is damaged ({error})") from error
         return journal
+
+    def check(self) -> None:
+        """Refuses names that lead out of the output, or to what is no file of a dataset.
+
+        Raises:
+            FormatError: A name does.
+        """
+        if not self.build.startswith(names.BUILD_PREFIX):
+            raise FormatError(f"it calls {self.build!r} a build folder")
+        _check_plain([self.build.removeprefix(".")])
+        _check_plain([move.target for move in self.moves])
+        _check_plain(self.deletes)
+        for move in self.moves:
+            folder, *below = move.source.split("/")
+            if folder != self.build or not below:
+                raise FormatError(f"it takes {move.source!r}, which is not in the build folder")
+            _check_plain(below)
+        if not self.moves or self.moves[-1].target != names.MANIFEST:
+            raise FormatError(f"{names.MANIFEST} is not its last file")
+
+
+def _check_plain(files: Iterable[str]) -> None:
+    for name in files:
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise FormatError(f"it names {name!r}, which is no file of a dataset")
 
 
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
@@ -75,13 +102,15 @@ def read_manifest(storage: Storage, output: str) -> Manifest | None:
     """
     path = join(output, names.MANIFEST)
     try:
-        return Manifest.from_json(storage.read(path))
+        manifest = Manifest.from_json(storage.read(path))
+        _check_plain(manifest.files)
     except FileNotFoundError:
         return None
     except FormatError as error:
         raise OutputError(
             f"{path} cannot be read: {error}; move it away or choose another --output."
         ) from error
+    return manifest
 
 
 def recover(storage: Storage, output: str) -> bool:
@@ -92,75 +121,160 @@ def recover(storage: Storage, output: str) -> bool:
         return _recover_locked(storage, output)
 
 
-def _recover_locked(storage: Storage, output: str) -> bool:
+def settle(storage: Storage, output: str) -> Manifest | None:
+    """Completes an unfinished publication and returns the dataset that then stands at output.
+
+    Returns:
+        The dataset, or None when a first one may be built there.
+
+    Raises:
+        OutputError: Something stands there that Shardmill did not make.
+    """
+    if not _is_folder(storage, output):
+        return None
+    with storage.lock(output):
+        _recover_locked(storage, output)
+        return _look(storage, output)
+
+
+def check_output(storage: Storage, output: str) -> Manifest | None:
+    """Returns what ``settle`` would return, but changes nothing."""
+    if not _is_folder(storage, output):
+        return None
+    with storage.lock(output):
+        return _look(storage, output)
+
+
+def _is_folder(storage: Storage, output: str) -> bool:
+    entry = storage.stat(output)
+    if entry is not None and entry.kind != "dir":
+        raise OutputError(f"--output={output} is a file: choose a folder.")
+    return entry is not None
+
+
+def _look(storage: Storage, output: str) -> Manifest | None:
+    """Returns the dataset at output; where a publication is under way, the one that it makes."""
+    while True:
+        journal = _read_journal(storage, output)
+        if journal is not None:
+            return Manifest.from_json(journal.manifest)
+        manifest = read_manifest(storage, output)
+        if manifest is not None:
+            return manifest
+        foreign = _find_foreign(storage, output)
+        if not foreign:
+            return None
+        # Where there are no locks, a publication may have begun or ended since the first look.
+        if not any(storage.stat(join(output, name)) for name in (names.JOURNAL, names.MANIFEST)):
+            raise OutputError(
+                f"--output={output} holds {foreign!r} and no {names.MANIFEST}, so it is not "
+                "Shardmill's to write to: choose an empty or new folder."
+            )
+
+
+def _find_foreign(storage: Storage, output: str) -> str:
+    own = (names.BUILD_PREFIX, names.OUTCOME_PREFIX, names.JOURNAL)
+    for found in storage.list_dir(output):
+        name = found.path.rsplit("/", 1)[-1]
+        if not name.startswith(own):
+            return name
+    return ""
+
+
+def find_damage(storage: Storage, output: str, manifest: Manifest) -> str:
+    """Returns the first file of a dataset that is missing or has another size, or nothing.
+
+    One listing answers it; what the bytes are is not looked at.
+    """
+    sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(output)}
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            if sizes.get(shard.file) != shard.bytes:
+                return shard.file
+    return next((name for name in sorted(_own_files(manifest)) if name not in sizes), "")
+
+
+def _read_journal(storage: Storage, output: str) -> Journal | None:
+    path = join(output, names.JOURNAL)
     try:
-        data = storage.read(join(output, names.JOURNAL))
+        return Journal.from_json(storage.read(path))
     except FileNotFoundError:
-        return False
-    try:
-        journal = Journal.from_json(data)
+        return None
     except FormatError as error:
         raise OutputError(
-            f"{join(output, names.JOURNAL)} cannot be followed: {error}; delete it and run again."
+            f"{path} cannot be followed: {error}; delete it and run again, "
+            "or choose another --output."
         ) from error
-    _roll_forward(storage, output, journal)
+
+
+def _recover_locked(storage: Storage, output: str) -> bool:
+    journal = _read_journal(storage, output)
+    if journal is None:
+        return False
+    try:
+        _roll_forward(storage, output, journal)
+    except StaleBuildError:  # taken back before it touched anything
+        return False
     return True
 
 
 def _roll_forward(storage: Storage, output: str, journal: Journal) -> None:
     manifest = join(output, names.MANIFEST)
-    text = journal.manifest.encode()
-    if storage.stat(manifest) is not None and storage.read(manifest) != text:
-        storage.delete(manifest)
-    for move in journal.moves:
-        _complete_move(storage, output, move)
-    storage.replace(manifest, text)
+    try:
+        current = storage.read(manifest)
+    except FileNotFoundError:
+        current = None
+    if current != journal.manifest.encode():
+        if current is not None:
+            # The old dataset is still whole: the last moment to see that the new one will be.
+            _check_sources(storage, output, journal)
+            storage.delete(manifest)
+        for move in journal.moves:
+            _complete_move(storage, output, move)
     for name in journal.deletes:
         storage.delete(join(output, name))
     storage.delete_tree(join(output, journal.build))
     storage.delete(join(output, names.JOURNAL))
 
 
+def _check_sources(storage: Storage, output: str, journal: Journal) -> None:
+    """Takes the journal back when a file of the new dataset is gone.
+
+    Raises:
+        StaleBuildError: It was taken back.
+    """
+    gone = _find_gone(storage, output, journal.moves)
+    if gone:
+        storage.delete(join(output, names.JOURNAL))
+        raise _stale(output, gone)
+
+
+def _find_gone(storage: Storage, output: str, moves: Iterable[Move]) -> str:
+    for move in moves:
+        entry = storage.stat(join(output, move.source))
+        if entry is None or entry.size != move.num_bytes:
+            return move.source
+    return ""
+
+
+def _stale(output: str, source: str) -> StaleBuildError:
+    return StaleBuildError(
+        f"{join(output, source)} is gone, another command took it away: run again."
+    )
+
+
 def _complete_move(storage: Storage, output: str, move: Move) -> None:
     source, target = join(output, move.source), join(output, move.target)
     try:
         storage.move(source, target)
-    except FileNotFoundError as error:
-        raise OutputError(
-            f"{source} is gone before it was published as {move.target}: "
-            f"delete {join(output, names.JOURNAL)} and build again with --overwrite."
-        ) from error
-    entry = storage.stat(target)
+        entry = storage.stat(target)
+    except FileNotFoundError:
+        entry = None
     if entry is None or entry.size != move.num_bytes:
         raise OutputError(
-            f"{target} has not the {move.num_bytes} bytes that were built: "
-            f"delete {join(output, names.JOURNAL)} and build again with --overwrite."
+            f"{source} was taken away before it became {target}, so the publication cannot be "
+            f"completed: delete {output} and build again."
         )
-
-
-def check_output(storage: Storage, output: str) -> Manifest | None:
-    """Returns the dataset published at output, or None when it may be built there.
-
-    Raises:
-        OutputError: Something stands there that Shardmill did not make.
-    """
-    entry = storage.stat(output)
-    if entry is None:
-        return None
-    if entry.kind != "dir":
-        raise OutputError(f"--output={output} is a file: choose a folder.")
-    manifest = read_manifest(storage, output)
-    if manifest is not None:
-        return manifest
-    own = (names.BUILD_PREFIX, names.OUTCOME_PREFIX, names.JOURNAL)
-    for found in storage.list_dir(output):
-        name = found.path.rsplit("/", 1)[-1]
-        if not name.startswith(own):
-            raise OutputError(
-                f"--output={output} holds {name!r} and no {names.MANIFEST}, so it is not "
-                "Shardmill's to write to: choose an empty or new folder."
-            )
-    return None
 
 
 def publish(
@@ -184,51 +298,80 @@ def publish(
         OutputError: Another dataset, or a file that is not ours, stands in the way.
         StaleBuildError: Somebody took this build's files away.
     """
+    text = manifest.to_json()
+    data = text.encode()
+    last = Move(
+        f"{build}/final-{uuid.uuid4().hex[:12]}/{names.MANIFEST}", names.MANIFEST, len(data)
+    )
+    ids = manifest.build.config_id, manifest.build.input_id
     with storage.lock(output):
         while True:
             _recover_locked(storage, output)
-            old = check_output(storage, output)
-            if old and old.is_dataset(manifest.build.config_id, manifest.build.input_id):
-                storage.delete_tree(join(output, build))
-                return False
-            journal = _journal(storage, output, manifest, moves, build, old, overwrite=overwrite)
+            old = _look(storage, output)
+            if old is not None:
+                problem = why_not_up_to_date(storage, output, old, *ids)
+                if not problem:
+                    storage.delete_tree(join(output, build))
+                    return False
+                if not overwrite:
+                    raise OutputError(problem)
+            storage.replace(join(output, last.source), data)
+            journal = _journal(storage, output, text, (*moves, last), build, old)
             # False only where locks are not to be had and another publisher came first.
-            if storage.create(join(output, names.JOURNAL), journal.to_json()):
+            path = join(output, names.JOURNAL)
+            if storage.create(path, journal.to_json(), aside=join(output, build)):
                 _roll_forward(storage, output, journal)
                 return True
 
 
 def _journal(
-    storage: Storage, output: str, manifest: Manifest, moves: Sequence[Move], build: str,
-    old: Manifest | None, *, overwrite: bool,
+    storage: Storage, output: str, manifest: str, moves: tuple[Move, ...], build: str,
+    old: Manifest | None,
 ) -> Journal:  # fmt: skip
-    if old is not None and not overwrite:
-        raise OutputError(other_dataset(output))
-    ours = _own_files(old)
-    for move in moves:
-        if storage.stat(join(output, move.source)) is None:
-            raise StaleBuildError(
-                f"{join(output, move.source)} is gone, another command took it away: run again."
-            )
-        if move.target not in ours and storage.stat(join(output, move.target)) is not None:
+    gone = _find_gone(storage, output, moves)
+    if gone:
+        raise _stale(output, gone)
+    ours, new = _own_files(old), {move.target for move in moves}
+    for found in storage.list_dir(output):
+        name = found.path.rsplit("/", 1)[-1]
+        if name in new - ours or (name in ours and found.kind != "file"):
             raise OutputError(
-                f"{join(output, move.target)} exists and is not part of the dataset there: "
+                f"{found.path} exists and is not part of the dataset there: "
                 "move it away and run again, finished parts are kept."
             )
-    new = {move.target for move in moves}
-    return Journal(manifest.to_json(), tuple(moves), tuple(sorted(ours - new)), build)
+    journal = Journal(manifest, moves, tuple(sorted(ours - new)), build)
+    journal.check()
+    return journal
 
 
 def _own_files(old: Manifest | None) -> set[str]:
     if old is None:
         return set()
-    own = {*old.files, names.SCHEMA, names.REJECTS}
+    own = {*old.files, names.SCHEMA, names.REJECTS, names.MANIFEST}
     return own | {names.LABELS} if old.labels else own
 
 
-def other_dataset(output: str) -> str:
-    """Returns the sentence for an output that holds another dataset."""
+def why_not_up_to_date(
+    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str
+) -> str:
+    """Returns why what is published is not what is wanted, as a sentence; nothing when it is.
+
+    Args:
+        storage: Of the output.
+        output: The output folder.
+        old: The published dataset.
+        config_id: Identity of the wanted options.
+        input_id: Identity of the wanted inputs.
+    """
+    if not old.is_dataset(config_id, input_id):
+        return (
+            f"--output={output} holds a dataset of other inputs or options: "
+            "add --overwrite to replace it, or choose another folder."
+        )
+    damaged = find_damage(storage, output, old)
+    if not damaged:
+        return ""
     return (
-        f"--output={output} holds a dataset of other inputs or options: "
-        "add --overwrite to replace it, or choose another folder."
+        f"{join(output, damaged)} is missing or has not the size that {names.MANIFEST} states: "
+        "add --overwrite to build the dataset again."
     )

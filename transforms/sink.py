@@ -27,7 +27,7 @@ from shardmill.transforms.labels import sort_labels
 from shardmill.transforms.parts import Part, PartJob, find_part, order_refs, part_id, write_part
 from shardmill.transforms.placement import PartKey, PlaceSpec, Series, part_of
 from shardmill.transforms.planning import Plan, plan_parts
-from shardmill.transforms.publish import check_output, other_dataset, recover
+from shardmill.transforms.publish import check_output, settle, why_not_up_to_date
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
 _COUNTED_ONLY = frozenset({SKIPPED, DUPLICATE, FATAL})
@@ -49,19 +49,30 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     storage = open_storage(spec.output)
     try:
-        if not spec.dry_run:
-            recover(storage, spec.output)
-        published = check_output(storage, spec.output)
+        look = check_output if spec.dry_run else settle
+        published = look(storage, spec.output)
     except OutputError as error:
         return Plan("failed", str(error))
     if published is not None:
-        if published.is_dataset(spec.config_id, census.input_id):
-            if not spec.dry_run:
-                storage.delete_tree(spec.build)  # left by a builder that lost a race
+        ids = spec.config_id, census.input_id
+        problem = why_not_up_to_date(storage, spec.output, published, *ids)
+        if not problem:
+            _tidy(storage, spec)
             return Plan("up_to_date", f"{spec.output} is up to date.", parts, labels)
         if not spec.overwrite:
-            return Plan("failed", other_dataset(spec.output))
+            return Plan("failed", problem)
     return Plan("dry_run" if spec.dry_run else "build", "", parts, labels, census.input_id)
+
+
+def _tidy(storage: Storage, spec: SinkSpec) -> None:
+    """Deletes what this builder wrote after another one published the same and took the folder.
+
+    Only then: the folder may hold the unfinished parts of the same options over other inputs.
+    """
+    watched = progress.progress_of(spec.invocation)
+    if watched is not None and watched.stale and not spec.dry_run:
+        with storage.lock(spec.output):
+            storage.delete_tree(spec.build)
 
 
 def _unusable(census: Census) -> str:

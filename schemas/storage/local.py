@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import google_crc32c
-from shardmill.schemas.errors import ChangedError, StorageError
+from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry
 
 _CHUNK = 1 << 20
@@ -26,20 +26,23 @@ _REMEDY = {
     errno.ENOTDIR: "a file stands where a folder is needed; choose another path",
     errno.ENAMETOOLONG: "choose shorter names",
 }
+# A folder on the way became a file, or a link that leads to itself.
+_NOT_THERE = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def storage_error(action: str, path: str, error: OSError) -> StorageError:
     """Returns the plain sentence for a failed call on a local path."""
     remedy = _REMEDY.get(error.errno or 0, "run again when the disk answers")
-    return StorageError(f"Cannot {action} {path}: {error.strerror or error}; {remedy}.")
+    kind = DeniedError if isinstance(error, PermissionError) else StorageError
+    return kind(f"Cannot {action} {path}: {error.strerror or error}; {remedy}.")
 
 
 @contextlib.contextmanager
 def _plainly(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError into a StorageError, but for what a caller may want to tell apart."""
+    """Turns an OSError into a StorageError, but for a missing file."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except FileNotFoundError:
         raise
     except OSError as error:
         raise storage_error(action, path, error) from error
@@ -53,8 +56,9 @@ def _entry(path: str, status: os.stat_result) -> Entry:
     return Entry(path, status.st_size, str(status.st_mtime_ns), kind)
 
 
-def _temporary(path: str) -> str:
+def _temporary(path: str, aside: str = "") -> str:
     folder, name = os.path.split(path)
+    folder = aside or folder
     os.makedirs(folder or ".", exist_ok=True)
     return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
 
@@ -77,7 +81,10 @@ class LocalStorage:
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
-        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+        with _plainly("read", path), open(path, "rb", buffering=0, opener=_open_input) as file:
+            now = os.fstat(file.fileno())
+            if not stat_flags.S_ISREG(now.st_mode):
+                raise ChangedError("it was a file when it was listed and is none now")
             data = file.read(size + 1)
             while len(data) <= size and (more := file.read(size + 1 - len(data))):
                 data += more
@@ -106,14 +113,14 @@ class LocalStorage:
                     os.unlink(temporary)
                 raise
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes, aside: str = "") -> bool:
         """See ``Storage.create``.
 
         The content is written aside and linked into place, so nobody sees half of it. On a file
         system without hard links the file is created exclusively and then filled.
         """
         with _plainly("write", path):
-            temporary = _temporary(path)
+            temporary = _temporary(path, aside)
             try:
                 _write_synced(temporary, data)
                 try:
@@ -216,8 +223,25 @@ def _write_synced(path: str, data: bytes) -> None:
 
 def _create_without_links(path: str, data: bytes) -> bool:
     try:
-        with open(path, "xb") as file:
-            file.write(data)
+        file = open(path, "xb")  # noqa: SIM115 - only this call may find that it exists
     except FileExistsError:
         return False
+    try:
+        with file:
+            file.write(data)
+    except BaseException:
+        os.unlink(path)
+        raise
     return True
+
+
+def _open_input(path: str, flags: int) -> int:
+    """Opens what was listed as a file; whatever took its place since must not hold us up."""
+    try:
+        return os.open(path, flags | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise FileNotFoundError(error.errno, error.strerror, path) from error
+        if error.errno == errno.ENXIO:
+            raise ChangedError("it was a file when it was listed and is a socket now") from error
+        raise
