@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
@@ -17,7 +20,12 @@ if TYPE_CHECKING:
 
 _MAX_COMPONENTS = 32  # of one compose call
 _CHUNK = 1 << 20
+_READ_AHEAD = 8 << 20
 _SPOOL = 64 << 20
+_CONNECTIONS = 64  # kept open; more than any sensible number of threads
+_DELETERS = 16
+_LISTED = "items(name,size,generation),prefixes,nextPageToken"
+_WRITER = "shardmill-writer"  # metadata of a created object: which call made it
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -26,10 +34,26 @@ def split_uri(uri: str) -> tuple[str, str]:
     Raises:
         UsageError: The URI names no bucket.
     """
-    bucket, _, name = uri.removeprefix("gs://").partition("/")
+    bucket, _, name = uri.partition("://")[2].partition("/")
     if not bucket:
         raise UsageError(f"{uri} names no bucket: write gs://BUCKET/PATH.")
+    if not (bucket[0].isalnum() and bucket[-1].isalnum()):
+        raise UsageError(f"{uri}: {bucket!r} is no name of a bucket; write gs://BUCKET/PATH.")
     return bucket, name
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _auth_error(action: str, uri: str, error: Exception) -> StorageError:
+    why = _one_line(error.args[0] if error.args else error)
+    if "credentials were not found" in why:
+        why = "none were found"
+    return StorageError(
+        f"Cannot {action} {uri}: there are no usable Google credentials ({why}); run "
+        "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
+    )
 
 
 @contextlib.contextmanager
@@ -37,22 +61,71 @@ def _plainly(action: str, uri: str) -> Iterator[None]:
     """Turns the client library's errors into ours; a missing object into FileNotFoundError."""
     from google.api_core import exceptions
     from google.auth import exceptions as auth
+    from google.cloud.storage import exceptions as media
 
     try:
         yield
     except exceptions.NotFound as error:
         raise FileNotFoundError(uri) from error
-    except exceptions.GoogleAPICallError as error:
-        raise StorageError(f"Cannot {action} {uri}: {error.message or error}.") from error
-    except auth.GoogleAuthError as error:
+    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise StorageError(
-            f"Cannot {action} {uri}: there are no usable Google credentials ({error}); run "
-            "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
+            f"Cannot {action} {uri}: {_one_line(error.message)}; ask for that permission."
+        ) from error
+    except auth.GoogleAuthError as error:
+        raise _auth_error(action, uri, error) from error
+    except (FileNotFoundError, PermissionError):
+        raise
+    # A connection that stays broken is an OSError of the library below.
+    except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
+        why = _one_line(getattr(error, "message", "") or error)
+        raise StorageError(
+            f"Cannot {action} {uri}: {why}; run again when the service answers."
         ) from error
 
 
+@contextlib.contextmanager
+def _bucket_needed(action: str, uri: str) -> Iterator[None]:
+    """Like ``_plainly``, where only the bucket itself can be what is missing."""
+    try:
+        with _plainly(action, uri):
+            yield
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; "
+            "create it or correct its name."
+        ) from error
+
+
+def _make_client() -> storage.Client:
+    """Returns a client that any number of threads may share.
+
+    The library below it is requests, whose sessions share a pool of connections among threads;
+    the pool is made as large as our threads may be many. Credentials are looked for once (the
+    library alone would look three times, half a minute where there is no network), and no
+    project: none is needed to read and write objects.
+    """
+    import google.auth
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+    from google.cloud import storage
+    from requests.adapters import HTTPAdapter
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        credentials = AnonymousCredentials()
+    else:
+        credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
+    session = AuthorizedSession(credentials)
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+    return storage.Client(project=None, credentials=credentials, _http=session)
+
+
 class GcsStorage:
-    """Objects in buckets; exclusive creation by generation precondition, joins by compose."""
+    """Objects in buckets; exclusive creation by generation precondition, joins by compose.
+
+    Every call is repeated by the client library, with growing pauses, when the service or the
+    network fails for a moment: all calls are made so that a repetition does no harm.
+    """
 
     def __init__(self) -> None:
         try:
@@ -61,29 +134,32 @@ class GcsStorage:
             raise UsageError(
                 "gs:// needs google-cloud-storage: pip install 'shardmill[gcp]'."
             ) from error
-        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._shared: tuple[int, storage.Client] | None = None
 
     def _client(self) -> storage.Client:
-        from google.cloud import storage
+        """Returns this process's client; a forked child must not use its parent's connections."""
+        with self._lock:
+            if self._shared is None or self._shared[0] != os.getpid():
+                self._shared = os.getpid(), _make_client()
+            return self._shared[1]
 
-        if not hasattr(self._local, "client"):
-            self._local.client = storage.Client()
-        client: storage.Client = self._local.client
-        return client
-
-    def _blob(self, uri: str, generation: int | None = None) -> storage.Blob:
+    def _blob(self, uri: str) -> storage.Blob:
         bucket, name = split_uri(uri)
-        return self._client().bucket(bucket).blob(name, generation=generation)
+        return self._client().bucket(bucket).blob(name)
+
+    def _get(self, uri: str) -> storage.Blob | None:
+        bucket, name = split_uri(uri)
+        return self._client().bucket(bucket).get_blob(name) if name else None
 
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""
         bucket, name = split_uri(path)
-        with _plainly("look at", path):
-            blob = self._client().bucket(bucket).get_blob(name) if name else None
+        with _bucket_needed("look at", path):
+            blob = self._get(path)
             if blob is not None and not name.endswith("/"):
                 return _entry(blob)
-            prefix = name.rstrip("/") + "/" if name else ""
-            below = self._client().list_blobs(bucket, prefix=prefix, max_results=1)
+            below = self._client().list_blobs(bucket, prefix=_prefix(name), max_results=1)
             if any(True for _ in below):
                 return Entry(path, 0, "", "dir")
         return None
@@ -95,118 +171,183 @@ class GcsStorage:
             return data
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
-        """See ``Storage.read_unchanged``; the object's generation is the version."""
+        """See ``Storage.read_unchanged``; the object's generation is the version.
+
+        A generation never changes its bytes, so the size is not looked at: that of an object
+        stored with ``Content-Encoding: gzip`` is not the size of what is read.
+        """
         from google.api_core import exceptions
 
+        del size
         with _plainly("read", path):
+            blob = self._blob(path)
             try:
-                data: bytes = self._blob(path).download_as_bytes(
+                data: bytes = blob.download_as_bytes(
                     if_generation_match=int(version), checksum="crc32c"
                 )
             except exceptions.PreconditionFailed as error:
                 raise ChangedError(f"it was replaced after generation {version}") from error
             except exceptions.Forbidden as error:
                 raise PermissionError(str(error)) from error
-        if len(data) != size:
-            raise ChangedError(f"it had {size} bytes when it was listed and has {len(data)} now")
+        # Not every emulator and proxy heeds the precondition.
+        if blob.generation is not None and str(blob.generation) != version:
+            raise ChangedError(f"it was replaced after generation {version}")
         return data
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``."""
-        with _plainly("read", path), self._blob(path).open("rb") as file:
-            yield iter(lambda: file.read(_CHUNK), b"")
+        """See ``Storage.open_read``; all chunks are of one generation or the reading fails."""
+        with _plainly("read", path):
+            blob = self._blob(path)
+            blob.reload()
+            with blob.open(
+                "rb", chunk_size=_READ_AHEAD, if_generation_match=blob.generation
+            ) as file:
+                yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
         """See ``Storage.open_write``; one upload with its checksum."""
-        with _plainly("write", path), tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
-            yield file
-            self._blob(path).upload_from_file(
-                file, rewind=True, if_generation_match=0, checksum="crc32c"
-            )
+        from google.cloud.storage.retry import DEFAULT_RETRY
 
-    def create(self, path: str, data: bytes) -> bool:
-        """See ``Storage.create``."""
+        with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
+            with _plainly("write", path):
+                yield file
+            with _bucket_needed("write", path):
+                # With its size known, a small file takes one call instead of two.
+                self._blob(path).upload_from_file(
+                    file, size=file.tell(), rewind=True, checksum="crc32c", retry=DEFAULT_RETRY
+                )
+
+    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+        """See ``Storage.create``; an upload is atomic, nothing is put aside.
+
+        Where the answer to a successful call is lost, its repetition finds an object: the mark in
+        that object's metadata tells whether this call made it.
+        """
         from google.api_core import exceptions
 
-        with _plainly("write", path):
+        del aside
+        mark = uuid.uuid4().hex
+        with _bucket_needed("write", path):
+            blob = self._blob(path)
+            blob.metadata = {_WRITER: mark}
             try:
-                self._blob(path).upload_from_string(data, if_generation_match=0, checksum="crc32c")
+                blob.upload_from_string(data, if_generation_match=0, checksum="crc32c")
             except exceptions.PreconditionFailed:
-                return False
+                found = self._get(path)
+                return found is not None and (found.metadata or {}).get(_WRITER) == mark
         return True
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
-        with _plainly("write", path):
-            self._blob(path).upload_from_string(data, checksum="crc32c")
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        with _bucket_needed("write", path):
+            self._blob(path).upload_from_string(data, checksum="crc32c", retry=DEFAULT_RETRY)
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
         """See ``Storage.concat``; a tree of server-side composes."""
-        pieces: list[str] = []
         temporary: list[str] = []
-        pending = list(tail)
-        for number in range(len(sources) + 1):
-            while pending and pending[0][0] == number:
-                name = f"{path}.{uuid.uuid4().hex}.tail"
-                self.replace(name, pending.pop(0)[1])
-                temporary.append(name)
-                pieces.append(name)
-            if number < len(sources):
-                pieces.append(sources[number])
-        while len(pieces) > _MAX_COMPONENTS:
-            groups = [
-                pieces[i : i + _MAX_COMPONENTS] for i in range(0, len(pieces), _MAX_COMPONENTS)
-            ]
-            pieces = [
-                self._compose(group, f"{path}.{uuid.uuid4().hex}.node")
-                if len(group) > 1
-                else group[0]
-                for group in groups
-            ]
-            temporary += [piece for piece in pieces if piece.endswith(".node")]
-        self._compose(pieces, path)
-        for name in set(temporary):
-            self.delete(name)
+        try:
+            pieces = self._with_tail(sources, tail, path, temporary)
+            while len(pieces) > _MAX_COMPONENTS:
+                pieces = self._level(pieces, path, temporary)
+            if pieces:
+                self._compose(pieces, path)
+            else:
+                self.replace(path, b"")
+        finally:
+            self._delete_all(temporary)
 
-    def _compose(self, pieces: list[str], path: str) -> str:
+    def _with_tail(
+        self, sources: list[str], tail: list[tuple[int, bytes]], path: str, temporary: list[str]
+    ) -> list[str]:
+        """Returns the sources with each piece of the tail, now an object too, in its place."""
+        pieces: list[str] = []
+        done = 0
+        for after, data in tail:
+            pieces += sources[done:after]
+            done = after
+            temporary.append(f"{path}.{uuid.uuid4().hex}.tail")
+            self.replace(temporary[-1], data)
+            pieces.append(temporary[-1])
+        return pieces + sources[done:]
+
+    def _level(self, pieces: list[str], path: str, temporary: list[str]) -> list[str]:
+        """Composes each 32 objects to one and returns those."""
+        joined = []
+        for start in range(0, len(pieces), _MAX_COMPONENTS):
+            group = pieces[start : start + _MAX_COMPONENTS]
+            if len(group) > 1:
+                temporary.append(f"{path}.{uuid.uuid4().hex}.node")
+                self._compose(group, temporary[-1])
+                group = temporary[-1:]
+            joined += group
+        return joined
+
+    def _compose(self, pieces: list[str], path: str) -> None:
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
         with _plainly("compose", path):
-            self._blob(path).compose([self._blob(piece) for piece in pieces])
-        return path
+            self._blob(path).compose([self._blob(piece) for piece in pieces], retry=DEFAULT_RETRY)
 
     def move(self, source: str, path: str) -> None:
         """See ``Storage.move``; a server-side rewrite, then a delete."""
-        with _plainly("move", source):
-            origin = self._blob(source)
-            if not origin.exists():
-                if self.stat(path) is None:
-                    raise FileNotFoundError(source)
-                return
-            target = self._blob(path)
-            token, _, _ = target.rewrite(origin)
-            while token is not None:
-                token, _, _ = target.rewrite(origin, token=token)
-        self.delete(source)
+        if source == path:
+            if self.stat(path) is None:
+                raise FileNotFoundError(path)
+            return
+        try:
+            with _plainly("move", source):
+                self._rewrite(self._blob(source), self._blob(path))
+        except FileNotFoundError:
+            if self.stat(path) is None:
+                raise
+        else:
+            self.delete(source)
+
+    def _rewrite(self, origin: storage.Blob, target: storage.Blob) -> None:
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        token, _, _ = target.rewrite(origin, retry=DEFAULT_RETRY)
+        while token is not None:
+            token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
 
     def delete(self, path: str) -> None:
         """See ``Storage.delete``."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
         with contextlib.suppress(FileNotFoundError), _plainly("delete", path):
-            self._blob(path).delete()
+            self._blob(path).delete(retry=DEFAULT_RETRY)
+
+    def _delete_all(self, paths: Sequence[str]) -> None:
+        """Deletes many objects, several at a time: each is a call of its own."""
+        if len(paths) < 2:
+            for path in paths:
+                self.delete(path)
+            return
+        with ThreadPoolExecutor(min(_DELETERS, len(paths))) as pool:
+            for _ in pool.map(self.delete, paths):
+                pass
 
     def delete_tree(self, path: str) -> None:
         """See ``Storage.delete_tree``."""
         bucket, name = split_uri(path)
-        with _plainly("delete", path):
-            for blob in self._client().list_blobs(bucket, prefix=name.rstrip("/") + "/"):
-                self.delete(f"gs://{bucket}/{blob.name}")
+        if name.rstrip("/"):
+            self._delete_all([f"gs://{bucket}/{b.name}" for b in self._listed("delete", path)])
+
+    def _listed(self, action: str, path: str) -> Iterator[storage.Blob]:
+        bucket, name = split_uri(path)
+        with _bucket_needed(action, path):
+            yield from self._client().list_blobs(bucket, prefix=_prefix(name), fields=_LISTED)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
         bucket, name = split_uri(path)
-        prefix = name.rstrip("/") + "/" if name.rstrip("/") else ""
-        with _plainly("list", path):
-            pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/")
+        prefix = _prefix(name)
+        with _bucket_needed("list", path):
+            pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
             entries = [_entry(blob) for blob in pages if blob.name != prefix]
             folders = [
                 Entry(f"gs://{bucket}/{p.rstrip('/')}", 0, "", "dir") for p in pages.prefixes
@@ -215,17 +356,12 @@ class GcsStorage:
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Yields every object below a prefix, in name order, in one listing."""
-        bucket, name = split_uri(path)
-        prefix = name.rstrip("/") + "/" if name.rstrip("/") else ""
-        with _plainly("list", path):
-            for blob in self._client().list_blobs(bucket, prefix=prefix):
-                if not blob.name.endswith("/"):
-                    yield _entry(blob)
+        for blob in self._listed("list", path):
+            if not blob.name.endswith("/"):
+                yield _entry(blob)
 
     def checksum(self, path: str) -> int:
         """See ``Storage.checksum``; the service's own, nothing is downloaded."""
-        import base64
-
         with _plainly("look at", path):
             blob = self._blob(path)
             blob.reload()
@@ -236,6 +372,11 @@ class GcsStorage:
         """See ``Storage.lock``: object stores have none."""
         del path
         yield
+
+
+def _prefix(name: str) -> str:
+    """Returns what the names of all objects in a folder begin with."""
+    return name.rstrip("/") + "/" if name.rstrip("/") else ""
 
 
 def _entry(blob: Any) -> Entry:
