@@ -2,6 +2,7 @@
 
 import hashlib
 from fractions import Fraction
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -48,12 +49,9 @@ def test_bounds_are_exact(weights: list[int], hashed: int) -> None:
     shares = ",".join(f"s{i}:{w}/{total}" for i, w in enumerate(weights))
     splits = Splits.parse(shares)
     # The defining inequality, in fractions: the first split whose upper bound exceeds the hash.
-    bound = Fraction(0)
-    for name, share in splits.shares:
-        bound += share
-        if Fraction(hashed, 2**64) < bound:
-            break
-    assert splits.of_hash(hashed) == name
+    bounds = list(accumulate(share for _, share in splits.shares))
+    wanted = next(i for i, bound in enumerate(bounds) if Fraction(hashed, 2**64) < bound)
+    assert splits.of_hash(hashed) == f"s{wanted}"
 
 
 def test_every_hash_has_a_split() -> None:

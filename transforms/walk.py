@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import stat
@@ -97,8 +98,8 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
             out.append("[^/]*" if rest[0] == "*" else "[^/]")
             position += 1
         elif bracket:
-            body = bracket.group(2).replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
-            out.append(f"[{'^' if bracket.group(1) else ''}{body}]")
+            # The standard library knows how odd ranges are meant; a set never matches a separator.
+            out.append(f"(?!/)(?:{fnmatch.translate(bracket.group())[:-2]})")
             position += bracket.end()
         else:
             out.append(re.escape(rest[0]))
@@ -115,7 +116,7 @@ def first_level(root: str) -> Iterator[WalkTask]:
                 yield WalkTask(entry.path.rsplit("/", 1)[-1], deep=True)
         return
     for found in _scan(root):
-        if found.is_dir() and not is_junk(found.name):
+        if _is_dir(found) and not is_junk(found.name):
             # Names travel as text: undecodable bytes as a reversible escape.
             yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
 
@@ -142,6 +143,13 @@ def walk(root: str, task: WalkTask, *, follow_links: bool, exclude: str = "") ->
 def _scan(folder: str) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 class _LocalWalk:
@@ -172,7 +180,7 @@ class _LocalWalk:
             return
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
+            if _is_dir(entry):
                 if deep and not is_junk(entry.name):
                     yield from self._enter(entry, relative)
                 elif is_junk(entry.name):
