@@ -9,14 +9,17 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from PIL import Image, ImageCms
 from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.decode import plain_message
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
+_SIGNED = 2
+_PROFILE_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Image.Image:
@@ -28,12 +31,13 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
     Raises:
         RejectedError: The pixels have no defined 8-bit value.
     """
+    profile = image.info.get("icc_profile") if icc else None
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
-    elif icc and image.info.get("icc_profile"):
-        image = _to_srgb(image)
-    elif image.mode == "LAB":
+    if image.mode == "LAB":
         image = _foreign("convert LAB", _lab_to_rgb, image)
+    elif profile:
+        image = _to_srgb(image, profile)
     transparent = image.mode in _ALPHA or "transparency" in image.info
     if transparent and channels != 4:
         image = _over_white(image)
@@ -50,7 +54,7 @@ def _foreign(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     try:
         return call(*args, **kwargs)
     except Exception as error:  # Pillow's conversions raise many types
-        raise RejectedError("decode", "color", f"cannot {what}: {error}") from error
+        raise RejectedError("decode", "color", f"cannot {what}: {plain_message(error)}") from error
 
 
 def _over_white(image: Image.Image) -> Image.Image:
@@ -59,25 +63,47 @@ def _over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, rgba).convert("RGB")
 
 
-def _to_srgb(image: Image.Image) -> Image.Image:
-    def convert() -> Image.Image:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
-        source = image.convert("RGB") if image.mode in ("P", "1") else image
-        alpha = source.mode in _ALPHA or "transparency" in source.info
-        color = source.convert("RGB") if alpha else source
-        done: Image.Image | None = ImageCms.profileToProfile(
-            color, profile, ImageCms.createProfile("sRGB"), outputMode="RGB"
-        )
-        if done is None:
-            raise ValueError("the profile gave no image")
-        if alpha:
-            done.putalpha(source.convert("RGBA").getchannel("A"))
-        return done
-
+def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     try:
-        return convert()
+        alpha = None
+        if image.mode in _ALPHA or "transparency" in image.info:
+            alpha = image.convert("RGBA").getchannel("A")
+        done = _apply_profile(image, ImageCms.ImageCmsProfile(io.BytesIO(profile)))
+        if alpha is not None:
+            done.putalpha(alpha)
     except Exception as error:  # littlecms by way of Pillow
-        raise RejectedError("decode", "icc", f"cannot apply the ICC profile: {error}") from error
+        message = f"cannot apply the ICC profile: {plain_message(error)}"
+        raise RejectedError("decode", "icc", message) from error
+    return done
+
+
+def _apply_profile(image: Image.Image, profile: Any) -> Image.Image:
+    """Returns the colours in sRGB, alpha left out.
+
+    Grey pixels may carry an RGB profile (R = G = B then); others must be in the profile's space.
+    """
+    space = profile.profile.xcolor_space.strip()
+    mode = _PROFILE_MODES.get(space)
+    grey = image.mode in ("1", "L", "LA")
+    fits = image.mode == "CMYK" if mode == "CMYK" else grey if mode == "L" else mode == "RGB"
+    if not fits or (mode == "RGB" and image.mode == "CMYK"):
+        raise ValueError(f"it is for {space}, the pixels are {image.mode}")
+    color = image if image.mode == mode else _without_key(image).convert(mode)
+    done: Image.Image | None = ImageCms.profileToProfile(
+        color, profile, ImageCms.createProfile("sRGB"), outputMode="RGB"
+    )
+    if done is None:
+        raise ValueError("the profile gave no image")
+    return done
+
+
+def _without_key(image: Image.Image) -> Image.Image:
+    """Drops a transparent colour, which Pillow would carry over to other pixels."""
+    if "transparency" not in image.info:
+        return image
+    plain = image.copy()
+    del plain.info["transparency"]
+    return plain
 
 
 def _lab_to_rgb(image: Image.Image) -> Image.Image:
@@ -92,20 +118,26 @@ def _lab_to_rgb(image: Image.Image) -> Image.Image:
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Scales wide integers and floats to 8 bits, transparency of 16-bit PNGs included."""
     pixels = np.asarray(image)
-    if image.mode == "F":
-        return Image.fromarray(_from_floats(pixels))
-    if image.mode == "I":
-        _check_range(image, pixels)
-    top = (1 << _bits(image)) - 1
-    scaled = (pixels.astype(np.int64) * 510 + top) // (2 * top)
+    scaled = _from_floats(pixels) if image.mode == "F" else _from_integers(image, pixels)
     if _tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO:
         scaled = 255 - scaled
-    grey = Image.fromarray(scaled.astype(np.uint8))
+    grey = Image.fromarray(scaled)
     key = image.info.get("transparency")
     if not isinstance(key, int):
         return grey
     alpha = Image.fromarray(np.where(pixels == key, 0, 255).astype(np.uint8))
     return Image.merge("LA", (grey, alpha))
+
+
+def _from_integers(image: Image.Image, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if image.mode == "I":
+        _check_range(image, pixels)
+    top = (1 << _bits(image)) - 1
+    wide = pixels.astype(np.uint32)  # in place from here on: images may be large
+    wide *= 255
+    wide += top // 2
+    wide //= top
+    return wide.astype(np.uint8)
 
 
 def _from_floats(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -116,17 +148,20 @@ def _from_floats(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise RejectedError(
             "decode", "float_range", f"floating-point pixels from {low:g} to {high:g}, not [0, 1]"
         )
-    scaled: np.ndarray[Any, Any] = np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
-    return scaled
+    scaled: np.ndarray[Any, Any] = pixels * np.float32(255)
+    scaled += np.float32(0.5)
+    return scaled.astype(np.uint8)
 
 
 def _check_range(image: Image.Image, pixels: np.ndarray[Any, Any]) -> None:
     low, high = int(pixels.min()), int(pixels.max())
-    if _tag(image, _BITS_PER_SAMPLE) == 32 or low < 0 or high > 0xFFFF:
+    signed = _tag(image, _SAMPLE_FORMAT) == _SIGNED
+    if signed or _tag(image, _BITS_PER_SAMPLE) == 32 or low < 0 or high > 0xFFFF:
         raise RejectedError(
             "decode",
             "int_range",
-            f"integer pixels from {low} to {high}: only unsigned 16-bit has a defined white",
+            f"{'signed ' if signed else ''}integer pixels from {low} to {high}: "
+            "only unsigned 16-bit has a defined white",
         )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from PIL import Image, ImageFile, UnidentifiedImageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.geometry import ResizeSpec, Size, draft_size
+from shardmill.transforms.mend import mended
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,11 +21,12 @@ MAX_PIXELS = 178_956_970  # where Pillow calls an image a decompression bomb
 MAX_FILE_BYTES = 1 << 29
 _BIG_PIXELS = 1 << 24
 # Formats that are read; MPO opens as JPEG. Left out: EPS (runs a program), WMF (Windows only), and
-# stubs that only identify (BUFR, GRIB, HDF5, MPEG, IPTC, MCIDAS).
+# stubs that only identify (BUFR, GRIB, HDF5, MPEG, IPTC, MCIDAS). The order decides where two claim
+# the same bytes: TGA has no signature, and comes after all that do.
 FORMATS = (
-    "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "TGA",
+    "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
     "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
-    "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "XBM", "XPM", "XVTHUMB",
+    "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
 )  # fmt: skip
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -97,18 +99,21 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
     if width * height > MAX_PIXELS:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {MAX_PIXELS:,}")
     multi_frame = _is_animated(image)
+    pixels: Image.Image = image
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
         orientation = _orientation(image)
         box = _draft(image, spec, gap, turned=orientation >= 5)
         _load(image)
     else:
+        tile = image.tile[0] if image.tile else None
         _load(image)
+        pixels = mended(image, tile, data)
         # Only now: Pillow turns TIFFs while loading, and a PNG's EXIF may stand behind its pixels.
         orientation = _orientation(image)
         width, height = image.size
     upright = Size(height, width) if orientation >= 5 else Size(width, height)
-    return Decoded(image, upright, box or (0, 0, *image.size), orientation, multi_frame)
+    return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 
 
 def _load(image: Image.Image) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,6 +12,7 @@ from shardmill.schemas.errors import UsageError
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
 MAX_SIDE = 65_500  # libjpeg's limit
+_IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
 
 
 class Size(NamedTuple):
@@ -78,15 +81,14 @@ def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
         gap: How many times larger than ``scaled`` the decoded image must stay; 0 for all of it.
             Below 64 pixels at least 4 times, where each source pixel weighs more.
     """
-    if gap <= 0 or (scaled.width >= source.width and scaled.height >= source.height):
+    if gap <= 0:
         return None
     if min(scaled) < 64:
         gap = max(gap, 4.0)
-    return Size(_ceil(scaled.width * gap), _ceil(scaled.height * gap))
-
-
-def _ceil(value: float) -> int:
-    return int(-(-value // 1))
+    width, height = scaled.width * gap, scaled.height * gap
+    if 2 * width > source.width or 2 * height > source.height:
+        return None  # libjpeg's first step is one half
+    return Size(math.ceil(width), math.ceil(height))
 
 
 def parse_image_size(text: str) -> Size:
@@ -95,11 +97,11 @@ def parse_image_size(text: str) -> Size:
     Raises:
         UsageError: The text is neither.
     """
-    height, x, width = text.lower().partition("x")
-    try:
-        return Size(width=int(width if x else height), height=int(height))
-    except ValueError as error:
+    found = _IMAGE_SIZE.fullmatch(text)
+    if found is None:
         raise UsageError(
             f"--image_size={text} is no size: write pixels as in 224, "
             "or height x width as in 180x320."
-        ) from error
+        )
+    height, width = found.groups()
+    return Size(width=int(width or height), height=int(height))

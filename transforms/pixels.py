@@ -11,7 +11,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.members import Packing
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.color import MODES, to_channels
-from shardmill.transforms.decode import Decoded, decode_image, plain_message, turn
+from shardmill.transforms.decode import MAX_PIXELS, Decoded, decode_image, plain_message, turn
 from shardmill.transforms.geometry import ResizeSpec, Size
 
 Encoding = Literal["jpeg", "png", "raw"]
@@ -113,7 +113,11 @@ def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Imag
     """Scales, then turns: the small image is cheaper to turn, and the pixels are the same."""
     scaled = spec.resize.scaled(decoded.size)
     width, height = (scaled.height, scaled.width) if decoded.orientation >= 5 else scaled
-    if (width, height) != image.size:
+    if width * height > max(MAX_PIXELS, spec.resize.size.width * spec.resize.size.height):
+        raise RejectedError(
+            "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
+        )
+    if (width, height) != image.size or decoded.box != (0, 0, *image.size):
         image = image.resize((width, height), RESAMPLINGS[spec.interpolation], box=decoded.box)
     return turn(image, decoded.orientation)
 
