@@ -10,6 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from shardmill.pipelines import run
+from shardmill.pipelines.config import ImagesConfig
+from shardmill.pipelines.images import outcomes, resolve
+from shardmill.schemas.manifest import Manifest
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.finish import Outcome
+from shardmill.transforms.publish import read_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
@@ -38,6 +45,21 @@ def shardmill(*args: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
     kwargs.setdefault("timeout", 240)
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
+    """Builds in this process, by Beam's in-memory runner, and returns what came of it."""
+    config = ImagesConfig(**{name: _text(value) for name, value in options.items()})
+    invocation = run.new_invocation()
+    job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
+    outcome = run.run_pipeline(
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], invocation, job.sink.output
+    )
+    return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
+
+
+def _text(value):
+    return str(value) if isinstance(value, Path) else value
 
 
 @pytest.fixture

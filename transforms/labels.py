@@ -52,7 +52,7 @@ class LabelSpec:
         if self._regex is not None and "label" not in self._regex.groupindex:
             raise UsageError(
                 f"--label_pattern={self.pattern} has no group called label: "
-                r"mark the label as in (?P<label>[^.]+)\..*"
+                r"mark the label as in '(?P<label>[^.]+)\..*'."
             )
 
     @property

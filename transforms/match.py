@@ -87,6 +87,9 @@ def find_input(
         kind, literal = ("listing" if is_listing else "file"), path.rsplit("/", 1)[0] or "/"
     elif re.search(r"[*?\[]", path.split("://", 1)[-1]):
         kind, literal = "glob", glob_root(path)[0]
+        folder = open_storage(path).stat(literal)
+        if folder is None or folder.kind != "dir":
+            raise InputError(f"--input={pattern} matched no files: there is no folder {literal}.")
     else:
         raise InputError(
             f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."

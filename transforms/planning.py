@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +15,8 @@ PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
 MAX_SHARDS = 100_000
 DEFAULT_SHARD_BYTES = 128 << 20
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,10 @@ def parse_bytes(text: str, flag: str) -> int:
     Raises:
         UsageError: The text is no size.
     """
-    number = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = number[-1:] if number[-1:] in ("K", "M", "G", "T") else ""
-    try:
-        return int(float(number.removesuffix(unit)) * _UNITS[unit])
-    except ValueError as error:
-        raise UsageError(
-            f"--{flag}={text} is no size: write it as in 128MiB, 1GiB or 5000."
-        ) from error
+    match = _SIZE.fullmatch(text.strip().upper())
+    if match is None:
+        raise UsageError(f"--{flag}={text} is no size: write it as in 128MiB, 1GiB or 5000.")
+    return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
 def count_parts(refs: int, output_bytes: int, spec: ShardSpec) -> int:
