@@ -116,8 +116,11 @@ class TakeFirst(beam.PTransform):
             | "Usable" >> beam.Filter(lambda ref: ref.error not in (SKIPPED, DUPLICATE))
             | "Keyed" >> beam.Map(lambda ref: (place.position_of(ref), tuple(ref)))
             | "Smallest" >> beam.combiners.Top.Smallest(self.count)
-            | "Each" >> beam.FlatMap(lambda found: [Ref(*values) for _, values in found])
-        ).with_output_types(Ref)
+            | "Each"
+            >> beam.FlatMap(lambda found: [Ref(*values) for _, values in found]).with_output_types(
+                Ref
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def new_invocation() -> str:
 def plain_error(error: BaseException) -> ShardmillError | None:
     """Returns our own error inside an exception of a runner, or None when there is none."""
     if isinstance(error, ShardmillError):
-        return error
+        return type(error)(str(error).partition(" [while running '")[0])
     found = _OURS.findall(str(error))
     if not found:
         return None
