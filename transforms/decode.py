@@ -12,7 +12,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from PIL import Image, ImageFile, UnidentifiedImageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.geometry import ResizeSpec, Size, draft_size
-from shardmill.transforms.mend import mended
+from shardmill.transforms.mend import mended, prepare
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,19 +99,19 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
     if width * height > MAX_PIXELS:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {MAX_PIXELS:,}")
     multi_frame = _is_animated(image)
-    pixels: Image.Image = image
+    prepare(image, data)
+    tile = image.tile[0] if image.tile else None
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
         orientation = _orientation(image)
         box = _draft(image, spec, gap, turned=orientation >= 5)
         _load(image)
     else:
-        tile = image.tile[0] if image.tile else None
         _load(image)
-        pixels = mended(image, tile, data)
         # Only now: Pillow turns TIFFs while loading, and a PNG's EXIF may stand behind its pixels.
         orientation = _orientation(image)
         width, height = image.size
+    pixels = mended(image, tile, data)
     upright = Size(height, width) if orientation >= 5 else Size(width, height)
     return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageFile, TiffImagePlugin
 from shardmill.schemas.rejects import RejectedError
 
 # A grey PNG's transparent value is written in the file's depth, its pixels come in 8 bits.
 _GREY_STEPS = {"L;2": 85, "L;4": 17}
 _RGB_16, _RGB_16_LOW = "RGB;16B", "RGB;16L"  # Pillow's names of the high and the low bytes
+_TIFF_PHOTOMETRIC, _TIFF_YCBCR = 262, 6
+
+
+def prepare(image: ImageFile.ImageFile, data: bytes) -> None:
+    """Sets a reader, before loading, where Pillow would take the wrong one.
+
+    Uncompressed YCbCr TIFFs go through libtiff, as compressed ones do: Pillow takes their samples
+    for RGBX, and fails or, with enough bytes behind them, gives noise.
+    """
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or not image.tile:
+        return
+    if image.tag_v2.get(_TIFF_PHOTOMETRIC) != _TIFF_YCBCR or image.tile[0].codec_name != "raw":
+        return
+    order = "<" if data[:2] == b"II" else ">"
+    classic = struct.unpack_from(order + "H", data, 2) == (42,)
+    (directory,) = struct.unpack_from(order + ("4xI" if classic else "8xQ"), data)
+    image.use_load_libtiff = True
+    arguments = ("RGBX", "raw", False, directory)
+    image.tile = [ImageFile._Tile("libtiff", (0, 0, *image.size), 0, arguments)]  # noqa: SLF001
 
 
 def mended(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
@@ -20,14 +40,15 @@ def mended(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
 
     Args:
         image: The loaded image.
-        tile: Pillow's (codec, extents, offset, arguments) of its pixels, taken before loading.
+        tile: Pillow's (codec, extents, offset, arguments) of its pixels, taken before loading;
+            None for formats that do without.
         data: The file's bytes.
 
     Raises:
         RejectedError: The pixels cannot be known.
     """
     mend = _MENDS.get(image.format or "")
-    if mend is None or tile is None:
+    if mend is None:
         return image
     fresh = mend(image, tile, data)
     if fresh is not image:
@@ -75,6 +96,13 @@ def _gif(image: Image.Image, tile: Any, _data: bytes) -> Image.Image:
     return framed
 
 
+def _jpeg(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
+    """Only files with Adobe's marker hold inverted inks; Pillow inverts all."""
+    if image.mode != "CMYK" or "adobe" in image.info:
+        return image
+    return ImageChops.invert(image)
+
+
 def _xbm(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
     """In an X bitmap a set bit is the foreground, black; Pillow makes it white."""
     return ImageChops.invert(image)
@@ -90,6 +118,8 @@ def _fits(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
 _MENDS: dict[str, Callable[[Image.Image, Any, bytes], Image.Image]] = {
     "FITS": _fits,
     "GIF": _gif,
+    "JPEG": _jpeg,
+    "MPO": _jpeg,
     "PNG": _png,
     "XBM": _xbm,
 }
