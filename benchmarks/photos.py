@@ -1,0 +1,45 @@
+"""Photos for the benchmarks: crops of scikit-learn's two sample photographs, always the same."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import sklearn
+from PIL import Image, ImageOps
+
+SAMPLES = Path(sklearn.__file__).parent / "datasets" / "images"
+
+
+def photo(number: int, width: int, height: int) -> Image.Image:
+    """Returns one photo: a crop of a sample, scaled, turned and mirrored by its number."""
+    rng = np.random.default_rng(number)
+    sample = Image.open(SAMPLES / ("china.jpg" if number % 2 else "flower.jpg"))
+    share = rng.uniform(0.5, 1.0)
+    w, h = int(sample.width * share), int(sample.height * share)
+    left, top = rng.integers(0, sample.width - w + 1), rng.integers(0, sample.height - h + 1)
+    image = sample.resize((width, height), Image.Resampling.BICUBIC, (left, top, left + w, top + h))
+    if rng.random() < 0.5:
+        image = ImageOps.mirror(image)
+    grain = rng.normal(0, 6, (height, width, 1))
+    return Image.fromarray(np.clip(np.asarray(image) + grain, 0, 255).astype("uint8"))
+
+
+def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)) -> Path:
+    """Writes photos in two class folders unless they are there; about 90 KB each at 500x375."""
+    distinct = min(count, 400)
+    for number in range(count):
+        path = folder / f"class_{number % 2}" / f"{number:06d}.jpg"
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < distinct:
+            buffer = io.BytesIO()
+            photo(number, *size).save(buffer, "JPEG", quality=90)
+            path.write_bytes(buffer.getvalue())
+        else:  # many files, few distinct pictures: decoding costs the same
+            source = number % distinct
+            os.link(folder / f"class_{source % 2}" / f"{source:06d}.jpg", path)
+    return folder
