@@ -1,0 +1,80 @@
+"""The examples that the docs show, run as a reader would run them."""
+
+import subprocess
+import sys
+
+import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from conftest import ROOT, build_dataset
+from readers import tf_examples
+from shardmill.pipelines.config import ImagesConfig
+from shardmill.schemas.manifest import Manifest
+from shardmill.transforms.encode import EncodeImages
+from shardmill.transforms.labels import LabelSpec
+from shardmill.transforms.match import MatchFiles, find_input
+
+
+def run_example(name: str, *args: object) -> str:
+    """Returns what an example prints."""
+    command = [sys.executable, str(ROOT / "examples" / name), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_pipeline_of_ones_own(tmp_path) -> None:
+    for label in ("ham", "spam"):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for number in range(10):
+            (tmp_path / "in" / label / f"{number}.text").write_text(f"{label} number {number}")
+    (tmp_path / "in" / "ham" / "bad.text").write_bytes(b"\xff")
+    out = run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")
+    assert "published" in out
+    manifest = Manifest.from_json((tmp_path / "ds" / "manifest.json").read_text())
+    assert (manifest.written, manifest.inputs.rejected) == (20, 1)
+    found = {
+        (e["text"][0], e["class"][0])
+        for name in manifest.files
+        for e in tf_examples(tmp_path / "ds" / name)
+    }
+    assert found == {
+        (f"{label} number {n}".encode(), i)
+        for i, label in enumerate(("ham", "spam"))
+        for n in range(10)
+    }
+    assert "up_to_date" in run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")
+
+
+def test_the_reader_by_hand(photos, tmp_path) -> None:
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=16, num_shards=2)
+    out = run_example("read_by_hand.py", tmp_path / "ds")
+    assert "every checksum right" in out
+    assert "image/class/text" in out
+    shard = next((tmp_path / "ds").glob("train-*"))
+    data = bytearray(shard.read_bytes())
+    data[700] ^= 1
+    shard.write_bytes(data)
+    command = [sys.executable, str(ROOT / "examples" / "read_by_hand.py"), str(tmp_path / "ds")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+def test_encode_images_before_another_sink(photos, tmp_path) -> None:
+    (photos / "cat" / "bad.jpg").write_bytes(b"no")
+    encoder = ImagesConfig(input="x", output="x", image_size="16").encoder
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        refs = pipeline | MatchFiles(find_input(str(photos)), LabelSpec())
+        done = refs | EncodeImages(encoder, ["cat", "dog"])
+        _ = (
+            done.examples
+            | beam.Map(lambda example: example.record).with_output_types(bytes)
+            | beam.io.WriteToTFRecord(str(tmp_path / "out"), num_shards=1)
+        )
+        _ = (
+            done.rejects
+            | beam.Map(lambda reject: reject.key)
+            | beam.io.WriteToText(str(tmp_path / "rejects"), num_shards=1)
+        )
+    (path,) = tmp_path.glob("out-*")
+    assert len(tf_examples(path, "")) == 21
+    (path,) = tmp_path.glob("rejects-*")
+    assert path.read_text() == "cat/bad.jpg\n"
