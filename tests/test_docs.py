@@ -1,0 +1,81 @@
+"""Docs say what the code does."""
+
+import re
+import subprocess
+
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from conftest import ROOT, build_dataset
+
+from shardmill.pipelines.options import images_parser
+from shardmill.schemas.names import FIELDS
+from shardmill.schemas.rejects import REASONS
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_reason_is_explained() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "docs/images.md").read_text(), re.M)
+    explained = dict(rows)
+    assert {reason: explained.get(reason) for reason in REASONS} == REASONS
+
+
+def test_every_flag_in_the_docs_exists() -> None:
+    known = {flag for action in images_parser()._actions for flag in action.option_strings}
+    others = {
+        "--runner", "--temp_location", "--save_main_session", "--setup_file", "--version",
+        "--split", "--batch_size",
+    }  # fmt: skip
+    for page in PAGES:
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z_]+", page.read_text()):
+            assert flag in known | others, f"{page.name}: {flag}"
+
+
+def test_every_flag_is_in_the_docs() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    silent = {"--help", "-h", "--quality"}
+    for action in images_parser()._actions:
+        for flag in action.option_strings:
+            assert flag in text or flag in silent, flag
+    for field in FIELDS:
+        assert f"{{{field}" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_nothing_tells_of_one_machine() -> None:
+    # The patterns are cut in two so that this file does not match itself.
+    pattern = "|".join(["/wor" + "k/", "/roo" + "t/", "/far" + "m/"])
+    found = subprocess.run(
+        ["git", "grep", "-nE", pattern, "--", "."], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
+
+
+def test_the_training_example_trains(photos, tmp_path, monkeypatch) -> None:
+    import tensorflow as tf
+
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=24, splits="train:1")
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    (images, labels), *_ = list(names["train"])
+    assert images.shape == (21, 24, 24, 3)
+    assert set(labels.numpy()) == {0, 1}
+    assert float(tf.reduce_max(images)) <= 1
+
+
+def test_the_other_python_examples_run(photos, tmp_path, monkeypatch) -> None:
+    photos.rename(tmp_path / "flower_photos")
+    monkeypatch.chdir(tmp_path)
+    for page in ("beam.md", "manifest.md"):
+        (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+        code = code.replace("beam.Pipeline()", "beam.Pipeline(runner=FnApiRunner())")
+        exec(compile(code, page, "exec"), {"FnApiRunner": FnApiRunner})
+    assert (tmp_path / "ds" / "manifest.json").exists()
