@@ -21,7 +21,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -96,16 +96,19 @@ def make_bucket(url: str) -> str:
 class Call:
     """One call of the API, as far as tests tell calls apart."""
 
-    def __init__(self, method: str, target: str) -> None:
+    def __init__(self, method: str, target: str, body: bytes = b"") -> None:
         parts = urllib.parse.urlsplit(target)
         self.query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
         found = re.fullmatch(
-            r"(.*)/b/([^/]+)/o(?:/([^/]+))?(?:/(compose|rewriteTo)(.*))?", parts.path
+            r"(.*?)/b/([^/]+)/o(?:/([^/]+))?(?:/(compose|rewriteTo)(.*))?", parts.path
         )
         where, self.bucket, name, action, self.rest = (
             found.groups() if found else ("", "", "", "", "")
         )
-        self.name = urllib.parse.unquote(name or self.query.get("name", ""))
+        self.name = urllib.parse.unquote(name or "") or self.query.get("name", "")
+        said = re.search(rb'"name": ?("(?:[^"\\]|\\.)*")', body[:4096])
+        if where.startswith("/upload") and said:
+            self.name = json.loads(said.group(1))
         self.kind = self._kind(method, where, bool(name), action)
 
     def _kind(self, method: str, where: str, named: bool, action: str | None) -> str:
@@ -126,15 +129,14 @@ class Front:
     Attributes:
         url: Where clients find it.
         calls: All calls since the last ``reset``.
+        connections: How many connections clients made since then.
         page_size: Objects on a page of a listing, or None for all.
+        hook: Called with each call before it is carried out; may wait.
     """
 
     def __init__(self, upstream: str) -> None:
         self.upstream = urllib.parse.urlsplit(upstream).netloc
-        self.server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"front": self})
-        )
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"front": self}))
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.lock = threading.Lock()
         self.reset()
@@ -143,8 +145,10 @@ class Front:
     def reset(self) -> None:
         """Forgets calls, faults and the page size."""
         self.calls: list[Call] = []
+        self.connections = 0
         self.page_size: int | None = None
-        self._faults: list[tuple[str, str, int]] = []
+        self.hook: Callable[[Call], None] = lambda call: None
+        self._faults: list[tuple[str, str, str, int]] = []
 
     def close(self) -> None:
         """Stops it."""
@@ -155,25 +159,39 @@ class Front:
         """Returns how many calls of each kind were made."""
         return Counter(call.kind for call in self.calls)
 
-    def fail(self, kind: str, how: str, times: int = 1) -> None:
+    def fail(self, kind: str, how: str, times: int = 1, name: str = "") -> None:
         """Makes the next calls of a kind fail.
 
         Args:
             kind: As ``Call.kind``.
-            how: ``lose`` carries the call out and drops the answer; ``drop`` only hangs up; a
-                number is the status it is answered with, not carried out.
+            how: ``lose`` carries the call out and drops the answer; ``drop`` only hangs up;
+                ``corrupt`` spoils the answer's first byte; a number is the status it is answered
+                with, not carried out.
             times: How many calls.
+            name: What the object's name ends with.
         """
-        self._faults += [(kind, how, times)]
+        self._faults += [(kind, how, name, times)]
 
-    def take_fault(self, kind: str) -> str:
+    def take_fault(self, call: Call) -> str:
         """Returns what befalls a call, and notes that it did."""
         with self.lock:
-            for number, (of, how, times) in enumerate(self._faults):
-                if of == kind and times:
-                    self._faults[number] = (of, how, times - 1)
+            for number, (kind, how, name, times) in enumerate(self._faults):
+                if kind == call.kind and call.name.endswith(name) and times:
+                    self._faults[number] = (kind, how, name, times - 1)
                     return how
         return ""
+
+    @property
+    def faults_left(self) -> int:
+        """How many calls are yet to fail."""
+        return sum(times for *_, times in self._faults)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing: clients of tests die on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -186,6 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
+        self.front.connections += 1
         self.upstream = http.client.HTTPConnection(self.front.upstream)
 
     def finish(self) -> None:
@@ -194,10 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def _handle(self) -> None:
-        call = Call(self.command, self.path)
-        self.front.calls.append(call)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.front.take_fault(call.kind)
+        call = Call(self.command, self.path, body)
+        self.front.calls.append(call)
+        self.front.hook(call)
+        fault = self.front.take_fault(call)
         if fault == "drop":
             self.close_connection = True
         elif fault.isdigit():
@@ -206,6 +226,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._strict(call, body)
             if fault == "lose":
                 self.close_connection = True
+            elif fault == "corrupt":
+                status, headers, data = answer
+                self._answer(status, headers, bytes([data[0] ^ 1]) + data[1:])
             else:
                 self._answer(*answer)
 

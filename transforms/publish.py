@@ -133,8 +133,16 @@ def settle(storage: Storage, output: str) -> Manifest | None:
     if not _is_folder(storage, output):
         return None
     with storage.lock(output):
+        return _settle_locked(storage, output)
+
+
+def _settle_locked(storage: Storage, output: str) -> Manifest | None:
+    while True:
         _recover_locked(storage, output)
-        return _look(storage, output)
+        found = _look(storage, output)
+        # Without locks another publication may have begun in between: its files are yet to move.
+        if found is None or _read_journal(storage, output) is None:
+            return found
 
 
 def check_output(storage: Storage, output: str) -> Manifest | None:
@@ -306,8 +314,7 @@ def publish(
     ids = manifest.build.config_id, manifest.build.input_id
     with storage.lock(output):
         while True:
-            _recover_locked(storage, output)
-            old = _look(storage, output)
+            old = _settle_locked(storage, output)
             if old is not None:
                 problem = why_not_up_to_date(storage, output, old, *ids)
                 if not problem:
@@ -316,7 +323,13 @@ def publish(
                 if not overwrite:
                     raise OutputError(problem)
             storage.replace(join(output, last.source), data)
-            journal = _journal(storage, output, text, (*moves, last), build, old)
+            try:
+                journal = _journal(storage, output, text, (*moves, last), build, old)
+            except (OutputError, StaleBuildError):
+                # Without locks another publisher may have come between: what is in the way is his.
+                if _look(storage, output) == old:
+                    raise
+                continue
             # False only where locks are not to be had and another publisher came first.
             path = join(output, names.JOURNAL)
             if storage.create(path, journal.to_json(), aside=join(output, build)):
@@ -368,7 +381,9 @@ def why_not_up_to_date(
             f"--output={output} holds a dataset of other inputs or options: "
             "add --overwrite to replace it, or choose another folder."
         )
-    damaged = find_damage(storage, output, old)
+    # Files that a publication under way has yet to move are no damage.
+    moving = storage.stat(join(output, names.JOURNAL)) is not None
+    damaged = "" if moving else find_damage(storage, output, old)
     if not damaged:
         return ""
     return (

@@ -46,6 +46,16 @@ def _one_line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
+def _why(error: BaseException) -> str:
+    """Returns what the service said, without the call's URL, or what broke below it."""
+    error = getattr(error, "cause", None) or error  # of giving up after many tries
+    response: Any = getattr(error, "response", None)
+    try:
+        return _one_line(response.json()["error"]["message"])
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return _one_line(getattr(error, "message", "") or error)
+
+
 def _auth_error(action: str, uri: str, error: Exception) -> StorageError:
     why = _one_line(error.args[0] if error.args else error)
     if "credentials were not found" in why:
@@ -69,7 +79,11 @@ def _plainly(action: str, uri: str) -> Iterator[None]:
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise StorageError(
-            f"Cannot {action} {uri}: {_one_line(error.message)}; ask for that permission."
+            f"Cannot {action} {uri}: {_why(error)}; ask for that permission."
+        ) from error
+    except exceptions.PreconditionFailed as error:
+        raise StorageError(
+            f"Cannot {action} {uri}: it was replaced at the same time; run again."
         ) from error
     except auth.GoogleAuthError as error:
         raise _auth_error(action, uri, error) from error
@@ -77,9 +91,8 @@ def _plainly(action: str, uri: str) -> Iterator[None]:
         raise
     # A connection that stays broken is an OSError of the library below.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
-        why = _one_line(getattr(error, "message", "") or error)
         raise StorageError(
-            f"Cannot {action} {uri}: {why}; run again when the service answers."
+            f"Cannot {action} {uri}: {_why(error)}; run again when the service answers."
         ) from error
 
 
@@ -117,7 +130,10 @@ def _make_client() -> storage.Client:
     session = AuthorizedSession(credentials)
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
-    return storage.Client(project=None, credentials=credentials, _http=session)
+    client = storage.Client(project=None, credentials=credentials, _http=session)
+    # It serves traces only, and asks for the bucket after each object that is not there.
+    client._bucket_metadata_cache = None  # noqa: SLF001
+    return client
 
 
 class GcsStorage:
@@ -198,10 +214,11 @@ class GcsStorage:
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
         """See ``Storage.open_read``; all chunks are of one generation or the reading fails."""
         with _plainly("read", path):
-            blob = self._blob(path)
-            blob.reload()
-            with blob.open(
-                "rb", chunk_size=_READ_AHEAD, if_generation_match=blob.generation
+            listed = self._blob(path)
+            listed.reload()
+            # Not opened itself: it knows a link that may lead past a proxy.
+            with self._blob(path).open(
+                "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
             ) as file:
                 yield iter(lambda: file.read(_CHUNK), b"")
 
