@@ -78,6 +78,24 @@ def test_every_orientation_comes_out_upright(kind, orientation):
         assert (found == upright).all()
 
 
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-'
+    b'syntax-ns#"><rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="3"/>'
+    b"</rdf:RDF></x:xmpmeta>"
+)
+
+
+def test_xmp_speaks_where_exif_is_silent_except_in_avif():
+    upright = corners(60, 40)
+    turned = Image.fromarray(stored_as(np.asarray(upright), 3))
+    assert_corners(pixels(saved(turned, "JPEG", quality=95, xmp=XMP)), 4)
+    # In an AVIF the boxes irot and imir alone count (HEIF), and here are none.
+    assert_corners(pixels(saved(upright, "AVIF", quality=90, xmp=XMP)), 4)
+    exif = Image.Exif()
+    exif[0x010E] = "a description, no orientation"
+    assert_corners(pixels(saved(upright, "AVIF", quality=90, xmp=XMP, exif=exif)), 4)
+
+
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_does_not_exist_turns_nothing(orientation):
     data = oriented(np.asarray(corners(60, 40)), "JPEG", orientation)

@@ -162,7 +162,13 @@ def _is_animated(image: Image.Image) -> bool:
 def _orientation(image: Image.Image) -> int:
     """Returns the EXIF (or XMP) orientation, 1 where it is missing, odd or damaged."""
     try:
-        value = image.getexif().get(_ORIENTATION, 1)
+        if image.format == "AVIF":
+            # Pillow puts its irot and imir boxes, which alone count there, into its EXIF.
+            exif = Image.Exif()
+            exif.load(image.info.get("exif", b""))
+        else:
+            exif = image.getexif()
+        value = exif.get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - getexif: damaged metadata does not harm the pixels
         return 1
     return value if isinstance(value, int) and value in _TRANSPOSE else 1
