@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench constraints format clean
+.PHONY: help demo test lint types soak bench constraints format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
@@ -51,7 +51,7 @@ bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Mea
 	@$(BIN)/python benchmarks/images.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
-	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_kill.py tests/test_races.py --timeout 3000
+	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_kill.py tests/test_races.py tests/test_gcs_builds.py --timeout 3000
 
 constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \

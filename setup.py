@@ -11,7 +11,7 @@ from setuptools import setup
 
 HERE = Path(__file__).parent
 
-GCP = ["apache-beam[gcp]", "google-cloud-storage>=2.18"]
+GCP = ["apache-beam[gcp]", "google-cloud-storage>=3"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
 TEST = [

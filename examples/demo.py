@@ -56,11 +56,14 @@ def main(folder: Path) -> None:
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip
+    command = Path(sys.executable).parent / "shardmill"
+    if command.is_relative_to(Path.cwd()):
+        command = command.relative_to(Path.cwd())
     print(f"""
 The dataset is in {dataset}. Try next:
   zcat {dataset}/train-00000-of-00004.tfrecord.gz | wc -c
-  {sys.executable} -m shardmill.pipelines.images --help
-  shardmill images --input=YOUR_PHOTOS --output=ds --image_size=224""")
+  {command} images --help
+  {command} images --input=YOUR_PHOTOS --output=ds --image_size=224""")
 
 
 if __name__ == "__main__":

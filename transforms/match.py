@@ -51,7 +51,7 @@ class MatchSpec:
 def absolute(path: str) -> str:
     """Returns a path that means the same in any process; URIs stay as they are."""
     if scheme_of(path):
-        return path.rstrip("/")
+        return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
     return os.path.abspath(os.path.expanduser(path))
 
 
