@@ -82,9 +82,6 @@ class LocalStorage:
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
         with _plainly("read", path), open(path, "rb", buffering=0, opener=_open_input) as file:
-            now = os.fstat(file.fileno())
-            if not stat_flags.S_ISREG(now.st_mode):
-                raise ChangedError("it was a file when it was listed and is none now")
             data = file.read(size + 1)
             while len(data) <= size and (more := file.read(size + 1 - len(data))):
                 data += more
@@ -238,10 +235,14 @@ def _create_without_links(path: str, data: bytes) -> bool:
 def _open_input(path: str, flags: int) -> int:
     """Opens what was listed as a file; whatever took its place since must not hold us up."""
     try:
-        return os.open(path, flags | os.O_NONBLOCK)
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NOT_THERE:
             raise FileNotFoundError(error.errno, error.strerror, path) from error
         if error.errno == errno.ENXIO:
             raise ChangedError("it was a file when it was listed and is a socket now") from error
         raise
+    if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ChangedError("it was a file when it was listed and is none now")
+    return descriptor
