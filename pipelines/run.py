@@ -142,9 +142,9 @@ def _run_once(
                 raise
     finally:
         progress.unwatch(this.invocation)
-    outcome: Outcome | None = (
-        watched.outcome if watched else _fetch_outcome(this.output, this.invocation)
-    )
+    outcome: Outcome | None = watched.outcome if watched else None
+    if outcome is None:  # another process published
+        outcome = _fetch_outcome(this.output, this.invocation)
     if outcome is None:
         raise OutputError(
             f"The runner {runner} ended, but left no outcome in {this.output}: see its log."

@@ -11,7 +11,7 @@ import apache_beam as beam
 import jsonschema
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from conftest import ROOT, build_dataset, make_image, make_photos
+from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
 from readers import dataset_files, gzip_records, tf_examples, tf_records
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import build
@@ -426,6 +426,22 @@ def test_the_same_bytes_in_fresh_processes_and_with_other_threads(photos, tmp_pa
     assert b"broken.jpg" in first["rejects.jsonl"]
     for other in others:
         assert other == first
+
+
+@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"])
+def test_several_workers_write_the_same_bytes(mode, photos, tmp_path) -> None:
+    options = {"input": photos, "image_size": 32, "num_shards": 4}
+    build_dataset(output=tmp_path / "one", **options)
+    done = shardmill(
+        "images", f"--input={photos}", f"--output={tmp_path}/many", "--image_size=32",
+        "--num_shards=4", f"--direct_running_mode={mode}", "--direct_num_workers=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert " made\n" in done.stdout
+    assert dataset_files(tmp_path / "many") == dataset_files(tmp_path / "one")
+    assert {p.name for p in (tmp_path / "many").iterdir()} == {
+        p.name for p in (tmp_path / "one").iterdir()
+    }
 
 
 def test_what_decides_the_identity(photos, tmp_path) -> None:
