@@ -260,6 +260,11 @@ def test_bombs_are_refused_by_their_headers():
     assert refusal(bytes(bitmap)).error == "too_large"
 
 
+def test_bombs_are_refused_where_pillows_own_limit_was_lifted(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert refusal(png(20_000, 20_000, 8, 0, b"\0")).error == "too_large"
+
+
 def test_a_bomb_that_is_a_whole_valid_file_is_refused():
     side = 30_000
     assert side * side > MAX_PIXELS

@@ -4,10 +4,10 @@ import io
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from pixel_tools import saved, sized
+from pixel_tools import ORIENTATION, saved, sized
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.decode import decode_image
 from shardmill.transforms.geometry import (
@@ -72,6 +72,14 @@ def test_only_shrink_never_enlarges(source, target, way):
         assert scaled == freely
 
 
+@example(Size(1, 3), Size(2, 4), "fit")  # 1.33 x 4 rounds to a width that is not larger
+@given(*[st.builds(Size, st.integers(1, 9), st.integers(1, 9))] * 2, ways)
+def test_only_shrink_never_enlarges_where_rounding_decides(source, target, way):
+    scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
+    assert scaled.width <= source.width
+    assert scaled.height <= source.height
+
+
 @given(sizes, sizes, ways, st.booleans())
 def test_turning_source_and_target_turns_the_result(source, target, way, only_shrink):
     scaled = ResizeSpec(target, way, only_shrink).scaled(source)
@@ -122,6 +130,7 @@ def test_a_gap_of_nothing_and_of_any_size_is_well():
     assert draft_size(Size(4000, 3000), Size(100, 100), 1e308) is None
     assert draft_size(Size(4000, 3000), Size(100, 100), 3) == (300, 300)
     assert draft_size(Size(4000, 3000), Size(50, 50), 3) == (200, 200)  # small: 4 times
+    assert draft_size(Size(1200, 1200), Size(100, 100), 3.001) == (301, 301)  # 1/4 would be less
 
 
 @given(st.integers(0, 999_999_999), st.integers(0, 999_999_999), st.sampled_from("xX"))
@@ -179,6 +188,15 @@ def test_what_libjpeg_is_asked_for(large_jpeg, interpolation, gap, decoded_width
     assert decoded.image.width == decoded_width
     assert decoded.size == (2001, 1501)
     assert decoded.box[2] == pytest.approx(2001 / round(2001 / decoded_width))
+
+
+def test_a_turned_file_is_asked_for_its_own_way_round():
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = saved(Image.new("RGB", (400, 1600)), "JPEG", exif=exif)
+    decoded = decode_image(data, ResizeSpec(Size(200, 40), "stretch"), 3.0)
+    assert decoded.size == (1600, 400)
+    assert decoded.image.size == (200, 800)  # at least 160 x 800
 
 
 def test_none_and_a_crop_that_does_not_scale_decode_in_full(large_jpeg):

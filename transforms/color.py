@@ -35,7 +35,7 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
     if image.mode == "LAB":
-        image = _foreign("convert LAB", _lab_to_rgb, image)
+        image = _foreign("convert LAB", image.convert, "RGB")
     elif profile:
         image = _to_srgb(image, profile)
     transparent = image.mode in _ALPHA or "transparency" in image.info
@@ -88,30 +88,12 @@ def _apply_profile(image: Image.Image, profile: Any) -> Image.Image:
     fits = image.mode == "CMYK" if mode == "CMYK" else grey if mode == "L" else mode == "RGB"
     if not fits or (mode == "RGB" and image.mode == "CMYK"):
         raise ValueError(f"it is for {space}, the pixels are {image.mode}")
-    color = image if image.mode == mode else _without_key(image).convert(mode)
+    color = image if image.mode == mode else image.convert(mode)
     done: Image.Image | None = ImageCms.profileToProfile(
         color, profile, ImageCms.createProfile("sRGB"), outputMode="RGB"
     )
     if done is None:
         raise ValueError("the profile gave no image")
-    return done
-
-
-def _without_key(image: Image.Image) -> Image.Image:
-    """Drops a transparent colour, which Pillow would carry over to other pixels."""
-    if "transparency" not in image.info:
-        return image
-    plain = image.copy()
-    del plain.info["transparency"]
-    return plain
-
-
-def _lab_to_rgb(image: Image.Image) -> Image.Image:
-    done: Image.Image | None = ImageCms.profileToProfile(
-        image, ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), outputMode="RGB"
-    )
-    if done is None:
-        raise ValueError("littlecms gave no image")
     return done
 
 

@@ -117,7 +117,7 @@ def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Imag
         raise RejectedError(
             "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
         )
-    if (width, height) != image.size or decoded.box != (0, 0, *image.size):
+    if (width, height) != image.size:
         image = image.resize((width, height), RESAMPLINGS[spec.interpolation], box=decoded.box)
     return turn(image, decoded.orientation)
 
