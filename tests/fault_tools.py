@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gzip
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -114,6 +116,7 @@ class Zygote:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="shardmill-zygote-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.count = 0
         assert json.loads(self.process.stdout.readline())["ready"]
 

@@ -1,5 +1,6 @@
 """Full disks, inputs that change under the reader, damaged build folders, outputs that are none."""
 
+import itertools
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from conftest import make_image
 from fault_tools import (
     JOURNAL,
+    SOAK,
     Watched,
     build_folder,
     built,
@@ -78,8 +80,17 @@ def fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["fresh", "overwrite"])
-@pytest.mark.parametrize("step", ["parts", "shards", "final-", ".publish.json"])
+STEPS = ("parts", "shards", "final-", "..publish.json")  # what is written next, in order
+
+
+@pytest.mark.parametrize(
+    ("step", "old"),
+    list(
+        itertools.product(STEPS, (False, True))
+        if SOAK
+        else zip(STEPS, (False, True) * 2, strict=True)
+    ),
+)
 def test_a_disk_that_gets_full(source, wanted, small_disk, tmp_path, old, step):
     """The build stands still at a step, the disk gets full, the build goes on."""
     output = small_disk / "out"
@@ -109,7 +120,7 @@ def test_a_disk_that_gets_full(source, wanted, small_disk, tmp_path, old, step):
     assert check_dataset(output) == wanted
 
 
-@pytest.mark.parametrize("at", [3, 4, 5, 8])
+@pytest.mark.parametrize("at", range(3, 20) if SOAK else [3, 5])
 def test_a_disk_that_is_full_while_files_move(source, wanted, small_disk, at):
     """From the journal on nothing takes room: publishing ends well on a disk without a byte."""
     output = small_disk / "out"
@@ -276,14 +287,18 @@ def unpublished(source, tmp_path_factory) -> Path:
     return output
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_part_is_made_anew(source, wanted, unpublished, tmp_path, damage):
+@pytest.mark.parametrize(
+    "damages", [[name] for name in DAMAGES] if SOAK else [list(DAMAGES)[::2], list(DAMAGES)[1::2]]
+)
+def test_damaged_parts_are_made_anew(source, wanted, unpublished, tmp_path, damages):
+    """Each damage to a part of its own; exactly those parts are made again."""
     output = tmp_path / "out"
     shutil.copytree(unpublished, output)
     number = len(list(build_folder(output).glob("parts/*.json")))
-    DAMAGES[damage](sidecars(output)[2])
+    for damage, sidecar in zip(damages, sidecars(output), strict=False):
+        DAMAGES[damage](sidecar)
     ended = run(source, output)
-    assert ended.parts() == (1, number - 1)
+    assert ended.parts() == (len(damages), number - len(damages))
     assert check_dataset(output) == wanted
 
 
@@ -471,7 +486,7 @@ def test_what_is_up_to_date_and_what_is_not(source, tmp_path):
     shutil.copytree(source, mine)
     assert run(mine, output).code == 0
     before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
-    for flags in ((), ("--threads=1",), ("--overwrite",), ("--max_reject_fraction=0.9",)):
+    for flags in ((), ("--threads=1", "--overwrite", "--max_reject_fraction=0.9")):
         assert "up to date: nothing was written" in run(mine, output, *flags).stdout
     labels = tmp_path / "labels.txt"
     labels.write_text("cat\ndog\nemu\n")
@@ -479,7 +494,6 @@ def test_what_is_up_to_date_and_what_is_not(source, tmp_path):
         ("--seed=1",),
         ("--image_size=17",),
         (f"--labels={labels}",),
-        ("--num_shards=3",),
     ):
         ended = run(mine, output, *flags)
         assert ended.code == 1

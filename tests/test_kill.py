@@ -54,11 +54,12 @@ def resume(source: Path, output: Path, wanted: dict[str, bytes]) -> Ended:
         assert "up to date" in ended.stdout
     else:
         assert ended.parts()[1] == finished
-    assert "up to date" in built(source, output).stdout
+    if SOAK:
+        assert "up to date" in built(source, output).stdout
     return ended
 
 
-@pytest.mark.parametrize("seed", range(40 if SOAK else 5))
+@pytest.mark.parametrize("seed", range(40 if SOAK else 3))
 def test_killed_between_steps(source, wanted, tmp_path, seed):
     """SIGKILL before some change to the disk; every second build is killed twice or more."""
     output, rng = tmp_path / "out", random.Random(seed)
@@ -73,7 +74,7 @@ def test_killed_between_steps(source, wanted, tmp_path, seed):
     resume(source, output, wanted)
 
 
-@pytest.mark.parametrize("seed", range(40 if SOAK else 4))
+@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
 def test_killed_at_moments_of_the_clock(source, wanted, tmp_path, seed):
     output = tmp_path / "out"
     command = zygote().start(*images(source, output))

@@ -107,7 +107,7 @@ def test_killed_while_publishing(source, wanted, olds, tmp_path, before):
     first, last = 1, 24
     moments = range(first, last + 1)
     if not SOAK:
-        moments = sorted(random.Random(before).sample(moments, 3))
+        moments = sorted(random.Random(before).sample(moments, 2))
     for number in moments:
         old, output = olds[before], tmp_path / f"out{number}"
         if old is not None:
@@ -293,9 +293,7 @@ def test_a_journal_never_leads_out(published, tmp_path, name, where):
     elif where == "build":
         body["build"] = name
     elif where == "below":
-        body["moves"][0]["source"] = f".build-c/{name}"
-        if name == "a/b":
-            pytest.skip("stays in the build folder")
+        body["moves"][0]["source"] = f".build-c/x/{name}" if name != "a/b" else "x/a/b"
     else:
         body["moves"][0][where] = name
     path.write_text(json.dumps(body))

@@ -1,6 +1,5 @@
 """Several builders of one output, and several workers of one part, at the same time."""
 
-import itertools
 import os
 import random
 import shutil
@@ -20,7 +19,6 @@ from fault_tools import (
     build_folder,
     built,
     check_dataset,
-    check_manifest,
     images,
     make_source,
     zygote,
@@ -70,7 +68,7 @@ def check_ended(ended: Ended) -> bool:
     return False
 
 
-OFFSETS = [number * 0.02 for number in range(60)] if SOAK else [0.0, 0.05, 0.3, 0.7]
+OFFSETS = [number * 0.02 for number in range(60)] if SOAK else [0.0, 0.1, 0.5]
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -101,7 +99,7 @@ def test_two_datasets_with_overwrite(source, wanted, tmp_path, offset):
     assert check_dataset(output) in wanted
 
 
-@pytest.mark.parametrize("seed", range(20 if SOAK else 2))
+@pytest.mark.parametrize("seed", range(20 if SOAK else 1))
 def test_many_builders_and_a_killer(source, wanted, tmp_path, seed):
     """Four builders of two datasets, one of them killed; whoever comes then finds it whole."""
     rng, output = random.Random(seed), tmp_path / "out"
@@ -198,29 +196,6 @@ def test_an_up_to_date_command_beside_a_publisher_with_the_same_options(source, 
     assert other.wait().code in (0, 1)
     check_dataset(output)
     assert "up to date" in built(more, output, *ONE).stdout
-
-
-def test_a_reader_beside_overwriting(source, wanted, tmp_path):
-    """Whatever manifest a reader meets while none is being replaced is whole."""
-    output = tmp_path / "out"
-    built(source, output, *ONE)
-    publisher = None
-    for at in itertools.count(1):
-        publisher = zygote().start(
-            *images(source, output, *OTHER, "--overwrite"),
-            watch=Watched(output, since=JOURNAL, at=(at,), number=signal.SIGSTOP),
-        )
-        if not publisher.wait_stopped():
-            break
-        if (output / "manifest.json").exists():
-            check_manifest(output)
-        publisher.send(signal.SIGKILL)
-        publisher.wait()
-        built(source, output, *ONE, "--overwrite")
-        if not SOAK and at >= 4:
-            break
-    left = {path.name for path in output.glob(".build-*")}
-    assert check_dataset(output, left) in wanted
 
 
 JOB = PartKey("train", "", 0)
