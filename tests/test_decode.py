@@ -102,6 +102,7 @@ def test_an_orientation_that_does_not_exist_turns_nothing(orientation):
     assert_corners(pixels(data), 4)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damaged_exif_turns_nothing():
     good = oriented(np.asarray(corners(60, 40)), "JPEG", 6)
     for damage in (b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0garbage!!!!"):
@@ -363,6 +364,7 @@ def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
     return "ok"
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_messages_are_the_same_each_time_and_name_no_addresses():
     files = [data[: len(data) // 2] for data in samples().values()] + [LFS, b"", b"\xff\xd8\xff"]
     first = [outcome_of(data, full()) for data in files]
