@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+from conftest import make_image
 from PIL import Image, ImageCms
 from pixel_tools import full, pixels, png, png_chunk, saved, tiff
 from shardmill.schemas.rejects import RejectedError
@@ -342,6 +343,16 @@ def test_cmyk_without_the_adobe_marker_is_not_inverted():
     expected = (255 - stored[:, :3]) * (255 - stored[:, 3:]) / 255
     assert np.abs(pixels(plain)[8, 8::16] - expected).max() <= 2
     assert pixels(plain)[8, 8].tolist() == [0, 0, 0]
+
+
+def test_a_turned_ycbcr_tiff_of_many_strips():
+    stored = make_image(9, 90, 700)
+    plain = stored.convert("YCbCr")
+    for info in ({274: 6}, {274: 6, 278: 8}):
+        data = saved(plain, "TIFF", tiffinfo=info)
+        expected = np.asarray(stored.transpose(Image.Transpose.ROTATE_270)).astype(int)
+        assert pixels(data).shape == (90, 700, 3)
+        assert np.abs(pixels(data) - expected).max() <= 3  # twice rounded
 
 
 @pytest.mark.parametrize("compression", [None, "tiff_lzw"])

@@ -31,8 +31,11 @@ def prepare(image: ImageFile.ImageFile, data: bytes) -> None:
     classic = struct.unpack_from(order + "H", data, 2) == (42,)
     (directory,) = struct.unpack_from(order + ("4xI" if classic else "8xQ"), data)
     image.use_load_libtiff = True
+    # Of the strips, not image.size: that is turned already where the file has an orientation.
+    covered = [tile.extents for tile in image.tile if tile.extents]
+    extents = (0, 0, max(box[2] for box in covered), max(box[3] for box in covered))
     arguments = ("RGBX", "raw", False, directory)
-    image.tile = [ImageFile._Tile("libtiff", (0, 0, *image.size), 0, arguments)]  # noqa: SLF001
+    image.tile = [ImageFile._Tile("libtiff", extents, 0, arguments)]  # noqa: SLF001
 
 
 def mended(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
@@ -48,7 +51,7 @@ def mended(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
         RejectedError: The pixels cannot be known.
     """
     mend = _MENDS.get(image.format or "")
-    if mend is None:
+    if mend is None or tile is None:
         return image
     fresh = mend(image, tile, data)
     if fresh is not image:
