@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
 from shardmill.pipelines import run
 from shardmill.pipelines.config import ImagesConfig
@@ -17,6 +18,10 @@ from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.finish import Outcome
 from shardmill.transforms.publish import read_manifest
+
+# Examples are judged by what they give; how long one takes says more of the machine.
+settings.register_profile("shardmill", deadline=None)
+settings.load_profile("shardmill")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
