@@ -92,6 +92,8 @@ class Outcome:
         parts_found: Parts that it found finished.
         matched: Inputs matched.
         series: For a dry run: split, label, refs, input bytes and parts of each series.
+        manifest: Text of the manifest that was published; the one on the disk may be another's by
+            the time that somebody reads it.
     """
 
     status: Status
@@ -100,6 +102,7 @@ class Outcome:
     parts_found: int = 0
     matched: int = 0
     series: tuple[tuple[str, str, int, int, int], ...] = ()
+    manifest: str = ""
 
     def check(self) -> Outcome:
         """Returns the outcome unless it is a failure.
@@ -147,8 +150,10 @@ def finish(
         )
     except OutputError as error:
         return Outcome("failed", str(error), made, found, census.matched)
-    status: Status = "published" if new else "up_to_date"
-    return Outcome(status, "", made, found, census.matched)
+    if not new:
+        return Outcome("up_to_date", "", made, found, census.matched)
+    text = manifest.to_json()
+    return Outcome("published", "", made, found, census.matched, manifest=text)
 
 
 def make_manifest(

@@ -97,9 +97,22 @@ def _check_plain(files: Iterable[str]) -> None:
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
     """Returns the published manifest, or None when there is none.
 
+    While a publication is under way it waits for its end, or returns what it will publish.
+
     Raises:
         OutputError: A file of that name is no manifest that this release can read.
     """
+    try:
+        with storage.lock(output):
+            journal = _read_journal(storage, output)
+            if journal is not None:
+                return Manifest.from_json(journal.manifest)
+            return _read_manifest(storage, output)
+    except FileNotFoundError:
+        return None
+
+
+def _read_manifest(storage: Storage, output: str) -> Manifest | None:
     path = join(output, names.MANIFEST)
     try:
         manifest = Manifest.from_json(storage.read(path))
@@ -111,14 +124,6 @@ def read_manifest(storage: Storage, output: str) -> Manifest | None:
             f"{path} cannot be read: {error}; move it away or choose another --output."
         ) from error
     return manifest
-
-
-def recover(storage: Storage, output: str) -> bool:
-    """Completes a publication that somebody began; returns whether there was one."""
-    if storage.stat(join(output, names.JOURNAL)) is None:
-        return False
-    with storage.lock(output):
-        return _recover_locked(storage, output)
 
 
 def settle(storage: Storage, output: str) -> Manifest | None:
@@ -166,7 +171,7 @@ def _look(storage: Storage, output: str) -> Manifest | None:
         journal = _read_journal(storage, output)
         if journal is not None:
             return Manifest.from_json(journal.manifest)
-        manifest = read_manifest(storage, output)
+        manifest = _read_manifest(storage, output)
         if manifest is not None:
             return manifest
         foreign = _find_foreign(storage, output)
