@@ -1,5 +1,6 @@
 """The images pipeline end to end, on Beam's real in-memory runner; tf.data reads the results."""
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -544,6 +545,8 @@ def test_real_folders(name: str, shared_data, tmp_path) -> None:
     assert len(examples) >= 20
     for path in (tmp_path / "ds").glob("*.gz"):
         subprocess.run(["gzip", "-t", path], check=True)
+        plain = subprocess.run(["zcat", path], check=True, capture_output=True).stdout
+        assert plain == gzip.decompress(path.read_bytes())
 
 
 def test_the_whole_bad_folder(shared_data, tmp_path) -> None:
