@@ -51,7 +51,8 @@ bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Mea
 	@$(BIN)/python benchmarks/images.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
-	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_kill.py tests/test_races.py tests/test_gcs_builds.py --timeout 3000
+	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_publish.py tests/test_kill.py \
+	  tests/test_races.py tests/test_faults.py tests/test_gcs_builds.py --timeout 3000
 
 constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \

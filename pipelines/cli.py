@@ -10,7 +10,6 @@ from collections.abc import Callable
 from shardmill.schemas.errors import (
     FormatError,
     InputError,
-    OutputError,
     ShardmillError,
     UsageError,
 )
@@ -73,8 +72,6 @@ def images(argv: list[str]) -> int:
         config, rest, debug = parse_images(argv)
         from shardmill.pipelines.images import outcomes, resolve
         from shardmill.pipelines.preflight import check_writable
-        from shardmill.schemas.storage import open_storage
-        from shardmill.transforms.publish import read_manifest
     # Beam logs whole tracebacks of errors that end here as one sentence.
     logging.getLogger().setLevel(logging.INFO if debug else logging.CRITICAL)
     started = time.monotonic()
@@ -93,33 +90,22 @@ def images(argv: list[str]) -> int:
     except run.Interrupted:
         print("shardmill: interrupted; run again to resume.", file=sys.stderr)
         return EXIT_INTERRUPTED
-    if outcome.status == "failed":
-        raise OutputError(outcome.message)
-    if outcome.status == "dry_run":
-        print("\n".join(summary.planned(outcome, output)))
-        return 0
-    if outcome.status == "up_to_date":
-        print(f"{output} is up to date: nothing was written.")
-        return 0
-    manifest = read_manifest(open_storage(output), output)
-    if manifest is None:
-        raise OutputError(f"{output} was published and then taken away by another command.")
     seconds = time.monotonic() - started
-    print("\n".join(summary.published(manifest, outcome, output, seconds)))
+    print("\n".join(summary.lines(outcome, output, seconds)))
     return 0
 
 
 def steps(argv: list[str]) -> int:
     """Runs ``shardmill steps``; loads neither Apache Beam nor TensorFlow."""
-    import argparse
     import json
 
     from shardmill.loaders.steps import steps_per_epoch
+    from shardmill.pipelines.parser import Parser
     from shardmill.schemas.manifest import Manifest
     from shardmill.schemas.names import MANIFEST
     from shardmill.schemas.storage import join, open_storage
 
-    parser = argparse.ArgumentParser(prog="shardmill steps", description="Steps per epoch.")
+    parser = Parser(prog="shardmill steps", description="Steps per epoch.")
     parser.add_argument("manifest", help="manifest.json, or the folder that holds it")
     parser.add_argument("--split", default="train")
     parser.add_argument("--batch_size", type=int, required=True, help="the global batch")

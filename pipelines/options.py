@@ -5,21 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-from typing import Any, NoReturn
+from typing import Any
 
 from shardmill.pipelines.config import COMPRESSIONS, ImagesConfig
+from shardmill.pipelines.parser import Parser
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.geometry import RESIZES
 from shardmill.transforms.labels import LABEL_FROM
 from shardmill.transforms.pixels import ENCODINGS, RESAMPLINGS
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence, with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises the message as a usage error."""
-        raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
 
 
 class _Help(argparse.HelpFormatter):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.names import MANIFEST, REJECTS
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
-    from shardmill.schemas.manifest import Manifest
     from shardmill.transforms.finish import Outcome
 
 
@@ -22,8 +23,25 @@ def human_bytes(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
-def published(manifest: Manifest, outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
+def lines(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
+    """Yields what a run says in the end.
+
+    Raises:
+        OutputError: The run failed.
+    """
+    if outcome.status == "failed":
+        raise OutputError(outcome.message)
+    if outcome.status == "dry_run":
+        yield from planned(outcome, output)
+    elif outcome.status == "up_to_date":
+        yield f"{output} is up to date: nothing was written."
+    else:
+        yield from published(outcome, output, seconds)
+
+
+def published(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
     """Yields the lines of a run that published a dataset."""
+    manifest = Manifest.from_json(outcome.manifest)
     inputs = manifest.inputs
     rejected = f"{inputs.rejected:,}"
     if inputs.rejected:
