@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +44,9 @@ def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)
             source = number % distinct
             os.link(folder / f"class_{source % 2}" / f"{source:06d}.jpg", path)
     return folder
+
+
+if __name__ == "__main__":
+    where, how_many, pixels = sys.argv[1:]
+    width_, height_ = map(int, pixels.split("x"))
+    write_photos(Path(where), int(how_many), size=(width_, height_))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
 from shardmill.schemas.example import encode_example
 from shardmill.schemas.members import Packing
 from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate

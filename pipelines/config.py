@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, cast
 
@@ -194,9 +194,3 @@ class ImagesConfig:
         }
         text = json.dumps(body, sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
-
-    def with_absolute_paths(self) -> ImagesConfig:
-        """Returns the config with paths that mean the same in any process."""
-        from shardmill.transforms.match import absolute
-
-        return replace(self, output=absolute(self.output))

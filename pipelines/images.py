@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import apache_beam as beam
+
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.finish import Outcome, SinkSpec

@@ -25,6 +25,7 @@ from shardmill.schemas.errors import (
 
 if TYPE_CHECKING:
     import apache_beam as beam
+
     from shardmill.transforms.finish import Outcome
 
 IN_MEMORY = "in-memory"
@@ -124,6 +125,7 @@ def _run_once(
 ) -> Outcome:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
+
     from shardmill.transforms import progress
 
     watched = progress.watch(this.invocation, stale=this.stale) if runner == IN_MEMORY else None

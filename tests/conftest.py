@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
+
 from shardmill.pipelines import run
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import outcomes, resolve

@@ -26,6 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from conftest import ROOT
+
 from shardmill.schemas.storage import base
 
 CACHE = ROOT / ".cache" / "bin"

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 from PIL import Image
+
 from shardmill.transforms.geometry import ResizeSpec, Size
 from shardmill.transforms.pixels import EncodedImage, ImageSpec, encode_image
 

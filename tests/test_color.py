@@ -9,6 +9,7 @@ import pytest
 from conftest import make_image
 from PIL import Image, ImageCms
 from pixel_tools import full, pixels, png, png_chunk, saved, tiff
+
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.pixels import encode_image
 

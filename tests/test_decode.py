@@ -31,6 +31,7 @@ from pixel_tools import (
     sized,
     stored_as,
 )
+
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.decode import MAX_FILE_BYTES, MAX_PIXELS, plain_message

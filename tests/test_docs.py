@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from conftest import ROOT, build_dataset
+
 from shardmill.pipelines.options import images_parser
 from shardmill.schemas.names import FIELDS
 from shardmill.schemas.rejects import REASONS

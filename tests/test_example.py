@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardmill.schemas.example import encode_example
 
 floats = st.floats(width=32, allow_nan=False)

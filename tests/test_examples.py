@@ -7,6 +7,7 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import ROOT, build_dataset
 from readers import tf_examples
+
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.schemas.manifest import Manifest
 from shardmill.transforms.encode import EncodeImages

@@ -23,6 +23,7 @@ from fault_tools import (
     make_source,
     zygote,
 )
+
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.schemas.rejects import REASONS, Reject
 from shardmill.transforms.match import MatchFiles, find_input, walk_input

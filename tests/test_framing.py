@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from readers import tf_records
+
 from shardmill.schemas.framing import combine_crc32c, crc32c, frame
 from shardmill.schemas.members import deflated_member, pack_member, stored_member
 

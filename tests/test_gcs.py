@@ -16,6 +16,7 @@ import requests
 from conftest import shardmill
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
+
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage, _plainly
 from shardmill.transforms.encoder import Example

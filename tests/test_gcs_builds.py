@@ -19,6 +19,7 @@ import google_crc32c
 import pytest
 from conftest import make_photos, shardmill
 from readers import dataset_files, gzip_records
+
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import build, outcomes, resolve

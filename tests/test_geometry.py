@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from pixel_tools import ORIENTATION, saved, sized
+
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.decode import decode_image
 from shardmill.transforms.geometry import (

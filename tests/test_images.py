@@ -14,6 +14,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
 from readers import dataset_files, gzip_records, tf_examples, tf_records
+
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import build
 from shardmill.schemas.errors import ShardmillError, UsageError

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import tf_records
+
 from shardmill.schemas.framing import frame
 from shardmill.schemas.index import INDEX_BYTES, build_index, empty_shard, parse_index, read_index
 from shardmill.schemas.members import HEADER, Member, deflated_member, stored_member

@@ -1,6 +1,7 @@
 """Labels: one regular expression over the key, and presets for the usual layouts."""
 
 import pytest
+
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.labels import LabelSpec, parse_labels, sort_labels

@@ -11,6 +11,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import make_image
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.coders import RefCoder

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.names import (
     DEFAULT_TEMPLATE,

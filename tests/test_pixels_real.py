@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pixel_tools import EXIF_SIDES, as_array, full, pixels, sized, stored_as
+
 from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.decode import decode_image
 from shardmill.transforms.pixels import encode_image

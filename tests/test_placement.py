@@ -7,6 +7,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.splits import Splits

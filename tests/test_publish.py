@@ -20,6 +20,7 @@ from fault_tools import (
     make_source,
     zygote,
 )
+
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage.local import LocalStorage

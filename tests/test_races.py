@@ -23,6 +23,7 @@ from fault_tools import (
     make_source,
     zygote,
 )
+
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.encoder import Example

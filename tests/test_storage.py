@@ -12,6 +12,7 @@ import google_crc32c
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.schemas.storage.gcs import GcsStorage, split_uri

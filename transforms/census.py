@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import apache_beam as beam
+
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.placement import REFUSED, PlaceSpec, Series
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED

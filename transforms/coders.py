@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apache_beam import coders
+
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.placement import PartKey
 

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from PIL import Image, ImageCms
+
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.decode import plain_message
 

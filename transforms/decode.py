@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from PIL import Image, ImageFile, UnidentifiedImageError
+
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.geometry import ResizeSpec, Size, draft_size
 from shardmill.transforms.mend import mended, prepare

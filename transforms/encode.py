@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import apache_beam as beam
+
 import shardmill.transforms.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import deflate
+
 from shardmill.schemas import features as names
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example import encode_example

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import apache_beam as beam
+
 import shardmill.transforms.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.refs import Ref

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageFile, TiffImagePlugin
+
 from shardmill.schemas.rejects import RejectedError
 
 # A grey PNG's transparent value is written in the file's depth, its pixels come in 8 bits.

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import google_crc32c
+
 from shardmill.schemas.framing import combine_crc32c, crc32c, frame
 from shardmill.schemas.index import INDEX_BYTES, build_index, entry_bytes, fits
 from shardmill.schemas.members import HEADER, Member, Packing, pack_member

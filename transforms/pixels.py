@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from PIL import Image, features
+
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.members import Packing
 from shardmill.schemas.rejects import RejectedError

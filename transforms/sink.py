@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import apache_beam as beam
-import shardmill.transforms.coders  # noqa: F401 - registers the coders
 from apache_beam.pvalue import AsList, AsSingleton
+
+import shardmill.transforms.coders  # noqa: F401 - registers the coders
 from shardmill.schemas import names
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.refs import Ref

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import google_crc32c
+
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry
 
@@ -119,7 +120,10 @@ class LocalStorage:
         with _plainly("write", path):
             temporary = _temporary(path, aside)
             try:
-                _write_synced(temporary, data)
+                # Not synced: that would wait for all that other files have pending, and readers
+                # of what is created so check it.
+                with open(temporary, "xb") as file:
+                    file.write(data)
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
