@@ -105,7 +105,11 @@ def steps(argv: list[str]) -> int:
     from shardmill.schemas.names import MANIFEST
     from shardmill.schemas.storage import join, open_storage
 
-    parser = Parser(prog="shardmill steps", description="Steps per epoch.")
+    parser = Parser(
+        prog="shardmill steps",
+        description="Steps per epoch, from the manifest.",
+        allow_abbrev=False,
+    )
     parser.add_argument("manifest", help="manifest.json, or the folder that holds it")
     parser.add_argument("--split", default="train")
     parser.add_argument("--batch_size", type=int, required=True, help="the global batch")

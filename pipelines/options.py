@@ -44,8 +44,8 @@ Group = argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name fo
 
 def _add_places(group: Group) -> None:
     add = group.add_argument
-    add("--input", required=True, metavar="PATH", help="a folder, glob, listing (.csv) or image")
-    add("--output", required=True, metavar="DIR", help="folder of the new dataset")
+    add("--input", metavar="PATH", help="a folder, glob, listing (.csv) or image")
+    add("--output", metavar="DIR", help="folder of the new dataset")
     add("--root", metavar="DIR", help="keys are paths relative to it (default: the input's folder)")
     add("--follow_links", action="store_true", help="follow links that lead outside the root")
     add("--overwrite", action="store_true", help="replace another dataset at --output")
@@ -110,6 +110,10 @@ def parse_images(argv: list[str]) -> tuple[ImagesConfig, list[str], bool]:
     values: dict[str, Any] = vars(known)
     debug = values.pop("debug", False)
     check_beam_flags(rest, [f"--{field.name}" for field in dataclasses.fields(ImagesConfig)])
+    # Only now: a misspelt --input is an unknown flag first.
+    missing = [f"--{name}" for name in ("input", "output") if name not in values]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
     return ImagesConfig(**values), rest, debug
 
 

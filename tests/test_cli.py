@@ -90,6 +90,9 @@ def test_a_mistake_gets_one_sentence_and_writes_nothing(
         ((), "usage: shardmill"),
         (("bake",), "The command 'bake' is unknown"),
         (("images",), "arguments are required: --input, --output"),
+        (("images", "--inptu=a", "--output=b"), "did you mean --input?"),
+        (("steps", "ds", "--batch=3"), "arguments are required: --batch_size"),
+        (("steps", "ds", "--batch_size=3", "--drop"), "Unrecognized arguments: --drop"),
     ],
 )
 def test_usage(args, message, capsys) -> None:

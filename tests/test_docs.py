@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from conftest import ROOT, build_dataset
 
+from shardmill.loaders import steps_per_epoch
+from shardmill.pipelines import summary
 from shardmill.pipelines.options import images_parser
 from shardmill.schemas.names import FIELDS
 from shardmill.schemas.rejects import REASONS
@@ -79,3 +81,16 @@ def test_the_other_python_examples_run(photos, tmp_path, monkeypatch) -> None:
         (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
         exec(compile(code, page, "exec"), {})
     assert (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_the_readme_shows_what_the_command_says(shared_data, tmp_path) -> None:
+    text = (ROOT / "README.md").read_text()
+    outcome, manifest = build_dataset(
+        input=shared_data / "photos" / "flower_photos", output=tmp_path / "ds", image_size=224
+    )
+    assert manifest is not None
+    for line in summary.lines(outcome, "/data/ds", 1.0):
+        if not line.startswith("  time"):
+            assert line in text.splitlines(), line
+    steps = steps_per_epoch(manifest, "train", 32)
+    assert f"--split=train --batch_size=32\n{steps}\n" in text
