@@ -56,6 +56,7 @@ setup(
     packages=[
         "shardmill.loaders",
         "shardmill.pipelines",
+        "shardmill.pipelines.commands",
         "shardmill.schemas",
         "shardmill.schemas.storage",
         "shardmill.transforms",
@@ -63,6 +64,7 @@ setup(
     package_dir={
         "shardmill.loaders": "loaders",
         "shardmill.pipelines": "pipelines",
+        "shardmill.pipelines.commands": "pipelines/commands",
         "shardmill.schemas": "schemas",
         "shardmill.schemas.storage": "schemas/storage",
         "shardmill.transforms": "transforms",

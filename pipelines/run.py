@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shardmill.transforms.finish import Outcome
 
 IN_MEMORY = "in-memory"
+EXIT_INTERRUPTED = 130
 _IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner", IN_MEMORY})
 _STALE_TRIES = 3
 _OURS = re.compile(
