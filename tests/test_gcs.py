@@ -18,7 +18,8 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.storage.gcs import GcsStorage, _plainly
+from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.schemas.storage.gcs_errors import plainly
 from shardmill.transforms.encoder import Example
 from shardmill.transforms.parts import PartJob, find_part, write_part
 from shardmill.transforms.placement import PartKey
@@ -147,7 +148,7 @@ def test_what_is_forbidden_says_so(strict_bucket, front):
 def test_every_failure_is_one_plain_line(error, text):
     with (
         pytest.raises(StorageError, match=f"^Cannot read gs://b/x: .*{text}") as caught,
-        _plainly("read", "gs://b/x"),
+        plainly("read", "gs://b/x"),
     ):
         raise error
     assert "\n" not in str(caught.value)

@@ -1,5 +1,13 @@
 """Where bytes lie: one small interface over a local disk and Google Cloud Storage."""
 
-from shardmill.schemas.storage.base import Entry, Storage, Written, join, open_storage, scheme_of
+from shardmill.schemas.storage.base import (
+    Entry,
+    RandomReader,
+    Storage,
+    Written,
+    join,
+    open_storage,
+    scheme_of,
+)
 
-__all__ = ["Entry", "Storage", "Written", "join", "open_storage", "scheme_of"]
+__all__ = ["Entry", "RandomReader", "Storage", "Written", "join", "open_storage", "scheme_of"]

@@ -41,6 +41,31 @@ class Written(Protocol):
         ...
 
 
+class RandomReader(Protocol):
+    """A file that is read at any place.
+
+    Attributes:
+        size: Bytes of the file when it was opened.
+        version: As in ``Entry``.
+        chunk: Bytes that are well read at a time.
+        gap: Bytes that are read as quickly as they are skipped by another call.
+    """
+
+    chunk: int
+    gap: int
+    size: int
+    version: str
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Returns length bytes at an offset; fewer only where the file ends.
+
+        Raises:
+            ChangedError: The file was replaced.
+            StorageError: The medium failed.
+        """
+        ...
+
+
 class Storage(Protocol):
     """What Shardmill needs of a file system.
 
@@ -69,6 +94,14 @@ class Storage(Protocol):
 
     def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
         """Opens a file as a stream of chunks."""
+        ...
+
+    def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
+        """Opens a file to be read at any place.
+
+        Raises:
+            ChangedError: It is no file.
+        """
         ...
 
     def open_write(self, path: str) -> AbstractContextManager[Written]:

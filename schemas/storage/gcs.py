@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
-from shardmill.schemas.errors import ChangedError, StorageError, UsageError
-from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.errors import ChangedError, UsageError
+from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.gcs_errors import bucket_needed, plainly, split_uri
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -26,87 +27,6 @@ _CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _DELETERS = 16
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
 _WRITER = "shardmill-writer"  # metadata of a created object: which call made it
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Returns the bucket and object name of a gs:// URI.
-
-    Raises:
-        UsageError: The URI names no bucket.
-    """
-    bucket, _, name = uri.partition("://")[2].partition("/")
-    if not bucket:
-        raise UsageError(f"{uri} names no bucket: write gs://BUCKET/PATH.")
-    if not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError(f"{uri}: {bucket!r} is no name of a bucket; write gs://BUCKET/PATH.")
-    return bucket, name
-
-
-def _one_line(error: object) -> str:
-    return " ".join(str(error).split()).rstrip(".")
-
-
-def _why(error: BaseException) -> str:
-    """Returns what the service said, without the call's URL, or what broke below it."""
-    error = getattr(error, "cause", None) or error  # of giving up after many tries
-    response: Any = getattr(error, "response", None)
-    try:
-        return _one_line(response.json()["error"]["message"])
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-        return _one_line(getattr(error, "message", "") or error)
-
-
-def _auth_error(action: str, uri: str, error: Exception) -> StorageError:
-    why = _one_line(error.args[0] if error.args else error)
-    if "credentials were not found" in why:
-        why = "none were found"
-    return StorageError(
-        f"Cannot {action} {uri}: there are no usable Google credentials ({why}); run "
-        "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
-    )
-
-
-@contextlib.contextmanager
-def _plainly(action: str, uri: str) -> Iterator[None]:
-    """Turns the client library's errors into ours; a missing object into FileNotFoundError."""
-    from google.api_core import exceptions
-    from google.auth import exceptions as auth
-    from google.cloud.storage import exceptions as media
-
-    try:
-        yield
-    except exceptions.NotFound as error:
-        raise FileNotFoundError(uri) from error
-    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: {_why(error)}; ask for that permission."
-        ) from error
-    except exceptions.PreconditionFailed as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: it was replaced at the same time; run again."
-        ) from error
-    except auth.GoogleAuthError as error:
-        raise _auth_error(action, uri, error) from error
-    except (FileNotFoundError, PermissionError):
-        raise
-    # A connection that stays broken is an OSError of the library below.
-    except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: {_why(error)}; run again when the service answers."
-        ) from error
-
-
-@contextlib.contextmanager
-def _bucket_needed(action: str, uri: str) -> Iterator[None]:
-    """Like ``_plainly``, where only the bucket itself can be what is missing."""
-    try:
-        with _plainly(action, uri):
-            yield
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; "
-            "create it or correct its name."
-        ) from error
 
 
 def _make_client() -> storage.Client:
@@ -171,7 +91,7 @@ class GcsStorage:
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""
         bucket, name = split_uri(path)
-        with _bucket_needed("look at", path):
+        with bucket_needed("look at", path):
             blob = self._get(path)
             if blob is not None and not name.endswith("/"):
                 return _entry(blob)
@@ -182,7 +102,7 @@ class GcsStorage:
 
     def read(self, path: str) -> bytes:
         """See ``Storage.read``."""
-        with _plainly("read", path):
+        with plainly("read", path):
             data: bytes = self._blob(path).download_as_bytes(checksum="crc32c")
             return data
 
@@ -195,7 +115,7 @@ class GcsStorage:
         from google.api_core import exceptions
 
         del size
-        with _plainly("read", path):
+        with plainly("read", path):
             blob = self._blob(path)
             try:
                 data: bytes = blob.download_as_bytes(
@@ -213,7 +133,7 @@ class GcsStorage:
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
         """See ``Storage.open_read``; all chunks are of one generation or the reading fails."""
-        with _plainly("read", path):
+        with plainly("read", path):
             listed = self._blob(path)
             listed.reload()
             # Not opened itself: it knows a link that may lead past a proxy.
@@ -223,14 +143,22 @@ class GcsStorage:
                 yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
+    def open_at(self, path: str) -> Iterator[RandomReader]:
+        """See ``Storage.open_at``; all reads are of the generation that was found."""
+        with plainly("read", path):
+            blob = self._blob(path)
+            blob.reload()
+        yield GcsReader(path, blob)
+
+    @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
         """See ``Storage.open_write``; one upload with its checksum."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
-            with _plainly("write", path):
+            with plainly("write", path):
                 yield file
-            with _bucket_needed("write", path):
+            with bucket_needed("write", path):
                 # With its size known, a small file takes one call instead of two.
                 self._blob(path).upload_from_file(
                     file, size=file.tell(), rewind=True, checksum="crc32c", retry=DEFAULT_RETRY
@@ -246,7 +174,7 @@ class GcsStorage:
 
         del aside
         mark = uuid.uuid4().hex
-        with _bucket_needed("write", path):
+        with bucket_needed("write", path):
             blob = self._blob(path)
             blob.metadata = {_WRITER: mark}
             try:
@@ -260,7 +188,7 @@ class GcsStorage:
         """See ``Storage.replace``."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with _bucket_needed("write", path):
+        with bucket_needed("write", path):
             self._blob(path).upload_from_string(data, checksum="crc32c", retry=DEFAULT_RETRY)
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
@@ -306,7 +234,7 @@ class GcsStorage:
     def _compose(self, pieces: list[str], path: str) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with _plainly("compose", path):
+        with plainly("compose", path):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=DEFAULT_RETRY)
 
     def move(self, source: str, path: str) -> None:
@@ -316,7 +244,7 @@ class GcsStorage:
                 raise FileNotFoundError(path)
             return
         try:
-            with _plainly("move", source):
+            with plainly("move", source):
                 self._rewrite(self._blob(source), self._blob(path))
         except FileNotFoundError:
             if self.stat(path) is None:
@@ -335,7 +263,7 @@ class GcsStorage:
         """See ``Storage.delete``."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with contextlib.suppress(FileNotFoundError), _plainly("delete", path):
+        with contextlib.suppress(FileNotFoundError), plainly("delete", path):
             self._blob(path).delete(retry=DEFAULT_RETRY)
 
     def _delete_all(self, paths: Sequence[str]) -> None:
@@ -356,14 +284,14 @@ class GcsStorage:
 
     def _listed(self, action: str, path: str) -> Iterator[storage.Blob]:
         bucket, name = split_uri(path)
-        with _bucket_needed(action, path):
+        with bucket_needed(action, path):
             yield from self._client().list_blobs(bucket, prefix=_prefix(name), fields=_LISTED)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
         bucket, name = split_uri(path)
         prefix = _prefix(name)
-        with _bucket_needed("list", path):
+        with bucket_needed("list", path):
             pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
             entries = [_entry(blob) for blob in pages if blob.name != prefix]
             folders = [
@@ -379,7 +307,7 @@ class GcsStorage:
 
     def checksum(self, path: str) -> int:
         """See ``Storage.checksum``; the service's own, nothing is downloaded."""
-        with _plainly("look at", path):
+        with plainly("look at", path):
             blob = self._blob(path)
             blob.reload()
             return int.from_bytes(base64.b64decode(blob.crc32c), "big")
@@ -389,6 +317,36 @@ class GcsStorage:
         """See ``Storage.lock``: object stores have none."""
         del path
         yield
+
+
+class GcsReader:
+    """One generation of an object, read at any place; its bytes as they are stored."""
+
+    chunk = 16 << 20
+    gap = 4 << 20
+
+    def __init__(self, path: str, blob: storage.Blob) -> None:
+        self._path, self._blob = path, blob
+        self._generation = blob.generation
+        self.size = int(blob.size or 0)
+        self.version = str(blob.generation)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        from google.api_core import exceptions
+
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        with plainly("read", self._path):
+            try:
+                data: bytes = self._blob.download_as_bytes(
+                    start=offset, end=end - 1, raw_download=True, checksum=None,
+                    if_generation_match=self._generation,
+                )  # fmt: skip
+            except exceptions.PreconditionFailed as error:
+                raise ChangedError(f"it was replaced after generation {self.version}") from error
+        return data
 
 
 def _prefix(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import google_crc32c
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
-from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.storage.base import Entry, RandomReader
 
 _CHUNK = 1 << 20
 _REMEDY = {
@@ -96,6 +96,16 @@ class LocalStorage:
         """See ``Storage.open_read``."""
         with _plainly("read", path), open(path, "rb", buffering=0) as file:
             yield iter(lambda: file.read(_CHUNK), b"")
+
+    @contextlib.contextmanager
+    def open_at(self, path: str) -> Iterator[RandomReader]:
+        """See ``Storage.open_at``."""
+        with _plainly("read", path):
+            descriptor = _open_input(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield LocalReader(path, descriptor)
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
@@ -213,6 +223,30 @@ class LocalStorage:
             yield
         finally:
             os.close(descriptor)
+
+
+class LocalReader:
+    """An open file, read at any place."""
+
+    chunk = 1 << 20
+    gap = 16 << 10
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        self._path, self._descriptor = path, descriptor
+        self.size, self.version = status.st_size, str(status.st_mtime_ns)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        try:
+            data = os.pread(self._descriptor, length, offset)
+            while len(data) < length and (
+                more := os.pread(self._descriptor, length - len(data), offset + len(data))
+            ):
+                data += more  # a call gives no more than 2 GiB
+        except OSError as error:
+            raise storage_error("read", self._path, error) from error
+        return data
 
 
 def _write_synced(path: str, data: bytes) -> None:
