@@ -5,9 +5,19 @@ from shardmill.schemas.storage.base import (
     RandomReader,
     Storage,
     Written,
+    is_link,
     join,
     open_storage,
     scheme_of,
 )
 
-__all__ = ["Entry", "RandomReader", "Storage", "Written", "join", "open_storage", "scheme_of"]
+__all__ = [
+    "Entry",
+    "RandomReader",
+    "Storage",
+    "Written",
+    "is_link",
+    "join",
+    "open_storage",
+    "scheme_of",
+]

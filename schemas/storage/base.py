@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ from typing import NamedTuple, Protocol
 from shardmill.schemas.errors import UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_NS_PER_US = 1000
+_OLDEST_GENERATION = 1_104_537_600_000_000  # 2005: no such service was there before
 
 
 class Entry(NamedTuple):
@@ -27,6 +30,20 @@ class Entry(NamedTuple):
     size: int
     version: str
     kind: str = "file"
+
+    @property
+    def changed_ns(self) -> int | None:
+        """When it last changed, in nanoseconds since 1970; None where the version does not tell.
+
+        The generations of Google's service are the microseconds since 1970. That is no promise of
+        theirs, so a number that cannot be a time is none.
+        """
+        if not self.version.isdecimal():
+            return None
+        version = int(self.version)
+        if not scheme_of(self.path):
+            return version
+        return version * _NS_PER_US if version >= _OLDEST_GENERATION else None
 
 
 class Written(Protocol):
@@ -149,6 +166,13 @@ class Storage(Protocol):
         """Yields what stands directly in a folder, sorted by name; nothing if it is missing."""
         ...
 
+    def walk(self, path: str) -> Iterator[Entry]:
+        """Yields all that lies below a folder; nothing if it is missing.
+
+        Folders stand in it where the medium has them; links are of kind ``other`` and not followed.
+        """
+        ...
+
     def checksum(self, path: str) -> int:
         """Returns the CRC-32C of a file's bytes."""
         ...
@@ -165,6 +189,11 @@ def scheme_of(path: str) -> str:
     """Returns the scheme of a URI, or an empty text for a plain path."""
     match = _SCHEME.match(path)
     return match.group(1).lower() if match else ""
+
+
+def is_link(path: str) -> bool:
+    """Tells whether a path is a symbolic link; object stores have none."""
+    return not scheme_of(path) and os.path.islink(path)
 
 
 def join(base: str, *parts: str) -> str:

@@ -203,6 +203,22 @@ class LocalStorage:
             if entry is not None:
                 yield entry
 
+    def walk(self, path: str) -> Iterator[Entry]:
+        """See ``Storage.walk``."""
+        folders = [path]
+        while folders:
+            folder = folders.pop()
+            with _plainly("list", folder):
+                try:
+                    names = sorted(os.listdir(folder))
+                except FileNotFoundError:
+                    continue
+            for name in names:
+                entry = _look_at(os.path.join(folder, name))
+                if entry is not None:
+                    yield entry
+                    folders += [entry.path] * (entry.kind == "dir")
+
     def checksum(self, path: str) -> int:
         """See ``Storage.checksum``."""
         crc = 0
@@ -247,6 +263,15 @@ class LocalReader:
         except OSError as error:
             raise storage_error("read", self._path, error) from error
         return data
+
+
+def _look_at(path: str) -> Entry | None:
+    """Returns what stands at a path, a link as itself, or None when it is gone."""
+    with _plainly("look at", path):
+        try:
+            return _entry(path, os.lstat(path))
+        except FileNotFoundError:
+            return None
 
 
 def _write_synced(path: str, data: bytes) -> None:
