@@ -22,13 +22,14 @@ from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.splits import Splits
 from shardmill.transforms.encoder import Example
-from shardmill.transforms.finish import Outcome, SinkSpec
+from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.images import read_input
 from shardmill.transforms.labels import LabelSpec
 from shardmill.transforms.match import MatchFiles, absolute, find_input
+from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.placement import PlaceSpec
 from shardmill.transforms.planning import ShardSpec
-from shardmill.transforms.sink import RaiseIfFailed, WriteShards
+from shardmill.transforms.sink import WriteShards
 
 SCHEMA = """\
 feature { name: "class" type: INT shape { dim { size: 1 } } }

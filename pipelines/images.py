@@ -12,10 +12,11 @@ import apache_beam as beam
 
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.schemas.refs import Ref
-from shardmill.transforms.finish import Outcome, SinkSpec
+from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input
+from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.placement import PlaceSpec
-from shardmill.transforms.sink import RaiseIfFailed, WriteShards
+from shardmill.transforms.sink import WriteShards
 from shardmill.transforms.walk import DUPLICATE, SKIPPED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 import signal
@@ -26,7 +25,7 @@ from shardmill.schemas.errors import (
 if TYPE_CHECKING:
     import apache_beam as beam
 
-    from shardmill.transforms.finish import Outcome
+    from shardmill.transforms.outcome import Outcome
 
 IN_MEMORY = "in-memory"
 EXIT_INTERRUPTED = 130
@@ -127,6 +126,7 @@ def _run_once(
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from shardmill.transforms import outcome as outcomes
     from shardmill.transforms import progress
 
     watched = progress.watch(this.invocation, stale=this.stale) if runner == IN_MEMORY else None
@@ -147,7 +147,7 @@ def _run_once(
         progress.unwatch(this.invocation)
     outcome: Outcome | None = watched.outcome if watched else None
     if outcome is None:  # another process published
-        outcome = _fetch_outcome(this.output, this.invocation)
+        outcome = outcomes.fetch(this.invocation, this.output)
     if outcome is None:
         raise OutputError(
             f"The runner {runner} ended, but left no outcome in {this.output}: see its log."
@@ -161,22 +161,6 @@ def _make_runner(name: str) -> Any:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     return FnApiRunner()
-
-
-def _fetch_outcome(output: str, invocation: str) -> Outcome | None:
-    from shardmill.schemas.storage import open_storage
-    from shardmill.transforms.finish import Outcome
-    from shardmill.transforms.sink import outcome_path
-
-    storage = open_storage(output)
-    path = outcome_path(output, invocation)
-    try:
-        body = json.loads(storage.read(path))
-    except FileNotFoundError:
-        return None
-    storage.delete(path)
-    body["series"] = tuple(tuple(row) for row in body["series"])
-    return Outcome(**body)
 
 
 @contextlib.contextmanager

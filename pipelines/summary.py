@@ -11,7 +11,7 @@ from shardmill.schemas.names import MANIFEST, REJECTS
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
-    from shardmill.transforms.finish import Outcome
+    from shardmill.transforms.outcome import Outcome
 
 
 def human_bytes(size: float) -> str:

@@ -17,7 +17,7 @@ from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.finish import Outcome
+from shardmill.transforms.outcome import Outcome
 from shardmill.transforms.publish import read_manifest
 
 # Examples are judged by what they give; how long one takes says more of the machine.

@@ -6,18 +6,19 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
 from shardmill.schemas import names
-from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.errors import OutputError
 from shardmill.schemas.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
 from shardmill.transforms.encoder import Encoder
+from shardmill.transforms.outcome import Outcome, Status
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.parts import Part, parse_sidecar
 from shardmill.transforms.placement import REFUSED, PlaceSpec
@@ -76,43 +77,6 @@ class SinkSpec:
     def parts(self) -> str:
         """Path of the folder of parts."""
         return join(self.build, PARTS_FOLDER)
-
-
-Status = Literal["published", "up_to_date", "failed", "dry_run"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a run.
-
-    Attributes:
-        status: ``published``, ``up_to_date``, ``failed`` or ``dry_run``.
-        message: One sentence for a person when nothing was published.
-        parts_made: Parts that this run made.
-        parts_found: Parts that it found finished.
-        matched: Inputs matched.
-        series: For a dry run: split, label, refs, input bytes and parts of each series.
-        manifest: Text of the manifest that was published; the one on the disk may be another's by
-            the time that somebody reads it.
-    """
-
-    status: Status
-    message: str = ""
-    parts_made: int = 0
-    parts_found: int = 0
-    matched: int = 0
-    series: tuple[tuple[str, str, int, int, int], ...] = ()
-    manifest: str = ""
-
-    def check(self) -> Outcome:
-        """Returns the outcome unless it is a failure.
-
-        Raises:
-            ShardmillError: The run failed; the message says why.
-        """
-        if self.status == "failed":
-            raise ShardmillError(self.message)
-        return self
 
 
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
@@ -312,8 +276,3 @@ def _beside(
             target.write(line)
             size += len(line)
     yield Move(f"{spec.build_name}/{folder}/{names.REJECTS}", names.REJECTS, size)
-
-
-def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """Returns an outcome as plain data."""
-    return asdict(outcome)

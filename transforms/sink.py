@@ -6,7 +6,6 @@ made by one call, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,17 +13,17 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.coders  # noqa: F401 - registers the coders
-from shardmill.schemas import names
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage import Storage, open_storage
 from shardmill.transforms import progress
 from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.census import Census, CountRefs
 from shardmill.transforms.encoder import Encoder, Example
-from shardmill.transforms.finish import Outcome, SinkSpec, finish, outcome_to_json, planned_outcome
+from shardmill.transforms.finish import SinkSpec, finish, planned_outcome
 from shardmill.transforms.labels import sort_labels
+from shardmill.transforms.outcome import Outcome, deliver
 from shardmill.transforms.parts import Part, PartJob, find_part, order_refs, part_id, write_part
 from shardmill.transforms.placement import PartKey, PlaceSpec, Series, part_of
 from shardmill.transforms.planning import Plan, plan_parts
@@ -186,23 +185,8 @@ def _finish(
             outcome = finish(storage, spec, encoder, plan, census, built)
         except FileNotFoundError as error:
             raise _stale(error) from error
-    _deliver(storage, spec, outcome)
+    deliver(outcome, spec.invocation, "" if spec.dry_run else spec.output)
     return outcome
-
-
-def _deliver(storage: Storage, spec: SinkSpec, outcome: Outcome) -> None:
-    """Tells whoever started the run: directly in this process, else by a small file."""
-    watched = progress.progress_of(spec.invocation)
-    if watched is not None:
-        watched.outcome = outcome
-    elif spec.invocation and not spec.dry_run:
-        text = json.dumps(outcome_to_json(outcome)).encode()
-        storage.replace(outcome_path(spec.output, spec.invocation), text)
-
-
-def outcome_path(output: str, invocation: str) -> str:
-    """Returns where a worker in another process leaves the outcome of a run."""
-    return join(output, f"{names.OUTCOME_PREFIX}{invocation}.json")
 
 
 def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
@@ -292,13 +276,4 @@ def _shard_jobs(
     yield from plan_shards(spec.shards, name, plan.parts[name], found)
 
 
-@dataclass(eq=False)
-class RaiseIfFailed(beam.PTransform):
-    """Fails the pipeline when a dataset could not be published: ``outcomes | RaiseIfFailed()``."""
-
-    def expand(self, pcoll: beam.PCollection[Outcome]) -> beam.PCollection[Outcome]:
-        """Wires the check."""
-        return pcoll | "Check" >> beam.Map(Outcome.check)
-
-
-__all__ = ["RaiseIfFailed", "WriteShards", "make_plan", "outcome_path", "place_ref"]
+__all__ = ["WriteShards", "make_plan", "place_ref"]
