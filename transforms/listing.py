@@ -64,6 +64,26 @@ def parse_listing(
         raise InputError(f"{source}, line {reader.line_num}: {error}; {_REMEDY}.") from error
 
 
+def parse_paths(data: bytes, source: str, root: str) -> Iterator[Ref]:
+    """Yields a ref for each line of a plain list of paths, empty and ``#`` lines left out.
+
+    Raises:
+        InputError: It is not UTF-8, or an entry has another scheme or climbs out of the root.
+    """
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): "
+            "a list has one path a line."
+        ) from error
+    for number, line in enumerate(lines, 1):
+        entry = line.strip()
+        if entry and not entry.startswith("#"):
+            key = _key(entry, root, f"{source}, line {number}")
+            yield Ref(key=make_key(key), uri=join(root, key))
+
+
 def _key(entry: str, root: str, where: str) -> str:
     """Returns an entry's path relative to the root.
 

@@ -15,10 +15,11 @@ from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.labels import LabelSpec
-from shardmill.transforms.listing import find_sizes, merge_entries, parse_listing
+from shardmill.transforms.listing import find_sizes, merge_entries, parse_listing, parse_paths
 from shardmill.transforms.walk import (
     FATAL,
     WalkTask,
+    Wanted,
     first_level,
     glob_regex,
     glob_root,
@@ -40,6 +41,7 @@ class MatchSpec:
         root: Folder that keys are relative to.
         follow_links: Whether symlinks may lead outside the root.
         exclude: A folder not to enter: the output, when it lies inside the input.
+        wanted: What is looked for in folders and globs.
     """
 
     kind: InputKind
@@ -47,6 +49,7 @@ class MatchSpec:
     root: str
     follow_links: bool = False
     exclude: str = ""
+    wanted: Wanted = "images"
 
 
 def absolute(path: str) -> str:
@@ -58,7 +61,7 @@ def absolute(path: str) -> str:
 
 def find_input(
     pattern: str, root: str = "", *, listing: bool = False, follow_links: bool = False,
-    exclude: str = "",
+    exclude: str = "", wanted: Wanted = "images",
 ) -> MatchSpec:  # fmt: skip
     """Returns what an ``--input`` value means.
 
@@ -71,6 +74,7 @@ def find_input(
         listing: Whether a file is a listing; files called ``.csv`` always are.
         follow_links: See ``MatchSpec``.
         exclude: See ``MatchSpec``.
+        wanted: See ``MatchSpec``; among records a ``.txt`` is a list too, one path a line.
 
     Raises:
         InputError: Nothing is there.
@@ -84,7 +88,8 @@ def find_input(
     if entry is not None and entry.kind == "dir":
         kind, literal = "directory", path
     elif entry is not None:
-        is_listing = listing or path.lower().endswith(".csv")
+        lists = (".csv", ".txt") if wanted == "records" else (".csv",)
+        is_listing = listing or path.lower().endswith(lists)
         kind, literal = ("listing" if is_listing else "file"), path.rsplit("/", 1)[0] or "/"
     elif re.search(r"[*?\[]", path.split("://", 1)[-1]):
         kind, literal = "glob", glob_root(path)[0]
@@ -100,7 +105,7 @@ def find_input(
         raise UsageError(
             f"--input={pattern} does not lie under --root={root}: choose a root above it."
         )
-    return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "")
+    return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "", wanted)
 
 
 def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Ref]:
@@ -108,7 +113,10 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Ref]:
     top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
     prefix = top[len(spec.root) :].strip("/")
     regex = glob_regex(spec.input) if spec.kind == "glob" else None
-    for ref in walk(top, task, follow_links=spec.follow_links, exclude=spec.exclude):
+    found = walk(
+        top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=spec.wanted
+    )
+    for ref in found:
         if regex is not None and not regex.fullmatch(
             join(top, ref.key) if not ref.uri else ref.uri
         ):
@@ -185,6 +193,9 @@ def _read_listing(spec: MatchSpec, *, labelled: bool, split: bool) -> Iterator[R
         data = open_storage(spec.input).read(spec.input)
         if len(data) > _MAX_LISTING_BYTES:
             raise InputError(f"{spec.input} is over 2 GiB: cut the listing into several.")
+        if spec.input.lower().endswith(".txt"):
+            yield from parse_paths(data, spec.input, spec.root)
+            return
         yield from parse_listing(data, spec.input, spec.root, labelled=labelled, split=split)
     except ShardmillError as error:
         yield Ref("", spec.input, error=FATAL, message=str(error))

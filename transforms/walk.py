@@ -8,8 +8,9 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from shardmill.schemas.file_names import claims_other
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.storage.gcs import GcsStorage
@@ -33,6 +34,9 @@ _OTHER_SUFFIXES = frozenset(
 )
 
 
+Wanted = Literal["images", "records"]
+
+
 class WalkTask(NamedTuple):
     """One piece of a walk: a folder relative to the root, alone or with all below it."""
 
@@ -45,8 +49,10 @@ def is_junk(name: str) -> bool:
     return name.startswith(".") or name.lower() in _JUNK_NAMES
 
 
-def is_other(name: str) -> bool:
-    """Tells whether a file's name claims to be something other than an image."""
+def is_other(name: str, wanted: Wanted = "images") -> bool:
+    """Tells whether a file's name claims to be something other than what is wanted."""
+    if wanted == "records":
+        return claims_other(name)
     return os.path.splitext(name)[1].lower() in _OTHER_SUFFIXES
 
 
@@ -121,7 +127,9 @@ def first_level(root: str) -> Iterator[WalkTask]:
             yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
 
 
-def walk(root: str, task: WalkTask, *, follow_links: bool, exclude: str = "") -> Iterator[Ref]:
+def walk(
+    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images"
+) -> Iterator[Ref]:
     """Yields a ref for each file of one piece of a walk, junk marked as skipped.
 
     Symlinked folders are entered once; what leads outside the root only with ``follow_links``.
@@ -131,11 +139,12 @@ def walk(root: str, task: WalkTask, *, follow_links: bool, exclude: str = "") ->
         task: The piece.
         follow_links: Whether links may lead outside the root.
         exclude: A folder not to enter (the output, when it lies inside the input).
+        wanted: What is looked for; names that claim to be other things are skipped.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, exclude)
+        yield from _walk_objects(root, task, exclude, wanted)
         return
-    walker = _LocalWalk(root, follow_links=follow_links, exclude=exclude)
+    walker = _LocalWalk(root, follow_links=follow_links, exclude=exclude, wanted=wanted)
     folder = os.fsdecode(task.folder.encode("latin-1"))
     yield from walker.walk(folder, deep=task.deep)
 
@@ -153,10 +162,11 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 class _LocalWalk:
-    def __init__(self, root: str, *, follow_links: bool, exclude: str) -> None:
+    def __init__(self, root: str, *, follow_links: bool, exclude: str, wanted: Wanted) -> None:
         self.root = root
         self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
+        self.wanted: Wanted = wanted
         self.exclude = os.path.realpath(exclude) if exclude else None
         self.seen: set[str] = set()
 
@@ -212,7 +222,7 @@ class _LocalWalk:
         return Ref(make_key(relative), path, size, version)
 
     def _file(self, entry: os.DirEntry[str], relative: str) -> Ref:
-        if is_junk(entry.name) or is_other(entry.name):
+        if is_junk(entry.name) or is_other(entry.name, self.wanted):
             return Ref(escape_name(relative), "", error=SKIPPED)
         if entry.is_symlink():
             refused = self._refuse_link(entry.path, relative)
@@ -231,7 +241,7 @@ class _LocalWalk:
         return ref
 
 
-def _walk_objects(root: str, task: WalkTask, exclude: str) -> Iterator[Ref]:
+def _walk_objects(root: str, task: WalkTask, exclude: str, wanted: Wanted) -> Iterator[Ref]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     if task.deep and isinstance(storage, GcsStorage):
@@ -242,7 +252,7 @@ def _walk_objects(root: str, task: WalkTask, exclude: str) -> Iterator[Ref]:
         if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
-        if any(map(is_junk, relative.split("/"))) or is_other(relative):
+        if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
             yield Ref(relative, "", error=SKIPPED)
         else:
             yield Ref(make_key(relative), entry.path, entry.size, entry.version)
