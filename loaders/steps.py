@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.manifest import Manifest
+import os
+from dataclasses import dataclass
+
+from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.manifest import Manifest, Shard
+from shardmill.schemas.names import JOURNAL, MANIFEST
+from shardmill.schemas.storage import join, open_storage, scheme_of
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is read in an epoch: one split, or several one after the other.
+
+    Attributes:
+        split: As it was asked for.
+        num_examples: Of all its splits.
+        shards: Of all its splits, in the order named.
+    """
+
+    split: str
+    num_examples: int
+    shards: tuple[Shard, ...]
 
 
 def steps_per_epoch(
-    manifest: Manifest,
+    manifest: Manifest | str | os.PathLike[str],
     split: str,
     batch_size: int,
     *,
@@ -17,8 +37,9 @@ def steps_per_epoch(
     """Returns how many batches one pass over a split takes.
 
     Args:
-        manifest: The dataset's manifest.
-        split: Name of the split.
+        manifest: The dataset's manifest, or where it is: the dataset's folder or its manifest.json,
+            local or gs://.
+        split: Name of the split, or several joined as in ``train+validation``.
         batch_size: The global batch: examples over all replicas.
         drop_remainder: Leave out a last batch that is not full.
         replicas: With more than one, shards are dealt out by turns (worker ``i`` reads shards
@@ -26,21 +47,129 @@ def steps_per_epoch(
             none runs dry.
 
     Raises:
-        UsageError: The split is unknown, or a number breaks its rule.
+        UsageError: The split is unknown or not to be had so, or a number breaks its rule.
+        InputError: There is no manifest that this release can read.
     """
-    if split not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the dataset has no split {split!r}: it has {known}.")
-    if batch_size < 1 or replicas < 1 or batch_size % replicas:
+    if not isinstance(manifest, Manifest):
+        manifest = load_manifest(manifest)
+    selection = select(manifest, split)
+    return count_steps(selection, batch_size, drop_remainder=drop_remainder, replicas=replicas)
+
+
+def select(manifest: Manifest, split: str) -> Selection:
+    """Returns what a split such as ``train`` or ``train+validation`` means.
+
+    Raises:
+        UsageError: A split is unknown, named twice, or more than a name.
+    """
+    names = [name.strip() for name in split.split("+")]
+    for name in names:
+        if "[" in name or "%" in name:
+            raise UsageError(
+                f"the split {name!r} is a slice, and only whole splits are counted: build with "
+                "other --splits, or use take and skip of tf.data and count what you take."
+            )
+        if not name:
+            raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
+        if name not in manifest.splits:
+            known = ", ".join(manifest.splits) or "none"
+            raise UsageError(f"the dataset has no split {name!r}: it has {known}.")
+        if names.count(name) > 1:
+            raise UsageError(f"the split {split!r} names {name!r} twice: name each once.")
+    found = [manifest.splits[name] for name in names]
+    shards = tuple(shard for one in found for shard in one.shards)
+    return Selection(split, sum(one.num_examples for one in found), shards)
+
+
+def count_steps(
+    selection: Selection, batch_size: int, *, drop_remainder: bool = False, replicas: int = 1
+) -> int:
+    """Returns how many batches one pass over a selection takes; see ``steps_per_epoch``.
+
+    Raises:
+        UsageError: A number breaks its rule.
+    """
+    if batch_size < 1 or replicas < 1:
         raise UsageError(
-            f"a batch of {batch_size} over {replicas} replicas: both must be positive and the "
-            "batch divisible by the replicas."
+            f"a batch of {batch_size} over {replicas} replicas: both must be positive."
         )
-    found = manifest.splits[split]
-    if replicas > 1:
-        shards = found.shards
-        smallest = min(sum(s.records for s in shards[i::replicas]) for i in range(replicas))
-        return smallest // (batch_size // replicas)
-    if drop_remainder:
-        return found.num_examples // batch_size
-    return -(-found.num_examples // batch_size)
+    if batch_size % replicas:
+        above = -(-batch_size // replicas) * replicas
+        raise UsageError(
+            f"a batch of {batch_size} cannot be shared by {replicas} replicas: "
+            f"give a multiple of {replicas}, such as {above}."
+        )
+    if replicas == 1:
+        full, rest = divmod(selection.num_examples, batch_size)
+        return full + (rest > 0 and not drop_remainder)
+    shards = selection.shards
+    if replicas > len(shards):
+        some = f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
+        raise UsageError(
+            f"{selection.split} has {some}, so of {replicas} replicas some would have nothing to "
+            f"read: use fewer replicas, or build with --num_shards={replicas} or a multiple of it."
+        )
+    smallest = min(sum(shard.records for shard in shards[i::replicas]) for i in range(replicas))
+    return smallest // (batch_size // replicas)
+
+
+def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Returns the folder of a dataset and its manifest's path, given one of them.
+
+    The folder is empty where the path is a file of another name, which may lie anywhere.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
+    if text.startswith("gs:/") and not scheme_of(text):  # what pathlib makes of a URI
+        raise UsageError(f"{text} is no URI: give gs://... as text, pathlib takes a slash away.")
+    entry = open_storage(text).stat(text)
+    if entry is not None and entry.kind == "dir":
+        return text, join(text, MANIFEST)
+    above, name = os.path.split(text)
+    return (above or ".") if name == MANIFEST else "", text
+
+
+def load_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Returns the manifest of a dataset.
+
+    Args:
+        path: The dataset's folder or its manifest.json, local or gs://.
+
+    Raises:
+        InputError: There is none, or none that this release can read.
+    """
+    folder, file = find_manifest(path)
+    storage = open_storage(file)
+    try:
+        manifest = Manifest.from_json(storage.read(file))
+        _check_counts(manifest)
+    except FileNotFoundError as error:
+        if folder and storage.stat(join(folder, JOURNAL)) is not None:
+            raise InputError(
+                f"{file} does not exist, a publish is unfinished: complete it by "
+                f"`shardmill clean {folder}` and run again."
+            ) from error
+        raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
+    except FormatError as error:
+        raise InputError(f"{file} cannot be read: {error}.") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: this is no Shardmill manifest.") from error
+    return manifest
+
+
+def _check_counts(manifest: Manifest) -> None:
+    """Refuses numbers that cannot be: they would become wrong steps, or an error far from here.
+
+    Raises:
+        FormatError: A number is none.
+    """
+    for name, split in manifest.splits.items():
+        counts = [split.num_examples, *(shard.records for shard in split.shards)]
+        if any(type(count) is not int or count < 0 for count in counts):
+            raise FormatError(f"a count of the split {name!r} is no number of examples")
+        if counts[0] != sum(counts[1:]):
+            raise FormatError(
+                f"it says {counts[0]} examples for the split {name!r}, and its shards hold "
+                f"{sum(counts[1:])}"
+            )

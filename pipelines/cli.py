@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from shardmill.pipelines.run import EXIT_INTERRUPTED
 from shardmill.schemas.errors import ShardmillError, UsageError
 
 # Each is a module of this package with ``main(argv) -> exit code``, loaded only when it is wanted.
@@ -40,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except KeyboardInterrupt:
+        from shardmill.pipelines.run import EXIT_INTERRUPTED  # loads what small commands need not
+
         print("shardmill: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
 

@@ -1,57 +1,84 @@
-"""``shardmill steps``: loads neither Apache Beam nor TensorFlow."""
+"""``shardmill steps``: loads neither Apache Beam nor TensorFlow nor NumPy."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 
-from shardmill.loaders.steps import steps_per_epoch
+from shardmill.loaders.steps import Selection, count_steps, find_manifest, load_manifest, select
 from shardmill.pipelines.parser import Parser
-from shardmill.schemas.errors import FormatError, InputError
-from shardmill.schemas.manifest import Manifest
-from shardmill.schemas.names import MANIFEST
+from shardmill.schemas.names import JOURNAL
 from shardmill.schemas.storage import join, open_storage
 
 
 def main(argv: list[str]) -> int:
     """Prints the number of steps; returns the exit code."""
-    parser = Parser(
-        prog="shardmill steps",
-        description="Steps per epoch, from the manifest.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("manifest", help="manifest.json, or the folder that holds it")
-    parser.add_argument("--split", default="train")
-    parser.add_argument("--batch_size", type=int, required=True, help="the global batch")
-    parser.add_argument("--drop_remainder", action="store_true")
-    parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    flags = parser.parse_args(argv)
-    path = flags.manifest
-    storage = open_storage(path)
-    entry = storage.stat(path)
-    if entry is not None and entry.kind == "dir":
-        path = join(path, MANIFEST)
-    try:
-        manifest = Manifest.from_json(storage.read(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: give a dataset or its {MANIFEST}.") from error
-    except FormatError as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
-    number = steps_per_epoch(
-        manifest,
-        flags.split,
+    flags = _parse(argv)
+    folder, path = find_manifest(flags.manifest)
+    if folder:
+        _settle(folder)
+    selection = select(load_manifest(path), flags.split)
+    steps = count_steps(
+        selection,
         flags.batch_size,
         drop_remainder=flags.drop_remainder,
         replicas=flags.replicas,
     )
     if flags.json:
         body = {
-            **vars(flags),
-            "steps": number,
-            "examples": manifest.splits[flags.split].num_examples,
+            "examples": selection.num_examples,
+            "steps": steps,
+            "split": flags.split,
+            "batch_size": flags.batch_size,
+            "drop_remainder": flags.drop_remainder,
+            "replicas": flags.replicas,
+            "manifest": path,
         }
-        del body["json"]
         print(json.dumps(body))
     else:
-        print(number)
+        print(steps)
+    if not steps:
+        print(f"shardmill: {_why_none(selection, flags)}", file=sys.stderr)
     return 0
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="shardmill steps",
+        description="Steps per epoch, from the manifest.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("manifest", help="manifest.json, or the folder that holds it")
+    parser.add_argument(
+        "--split", default="train", help="a split, or several as in train+validation"
+    )
+    parser.add_argument("--batch_size", type=int, required=True, help="the global batch")
+    parser.add_argument(
+        "--drop_remainder", action="store_true", help="leave out a last batch that is not full"
+    )
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        help="workers that the shards are dealt to: the full batches of the smallest count",
+    )
+    parser.add_argument("--json", action="store_true", help="print an object with all numbers")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser.parse_args(argv)
+
+
+def _settle(folder: str) -> None:
+    """Completes an unfinished publication, as every command does that meets one."""
+    storage = open_storage(folder)
+    if storage.stat(join(folder, JOURNAL)) is not None:
+        from shardmill.transforms.publish import settle  # seldom needed, and not light
+
+        settle(storage, folder)
+
+
+def _why_none(selection: Selection, flags: argparse.Namespace) -> str:
+    if not selection.num_examples:
+        return f"0 steps: {selection.split} is empty."
+    who = "the smallest replica's share" if flags.replicas > 1 else selection.split
+    return f"0 steps: {who} does not fill a batch; give a smaller --batch_size."
