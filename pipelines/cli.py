@@ -10,6 +10,7 @@ from shardmill.schemas.errors import ShardmillError, UsageError
 # Each is a module of this package with ``main(argv) -> exit code``, loaded only when it is wanted.
 COMMANDS = {
     "images": "a folder of images becomes a published dataset",
+    "count": "how many records TFRecord files have, anybody's, each CRC checked",
     "steps": "how many steps an epoch takes, from the manifest",
     "clean": "remove what unfinished builds left behind",
 }

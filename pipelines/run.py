@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import (
     InputError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
 
     from shardmill.transforms.outcome import Outcome
+    from shardmill.transforms.progress import Progress
 
 IN_MEMORY = "in-memory"
 EXIT_INTERRUPTED = 130
@@ -38,6 +39,10 @@ _ERRORS = {
     error.__name__: error
     for error in (ShardmillError, InputError, OutputError, StorageError, StaleBuildError)
 }
+
+
+Unit = Literal["images", "MiB"]
+_UNITS: dict[Unit, tuple[int, str]] = {"images": (1, "rejected"), "MiB": (1 << 20, "damaged")}
 
 
 class Interrupted(Exception):  # noqa: N818 - no error of anybody's
@@ -83,7 +88,7 @@ def plain_error(error: BaseException) -> ShardmillError | None:
 
 def run_pipeline(
     define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], invocation: str,
-    output: str,
+    output: str, *, unit: Unit = "images",
 ) -> Outcome:  # fmt: skip
     """Runs a pipeline to its end and returns its outcome.
 
@@ -93,6 +98,7 @@ def run_pipeline(
         argv: Beam's other flags.
         invocation: Identity of this run.
         output: Folder of the dataset.
+        unit: What progress is told in.
 
     Raises:
         ShardmillError: The run failed with a sentence of ours.
@@ -100,7 +106,7 @@ def run_pipeline(
     """
     for tries in range(1, _STALE_TRIES + 1):
         try:
-            return _run_once(define, runner, argv, _Try(invocation, output, stale=tries > 1))
+            return _run_once(define, runner, argv, _Try(invocation, output, unit, tries > 1))
         except Exception as error:
             ours = plain_error(error)
             if ours is None:
@@ -117,6 +123,7 @@ class _Try:
 
     invocation: str
     output: str
+    unit: Unit
     stale: bool
 
 
@@ -130,6 +137,8 @@ def _run_once(
     from shardmill.transforms import progress
 
     watched = progress.watch(this.invocation, stale=this.stale) if runner == IN_MEMORY else None
+    if watched is not None:
+        watched.unit, (watched.per_unit, watched.refused) = this.unit, _UNITS[this.unit]
     try:
         options = PipelineOptions(argv)
         with _interruptible() as interrupted, contextlib.ExitStack() as stack:
@@ -184,7 +193,7 @@ def _interruptible() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(watched: Any) -> Iterator[None]:
+def show_progress(watched: Progress) -> Iterator[None]:
     """Shows a bar on a terminal, or a plain line now and then in a log, until the block ends."""
     from rich.console import Console
 
@@ -200,7 +209,7 @@ def show_progress(watched: Any) -> Iterator[None]:
         thread.join(timeout=5)
 
 
-def _bar(watched: Any, ended: threading.Event, console: Any) -> None:
+def _bar(watched: Progress, ended: threading.Event, console: Any) -> None:
     from rich import progress as bars
 
     columns = (
@@ -215,23 +224,25 @@ def _bar(watched: Any, ended: threading.Event, console: Any) -> None:
         task = display.add_task("matching", total=None, rate="", rejects="")
         while not ended.wait(0.1):
             speed = display.tasks[0].speed
+            total = watched.total
             display.update(
                 task,
                 description=watched.phase,
-                total=watched.total,
-                completed=watched.done,
-                rate=f"{speed:,.0f} images/s" if speed else "",
-                rejects=f"{watched.rejects:,} rejected" if watched.rejects else "",
+                total=None if total is None else -(-total // watched.per_unit),
+                completed=watched.done // watched.per_unit,
+                rate=f"{speed:,.0f} {watched.unit}/s" if speed else "",
+                rejects=f"{watched.rejects:,} {watched.refused}" if watched.rejects else "",
             )
 
 
-def _lines(watched: Any, ended: threading.Event, console: Any) -> None:
+def _lines(watched: Progress, ended: threading.Event, console: Any) -> None:
     started = time.monotonic()
     pause = 5.0
     while not ended.wait(pause):
         pause = min(60.0, pause * 1.5)
         seconds = time.monotonic() - started
-        total = f" of {watched.total:,}" if watched.total is not None else ""
+        scale, unit = watched.per_unit, watched.unit
+        total = f" of {watched.total / scale:,.0f}" if watched.total is not None else ""
         rate = watched.done / seconds
         left = (
             f", {(watched.total - watched.done) / rate:,.0f} s left"
@@ -239,8 +250,8 @@ def _lines(watched: Any, ended: threading.Event, console: Any) -> None:
             else ""
         )
         console.print(
-            f"{watched.phase}: {watched.done:,}{total} images, {rate:,.0f} images/s{left}, "
-            f"{watched.rejects:,} rejected",
+            f"{watched.phase}: {watched.done / scale:,.0f}{total} {unit}, "
+            f"{rate / scale:,.0f} {unit}/s{left}, {watched.rejects:,} {watched.refused}",
             highlight=False,
             soft_wrap=True,
         )

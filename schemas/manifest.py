@@ -23,13 +23,34 @@ class Shard:
         file: Name relative to the manifest's folder.
         records: Number of records.
         bytes: Size of the file.
-        crc32c: CRC-32C of the file as 8 hexadecimal digits.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits; None where it was not read whole.
     """
 
     file: str
     records: int
     bytes: int
-    crc32c: str
+    crc32c: str | None
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """One file that could not be counted.
+
+    Attributes:
+        file: Name relative to the manifest's root.
+        bytes: Size of the file.
+        reason: A name of ``scan.FAULTS`` or ``rejects.REASONS``.
+        record: Number of the record at which it is damaged, the first being 0.
+        offset: Where that record begins, in bytes of the uncompressed records.
+        message: What exactly.
+    """
+
+    file: str
+    bytes: int
+    reason: str
+    record: int
+    offset: int
+    message: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +94,11 @@ class Build:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A published dataset, as ``manifest.json`` describes it."""
+    """A dataset, as ``manifest.json`` describes it.
+
+    ``root`` and ``damaged`` are those of counted files: the folder that the files' names are
+    relative to, by default the manifest's own, and the files that are damaged.
+    """
 
     splits: dict[str, Split]
     written: int
@@ -83,11 +108,15 @@ class Manifest:
     labels: tuple[str, ...] = ()
     features: tuple[dict[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    root: str = ""
+    damaged: tuple[Damaged, ...] = ()
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
         """Returns the manifest as indented JSON, the version first."""
         body = asdict(self)
+        if not self.root:  # a dataset of our own
+            del body["root"], body["damaged"]
         ordered = {"version": body.pop("version"), **body}
         return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
 
@@ -117,6 +146,8 @@ class Manifest:
                 labels=tuple(body["labels"]),
                 features=tuple(body["features"]),
                 warnings=tuple(body["warnings"]),
+                root=body.get("root", ""),
+                damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(

@@ -19,6 +19,10 @@ REJECTS = Metrics.counter(NAMESPACE, "inputs_rejected")
 PARTS_MADE = Metrics.counter(NAMESPACE, "parts_made")
 PARTS_FOUND = Metrics.counter(NAMESPACE, "parts_found")
 SHARDS = Metrics.counter(NAMESPACE, "shards_assembled")
+FILES = Metrics.counter(NAMESPACE, "files_counted")
+DAMAGED = Metrics.counter(NAMESPACE, "files_damaged")
+RANGES = Metrics.counter(NAMESPACE, "ranges_scanned")
+RECORDS = Metrics.counter(NAMESPACE, "records_scanned")
 PART_BYTES = Metrics.distribution(NAMESPACE, "part_bytes")
 
 
@@ -31,6 +35,9 @@ class Progress:
         total: Inputs to go through, once that is known.
         done: Inputs gone through.
         rejects: Inputs refused so far.
+        unit: What inputs are called.
+        per_unit: How many inputs make one unit.
+        refused: What refused ones are called.
         outcome: What came of it, in the end.
         stale: Whether an earlier try ended because another builder took its files away.
     """
@@ -39,6 +46,9 @@ class Progress:
     total: int | None = None
     done: int = 0
     rejects: int = 0
+    unit: str = "images"
+    per_unit: int = 1
+    refused: str = "rejected"
     outcome: Any = None
     stale: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -49,11 +59,17 @@ class Progress:
             self.done += 1
             self.rejects += rejected
 
-    def skip(self, inputs: int, rejects: int) -> None:
-        """Counts the inputs of a part that was found."""
+    def add(self, inputs: int, rejects: int) -> None:
+        """Counts several inputs at once."""
         with self.lock:
             self.done += inputs
             self.rejects += rejects
+
+    def begin(self, phase: str, inputs: int) -> None:
+        """Enters a phase, or stays in it, with more inputs to go through."""
+        with self.lock:
+            self.phase = phase
+            self.total = (self.total or 0) + inputs
 
 
 _watched: dict[str, Progress] = {}

@@ -139,7 +139,7 @@ class _WritePart(beam.DoFn):
         watched = progress.progress_of(spec.invocation)
         if found is not None:
             if watched:
-                watched.skip(len(refs), sum(found.rejects.values()))
+                watched.add(len(refs), sum(found.rejects.values()))
             return found
         packing = encoder.packing if spec.compression == "gzip" else "none"
         job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)

@@ -1,0 +1,122 @@
+"""``shardmill count``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from shardmill.pipelines import run
+from shardmill.pipelines.parser import Parser
+from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.manifest import Manifest
+
+_SHOWN = 20
+
+
+def main(argv: list[str]) -> int:
+    """Counts TFRecord files; returns the exit code."""
+    with run.quiet_import():
+        from shardmill.pipelines.count import CountConfig, outcomes, resolve
+        from shardmill.pipelines.options import check_beam_flags
+        from shardmill.transforms.pool import close_all, usable_cores
+    known, rest = count_parser().parse_known_args(argv)
+    values: dict[str, Any] = vars(known)
+    debug = values.pop("debug", False)
+    check_beam_flags(rest, [action.option_strings[0] for action in count_parser()._actions])  # noqa: SLF001
+    if "input" not in values:
+        raise UsageError("--input is missing: give a folder, a glob, a list or a file.")
+    logging.getLogger().setLevel(logging.INFO if debug else logging.CRITICAL)
+    started = time.monotonic()
+    runner, rest = run.take_runner(rest)
+    # Other runners have a process for each core of their own.
+    values.setdefault("processes", usable_cores() if runner == run.IN_MEMORY else 1)
+    config = CountConfig(**{**values, "input": tuple(values["input"])})
+    if runner != run.IN_MEMORY and not config.manifest:
+        raise UsageError(f"--runner={runner} needs --manifest: the result comes from there.")
+    invocation = run.new_invocation()
+    job = resolve(config, runner=runner, invocation=invocation)
+    folder = job.spec.manifest.rpartition("/")[0]
+    try:
+        outcome = run.run_pipeline(
+            lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder, unit="MiB"
+        )
+    except run.Interrupted:
+        close_all()
+        print("shardmill: interrupted; nothing was written.", file=sys.stderr)
+        return run.EXIT_INTERRUPTED
+    if outcome.status == "failed":
+        raise OutputError(outcome.message)
+    manifest = Manifest.from_json(outcome.manifest)
+    seconds = time.monotonic() - started
+    print("\n".join(lines(manifest, job.spec.manifest, seconds)))
+    if manifest.damaged:
+        files = manifest.inputs.matched - manifest.inputs.skipped - manifest.inputs.duplicates
+        print(
+            f"shardmill: {len(manifest.damaged):,} of {files:,} files are damaged or hold no "
+            "TFRecords; the others were counted.",
+            file=sys.stderr,
+        )
+        return OutputError.exit_code
+    return 0
+
+
+def count_parser() -> Parser:
+    """Returns the parser of ``shardmill count``."""
+    parser = Parser(
+        prog="shardmill count",
+        description="Counts the records of TFRecord files, anybody's, and checks them.",
+        epilog="Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a file "
+        "is damaged or the run failed, 2 usage, 130 interrupted.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    add = parser.add_argument
+    add("--input", nargs="+", action="extend", metavar="PATH",
+        help="folders, globs, files, or lists of paths (.txt, .csv)")  # fmt: skip
+    add("--manifest", metavar="FILE", help="where the manifest goes")
+    add("--check", metavar="HOW", help="records: read all and check every CRC (default); "
+        "index: trust sound indexes, read as little as counting needs")  # fmt: skip
+    add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
+    add("--follow_links", action="store_true", help="follow links that lead outside the root")
+    add("--processes", type=int, metavar="N", help="how many read side by side (default: cores)")
+    add("--debug", action="store_true", help="show tracebacks and Beam's log")
+    return parser
+
+
+def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:
+    """Yields what a count says in the end."""
+    from shardmill.pipelines.summary import human_bytes
+
+    inputs = manifest.inputs
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    size = sum(shard.bytes for shard in shards)
+    yield f"Counted {inputs.root}"
+    skipped = f", {inputs.skipped:,} skipped" if inputs.skipped else ""
+    double = f", {inputs.duplicates:,} named twice" if inputs.duplicates else ""
+    yield f"  files      {inputs.matched:,} matched{skipped}{double}"
+    width = max([10, *(len(name) for name in manifest.splits)])
+    for name, split in manifest.splits.items():
+        files = f"{len(split.shards):,} file{'s' if len(split.shards) != 1 else ''}"
+        yield (
+            f"  {name:<{width}} {split.num_examples:,} records in {files}, "
+            f"{human_bytes(split.num_bytes)}"
+        )
+    for damaged in manifest.damaged[:_SHOWN]:
+        yield f"  damaged    {damaged.file}: {damaged.message}"
+    if len(manifest.damaged) > _SHOWN:
+        yield f"  damaged    and {len(manifest.damaged) - _SHOWN:,} more, see the manifest"
+    for warning in manifest.warnings[:_SHOWN]:
+        yield f"  warning    {warning}"
+    if len(manifest.warnings) > _SHOWN:
+        yield f"  warning    and {len(manifest.warnings) - _SHOWN:,} more, see the manifest"
+    yield f"  time       {seconds:,.1f} s, {human_bytes(size / max(seconds, 1e-9))}/s"
+    if path:
+        yield f"  manifest   {path}"
+        full = next((name for name, split in manifest.splits.items() if split.num_examples), "")
+        if full:
+            yield "Next:"
+            yield f"  shardmill steps {path} --split={full} --batch_size=32"

@@ -1,0 +1,179 @@
+"""The count pipeline: TFRecord files, anybody's, become a manifest of their records.
+
+Run it as ``shardmill count`` or ``python -m shardmill.pipelines.count``, or put
+``build(root, config)`` into a pipeline of your own.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import cast
+
+import apache_beam as beam
+
+from shardmill.schemas.errors import FormatError, UsageError
+from shardmill.schemas.manifest import Manifest
+from shardmill.schemas.ranges import Check
+from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.transforms.count import CountRecords
+from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input
+from shardmill.transforms.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.tally import CountSpec
+
+CHECKS = ("records", "index")
+
+
+@dataclass(frozen=True)
+class CountConfig:
+    """Options of ``shardmill count``.
+
+    Attributes:
+        input: Folders, globs, files, or lists of paths (.txt, .csv).
+        manifest: Path of the manifest that is written; empty for none.
+        check: ``records`` reads everything; ``index`` trusts sound indexes.
+        root: Folder that names in the manifest are relative to; by default the input's.
+        follow_links: Whether links may lead outside the root.
+        processes: How many processes of one worker read side by side.
+
+    Raises:
+        UsageError: A value breaks a rule.
+    """
+
+    input: tuple[str, ...]
+    manifest: str = ""
+    check: str = "records"
+    root: str = ""
+    follow_links: bool = False
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.input or not all(self.input):
+            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
+        if self.check not in CHECKS:
+            raise UsageError(f"--check={self.check} is unknown: use records or index.")
+        if self.processes < 1:
+            raise UsageError(f"--processes={self.processes} must be 1 or more.")
+
+
+@dataclass(frozen=True)
+class CountJob:
+    """A config whose input was looked at.
+
+    Attributes:
+        matches: Where the files are.
+        spec: What is counted, and where the result goes.
+    """
+
+    matches: tuple[MatchSpec, ...]
+    spec: CountSpec
+
+
+def resolve(config: CountConfig, *, runner: str = "", invocation: str = "") -> CountJob:
+    """Returns the job of a config; finds the input and looks at where the manifest goes.
+
+    Args:
+        config: The options.
+        runner: Name of the runner, for the manifest.
+        invocation: Identity of this run, so that its progress can be watched.
+
+    Raises:
+        ShardmillError: The input is missing, or the manifest would replace what is no count.
+    """
+    matches = _find_inputs(config, config.root)
+    roots = [match.root for match in matches]
+    if len(set(roots)) > 1:
+        matches = _find_inputs(config, _common_root(roots))
+    manifest = absolute(config.manifest) if config.manifest else ""
+    if manifest:
+        _check_manifest(manifest)
+    spec = CountSpec(
+        root=matches[0].root,
+        check=cast("Check", config.check),
+        manifest=manifest,
+        processes=config.processes,
+        runner=runner,
+        invocation=invocation,
+    )
+    return CountJob(tuple(matches), spec)
+
+
+def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
+    return [
+        find_input(pattern, root, follow_links=config.follow_links, wanted="records")
+        for pattern in config.input
+    ]
+
+
+def _common_root(roots: list[str]) -> str:
+    if len({scheme_of(root) for root in roots}) > 1:
+        raise UsageError(
+            "--input names files of several storages: count each by itself, "
+            "a manifest has one root."
+        )
+    common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
+    scheme = scheme_of(roots[0])
+    if not scheme:
+        return common
+    if common.rstrip("/") == f"{scheme}:":
+        raise UsageError("--input names several buckets: count each by itself.")
+    return common.replace(":/", "://", 1)
+
+
+def _check_manifest(path: str) -> None:
+    """Refuses to write over what is no manifest of counted files.
+
+    Raises:
+        UsageError: Something else stands there.
+    """
+    storage = open_storage(path)
+    entry = storage.stat(path)
+    if entry is None:
+        return
+    remedy = "choose another file"
+    if entry.kind != "file":
+        raise UsageError(f"--manifest={path} is a folder: name a file in it.")
+    try:
+        manifest = Manifest.from_json(storage.read(path))
+    except FormatError as error:
+        raise UsageError(f"--manifest={path} exists and is no manifest: {remedy}.") from error
+    if not manifest.root:
+        raise UsageError(
+            f"--manifest={path} is the manifest of a dataset, made when it was built: {remedy}."
+        )
+
+
+def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:
+    """Wires the pipeline; gives one ``Outcome`` with the manifest's text."""
+    refs = [
+        root | f"Match{number}" >> MatchFiles(match) for number, match in enumerate(job.matches)
+    ]
+    return refs | "Inputs" >> beam.Flatten() | "Count" >> CountRecords(job.spec)
+
+
+def build(
+    root: beam.Pipeline | beam.pvalue.PBegin, config: CountConfig
+) -> beam.PCollection[Outcome]:
+    """Wires the pipeline into one of your own.
+
+    Args:
+        root: A pipeline, or its beginning.
+        config: The options. More than one process needs a main module that can be imported
+            (``if __name__ == "__main__":``).
+
+    Returns:
+        One ``Outcome`` with the manifest's text, once it is written. Damaged files stand in the
+        manifest and do not fail the pipeline; no files at all do.
+
+    Raises:
+        ShardmillError: The input is missing or an option breaks a rule.
+    """
+    return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
+
+
+if __name__ == "__main__":
+    import sys
+
+    from shardmill.pipelines.cli import main
+
+    sys.exit(main(["count", *sys.argv[1:]]))
