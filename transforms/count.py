@@ -21,7 +21,7 @@ from shardmill.schemas.refs import Ref
 from shardmill.schemas.scan import Fault
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.tfrecords import FileCount, join_ranges
-from shardmill.transforms import progress
+from shardmill.transforms import metrics, progress
 from shardmill.transforms.outcome import Outcome, deliver
 from shardmill.transforms.pool import ProcessPool
 from shardmill.transforms.tally import CountedFile, CountSpec, make_manifest
@@ -178,8 +178,8 @@ class _Scan(beam.DoFn):
         if watched is not None:
             watched.begin("counting", sum(part.end - part.start for _, part in held))
         for key, scanned in scan_all(held, self._check, self._processes):
-            progress.RANGES.inc()
-            progress.RECORDS.inc(scanned.records)
+            metrics.RANGES.inc()
+            metrics.RECORDS.inc(scanned.records)
             if watched is not None:
                 watched.add(scanned.end - scanned.start, scanned.fault is not None)
             yield key, scanned
@@ -221,9 +221,9 @@ def _join(
 ) -> CountedFile:
     ((ref, found),) = sides["found"]  # type: ignore[misc]
     count = join_ranges(found, list(sides["counts"]), check)  # type: ignore[arg-type]
-    progress.FILES.inc()
+    metrics.FILES.inc()
     if count.fault is not None:
-        progress.DAMAGED.inc()
+        metrics.DAMAGED.inc()
     return CountedFile(ref, count)
 
 

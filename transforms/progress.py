@@ -1,7 +1,7 @@
 """Progress and outcomes inside one process: what the command shows while a pipeline runs.
 
 Only the process that started a pipeline watches it. A worker in another process finds nobody
-watching, counts with Beam's metrics alone, and leaves the outcome as a small file.
+watching, counts with Beam's metrics alone (``metrics``), and leaves the outcome as a small file.
 """
 
 from __future__ import annotations
@@ -9,21 +9,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from typing import Any
-
-from apache_beam.metrics import Metrics
-
-NAMESPACE = "shardmill"
-# The fixed list of metric names, the same on every runner.
-EXAMPLES = Metrics.counter(NAMESPACE, "examples_encoded")
-REJECTS = Metrics.counter(NAMESPACE, "inputs_rejected")
-PARTS_MADE = Metrics.counter(NAMESPACE, "parts_made")
-PARTS_FOUND = Metrics.counter(NAMESPACE, "parts_found")
-SHARDS = Metrics.counter(NAMESPACE, "shards_assembled")
-FILES = Metrics.counter(NAMESPACE, "files_counted")
-DAMAGED = Metrics.counter(NAMESPACE, "files_damaged")
-RANGES = Metrics.counter(NAMESPACE, "ranges_scanned")
-RECORDS = Metrics.counter(NAMESPACE, "records_scanned")
-PART_BYTES = Metrics.distribution(NAMESPACE, "part_bytes")
 
 
 @dataclass

@@ -17,7 +17,7 @@ from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, open_storage
-from shardmill.transforms import progress
+from shardmill.transforms import metrics, progress
 from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.census import Census, CountRefs
 from shardmill.transforms.encoder import Encoder, Example
@@ -125,10 +125,10 @@ class _WritePart(beam.DoFn):
             part = self._make(key, refs, duplicates, plan)
         except FileNotFoundError as error:
             raise _stale(error) from error
-        (progress.PARTS_FOUND if part.found else progress.PARTS_MADE).inc()
-        progress.EXAMPLES.inc(part.records)
-        progress.REJECTS.inc(sum(part.rejects.values()))
-        progress.PART_BYTES.update(part.num_bytes)
+        (metrics.PARTS_FOUND if part.found else metrics.PARTS_MADE).inc()
+        metrics.EXAMPLES.inc(part.records)
+        metrics.REJECTS.inc(sum(part.rejects.values()))
+        metrics.PART_BYTES.update(part.num_bytes)
         yield (key.split, key.label), part
 
     def _make(self, key: PartKey, refs: Sequence[Ref], duplicates: int, plan: Plan) -> Part:
@@ -170,7 +170,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
         )
     except FileNotFoundError as error:
         raise _stale(error) from error
-    progress.SHARDS.inc()
+    metrics.SHARDS.inc()
     return shard
 
 

@@ -1,0 +1,17 @@
+"""Beam's counters: a fixed list of names, the same on every runner."""
+
+from __future__ import annotations
+
+from apache_beam.metrics import Metrics
+
+NAMESPACE = "shardmill"
+EXAMPLES = Metrics.counter(NAMESPACE, "examples_encoded")
+REJECTS = Metrics.counter(NAMESPACE, "inputs_rejected")
+PARTS_MADE = Metrics.counter(NAMESPACE, "parts_made")
+PARTS_FOUND = Metrics.counter(NAMESPACE, "parts_found")
+SHARDS = Metrics.counter(NAMESPACE, "shards_assembled")
+FILES = Metrics.counter(NAMESPACE, "files_counted")
+DAMAGED = Metrics.counter(NAMESPACE, "files_damaged")
+RANGES = Metrics.counter(NAMESPACE, "ranges_scanned")
+RECORDS = Metrics.counter(NAMESPACE, "records_scanned")
+PART_BYTES = Metrics.distribution(NAMESPACE, "part_bytes")
