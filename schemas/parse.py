@@ -63,7 +63,7 @@ class Feature(NamedTuple):
     values: Values
 
 
-class _UnusualError(Exception):
+class UnusualError(Exception):
     """The bytes are not in the plain form; protobuf must say what they are."""
 
 
@@ -76,7 +76,7 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
     """
     try:
         return _plain(payload)
-    except (_UnusualError, IndexError, UnicodeDecodeError):
+    except (UnusualError, IndexError, UnicodeDecodeError):
         return _features(_by_protobuf(payload))
 
 
@@ -88,7 +88,7 @@ def looks_like_example(payload: bytes) -> bool:
     """
     try:
         names = _plain(payload).keys()
-    except (_UnusualError, IndexError, UnicodeDecodeError):
+    except (UnusualError, IndexError, UnicodeDecodeError):
         try:
             message = _by_protobuf(payload)
         except ExampleError:
@@ -105,14 +105,14 @@ def _plain(payload: bytes) -> dict[str, Feature]:  # noqa: C901, PLR0912 - calls
     """Returns the features of an example in plain form.
 
     Raises:
-        _UnusualError: Or IndexError or UnicodeDecodeError: it is not in that form.
+        UnusualError: Or IndexError or UnicodeDecodeError: it is not in that form.
     """
     features: dict[str, Feature] = {}
     if not payload:
         return features
-    stop, pos = _length(payload, 0, _FIRST)
+    stop, pos = block(payload, 0, _FIRST)
     if stop != len(payload):
-        raise _UnusualError
+        raise UnusualError
     # The named tuple's own constructor would take a fifth of the time.
     new, scalars = tuple.__new__, _SCALARS
     while pos < stop:
@@ -122,36 +122,36 @@ def _plain(payload: bytes) -> dict[str, Feature]:  # noqa: C901, PLR0912 - calls
             pos += 2
             end = pos + size
         else:
-            end, pos = _length(payload, pos, _FIRST)
+            end, pos = block(payload, pos, _FIRST)
         size = payload[pos + 1]
         if size < 0x80 and payload[pos] == _FIRST:
             start = pos + 2
             pos = start + size
         else:
-            pos, start = _length(payload, pos, _FIRST)
+            pos, start = block(payload, pos, _FIRST)
         name = payload[start:pos].decode()
-        last, pos = _length(payload, pos, _SECOND)
+        last, pos = block(payload, pos, _SECOND)
         if last != end:
-            raise _UnusualError
+            raise UnusualError
         kind, size = scalars.get(payload[pos : pos + 4], _NO_SCALAR)
         if pos + size != end:
-            features[name] = _feature(payload, pos, end)
+            features[name] = plain_feature(payload, pos, end)
         elif kind == "bytes":
             features[name] = new(Feature, (kind, [payload[pos + 4 : end]]))
         elif kind == "float":
             features[name] = new(Feature, (kind, list(_FLOAT.unpack_from(payload, pos + 4))))
         else:
-            features[name] = new(Feature, (kind, _integers(payload, pos + 4, end)))
+            features[name] = new(Feature, (kind, integers(payload, pos + 4, end)))
         pos = end
     if pos != stop:
-        raise _UnusualError
+        raise UnusualError
     return features
 
 
-def _length(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
+def block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
     """Returns (end, start) of the block with a tag at pos."""
     if payload[pos] != tag:
-        raise _UnusualError
+        raise UnusualError
     size = payload[pos + 1]
     pos += 2
     if size < 0x80:
@@ -163,44 +163,44 @@ def _length(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             return pos + size, pos
-    raise _UnusualError
+    raise UnusualError
 
 
-def _feature(payload: bytes, pos: int, end: int) -> Feature:
+def plain_feature(payload: bytes, pos: int, end: int) -> Feature:
     """Returns a feature in plain form: nothing, or one list in one piece."""
     if pos == end:
         return Feature("empty", [])
     kind = payload[pos]
-    stop, pos = _length(payload, pos, kind)
+    stop, pos = block(payload, pos, kind)
     if stop != end:
-        raise _UnusualError
+        raise UnusualError
     if kind == _BYTES:
         return Feature("bytes", _texts(payload, pos, end))
     if kind not in (_INTS, _FLOATS):
-        raise _UnusualError
+        raise UnusualError
     if pos < end:
-        stop, pos = _length(payload, pos, _FIRST)
+        stop, pos = block(payload, pos, _FIRST)
         if stop != end:
-            raise _UnusualError
+            raise UnusualError
     if kind == _INTS:
-        return Feature("int64", _integers(payload, pos, end))
+        return Feature("int64", integers(payload, pos, end))
     if (end - pos) % 4:
-        raise _UnusualError
+        raise UnusualError
     return Feature("float", list(struct.unpack_from(f"<{(end - pos) // 4}f", payload, pos)))
 
 
 def _texts(payload: bytes, pos: int, end: int) -> list[bytes]:
     values = []
     while pos < end:
-        stop, pos = _length(payload, pos, _FIRST)
+        stop, pos = block(payload, pos, _FIRST)
         values.append(payload[pos:stop])
         pos = stop
     if pos != end:
-        raise _UnusualError
+        raise UnusualError
     return values
 
 
-def _integers(payload: bytes, pos: int, end: int) -> list[int]:
+def integers(payload: bytes, pos: int, end: int) -> list[int]:
     values = []
     while pos < end:
         value = payload[pos]
@@ -217,12 +217,12 @@ def _integers(payload: bytes, pos: int, end: int) -> list[int]:
                 shift += 7
             if shift > 56:  # ten bytes: a negative number
                 if shift > 63 or value >> 64:
-                    raise _UnusualError
+                    raise UnusualError
                 if value >> 63:
                     value -= 1 << 64
         values.append(value)
     if pos != end:
-        raise _UnusualError
+        raise UnusualError
     return values
 
 
