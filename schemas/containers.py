@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Literal
+
+import deflate
 
 from shardmill.schemas.framing import HEADER_BYTES, masked_crc
 from shardmill.schemas.scan import find_record
@@ -16,6 +20,10 @@ _GZIP = b"\x1f\x8b"
 _HEAD = 4096
 _LOOK = 1 << 20  # how far a damaged beginning is searched for a sound record
 _INFLATED = 1 << 20  # at most, from one call: what a bomb can make us hold
+_PIECE = 1 << 16  # fed to zlib at the start of a member: it copies what it leaves over
+_WHOLE_INFLATED = 16 << 20  # members that claim more are inflated as a stream
+_FEXTRA, _FHCRC = 4, 2  # flags of a gzip header
+_TRAILER_BYTES = 8
 _LFS = b"version https://git-lfs.github.com/"
 _WEB = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
 _KINDS = {
@@ -77,7 +85,7 @@ def why_no_records(data: bytes, size: int) -> str:
 
     Args:
         data: Its beginning, uncompressed, which is no sound header.
-        size: Its uncompressed size in bytes, as far as that is known.
+        size: Its uncompressed size in bytes, or more.
     """
     if data.startswith(_LFS):
         return "it is a Git LFS pointer, not the file itself: run `git lfs pull`"
@@ -94,7 +102,7 @@ def why_no_records(data: bytes, size: int) -> str:
         return "it holds no TFRecords but text"
     if size <= HEADER_BYTES:
         return ""
-    return "it holds no TFRecords: nothing in it is the header of a record"
+    return "it holds no TFRecords: nothing at its beginning is the header of a record"
 
 
 def _is_text(data: bytes) -> bool:
@@ -109,12 +117,65 @@ def _is_text(data: bytes) -> bool:
 
 def raw_chunks(reader: RandomReader, start: int, end: int) -> Iterator[bytes]:
     """Yields the bytes of a file from start to end."""
-    while start < end:
-        data = reader.read_at(start, min(reader.chunk, end - start))
-        if not data:
-            raise PackedError("changed", "the file became shorter while it was read")
-        yield data
-        start += len(data)
+    for at in range(start, end, reader.chunk):
+        yield reader.read_at(at, min(reader.chunk, end - at))
+
+
+def empty_member(at: int) -> str:
+    """Returns the warning for an empty gzip member that others follow."""
+    return (
+        f"an empty gzip member stands at byte {at:,}: TensorFlow may stop reading there and lose "
+        "the records behind it"
+    )
+
+
+def inflate_member(member: bytes, at: int) -> Iterator[bytes]:
+    """Returns what is in bytes that should be one gzip member; at once where that is not much.
+
+    Args:
+        member: The bytes.
+        at: Offset of the first in its file, for messages.
+
+    Raises:
+        PackedError: They are damaged or cut, or something else stands behind; when iterated over.
+    """
+    size = int.from_bytes(member[-4:], "little")
+    if size <= _WHOLE_INFLATED:
+        with contextlib.suppress(deflate.DeflateError, ValueError):
+            data = bytes(deflate.gzip_decompress(member, size))
+            if _is_one(member, data):
+                return iter((data,))
+    return gzip_chunks(iter((member,)), at)  # which says what is wrong
+
+
+def _is_one(member: bytes, data: bytes) -> bool:
+    """Tells whether one gzip member is all that is there; libdeflate has inflated the first one.
+
+    It looks neither at what follows nor at the CRC of a header.
+    """
+    if member[3] & _FHCRC:
+        return False
+    end = _stored_end(member)
+    if end:
+        return end + _TRAILER_BYTES == len(member)
+    # What was inflated ends where its CRC-32 and size stand: at the end, and nowhere earlier.
+    trailer = struct.pack("<II", deflate.crc32(data), len(data))
+    return member.find(trailer) == len(member) - _TRAILER_BYTES
+
+
+def _stored_end(member: bytes) -> int:
+    """Returns where the deflate data of a sound member ends, or 0 unless it is all stored."""
+    at, flags = 10, member[3]
+    if flags == _FEXTRA:
+        at += 2 + int.from_bytes(member[10:12], "little")
+    elif flags:
+        return 0
+    while member[at] <= 1:  # a stored block; 1 is the last
+        last = member[at]
+        at += 5 + int.from_bytes(member[at + 1 : at + 3], "little")
+        if last:
+            return at
+    return 0
 
 
 def gzip_chunks(
@@ -148,28 +209,31 @@ class _Members:
         self._empty = -1  # where an empty member before this one begins
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            before = len(data)
+        view = memoryview(data)
+        at = 0
+        while at < len(data):
+            room = min(_INFLATED, max(_PIECE, self._at - self._begin))
+            piece = view[at : at + room]
+            if self._first < self._begin == self._at and piece[0] != _GZIP[0]:
+                raise self._garbage()
             try:
-                out = self._stream.decompress(data, _INFLATED)
+                out = self._stream.decompress(piece, _INFLATED)
             except zlib.error as error:
                 raise self._error(error) from error
+            ended = self._stream.eof
+            left = self._stream.unused_data if ended else self._stream.unconsumed_tail
+            at += len(piece) - len(left)
+            self._at += len(piece) - len(left)
             self._inflated += len(out)
             if out:
                 self._note_data()
                 yield out
-            ended = self._stream.eof
-            data = self._stream.unused_data if ended else self._stream.unconsumed_tail
-            self._at += before - len(data)
             if ended:
                 self._next_member()
 
     def _note_data(self) -> None:
         if self._empty >= 0 and self._warn is not None:
-            self._warn(
-                f"an empty gzip member stands at byte {self._empty:,}: TensorFlow may stop "
-                "reading there and lose the records behind it"
-            )
+            self._warn(empty_member(self._empty))
             self._warn = None
 
     def _next_member(self) -> None:
@@ -181,15 +245,18 @@ class _Members:
     def _error(self, error: zlib.error) -> PackedError:
         what = str(error).rpartition(": ")[2]
         if what == "incorrect header check" and self._begin > self._first:
-            return PackedError(
-                "trailing_garbage",
-                f"what follows the gzip data at byte {self._begin:,} of the file is no gzip data",
-            )
+            return self._garbage()
         if what in ("incorrect data check", "incorrect length check"):
             what = "it fails gzip's own CRC-32 or length"
         return PackedError(
             "bad_gzip",
             f"the gzip member at byte {self._begin:,} of the file cannot be inflated ({what})",
+        )
+
+    def _garbage(self) -> PackedError:
+        return PackedError(
+            "trailing_garbage",
+            f"what follows the gzip data at byte {self._begin:,} of the file is no gzip data",
         )
 
     def close(self) -> None:
@@ -209,19 +276,21 @@ def zlib_chunks(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """
     stream = zlib.decompressobj()
     for chunk in chunks:
-        data = chunk
-        while data:
+        view = memoryview(chunk)
+        at = 0
+        while at < len(chunk):
             if stream.eof:
                 raise PackedError("trailing_garbage", "bytes follow the end of the zlib data")
+            piece = view[at : at + _INFLATED]  # zlib copies what it leaves over
             try:
-                out = stream.decompress(data, _INFLATED)
+                out = stream.decompress(piece, _INFLATED)
             except zlib.error as error:
                 what = str(error).rpartition(": ")[2]
                 raise PackedError(
                     "bad_gzip", f"the zlib data cannot be inflated ({what})"
                 ) from error
+            at += len(piece) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
             if out:
                 yield out
-            data = stream.unused_data if stream.eof else stream.unconsumed_tail
     if not stream.eof:
         raise PackedError("truncated", "the file ends inside its zlib data")

@@ -7,35 +7,35 @@ else is one range. ``tfrecords.join_ranges`` puts them together again.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import deflate
 import google_crc32c
 
 from shardmill.schemas.containers import (
     Compression,
     PackedError,
+    empty_member,
     gzip_chunks,
+    inflate_member,
     raw_chunks,
     sniff,
     why_no_records,
     zlib_chunks,
 )
-from shardmill.schemas.errors import ChangedError
-from shardmill.schemas.framing import HEADER_BYTES, combine_crc32c
+from shardmill.schemas.framing import HEADER_BYTES
 from shardmill.schemas.index import IndexedMember, read_index
+from shardmill.schemas.opening import LOST, open_file
 from shardmill.schemas.scan import DamagedError, Fault, RecordScanner, find_record
-from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.storage import RandomReader
 
 Check = Literal["records", "index"]
 Kind = Literal["none", "gzip", "zlib", "indexed"]
 
 RANGE_BYTES = 64 << 20
-_WHOLE_MEMBER = 8 << 20  # larger ones are inflated as a stream
-_WHOLE_INFLATED = 64 << 20
+_WHOLE_MEMBER = 8 << 20  # larger ones are read and inflated as a stream
+_ANY_SIZE = 1 << 62  # where a size is not known
 UNKNOWN = -1
 
 
@@ -103,6 +103,7 @@ class Found(NamedTuple):
         records: How many there are, where an index already tells; else -1.
         ranges: What is to be scanned.
         fault: Why it cannot be.
+        warning: A sentence about what is sound and yet odd.
     """
 
     size: int
@@ -110,6 +111,7 @@ class Found(NamedTuple):
     records: int = UNKNOWN
     ranges: tuple[Range, ...] = ()
     fault: Fault | None = None
+    warning: str = ""
 
 
 def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_BYTES) -> Found:
@@ -130,32 +132,38 @@ def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_
             found = Found(reader.size, compression)
             if no_records:
                 return found._replace(fault=Fault("not_tfrecord", 0, 0, no_records))
-            members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
+            members = _listed(reader) if compression == "gzip" else None
             if members is None:
                 ranges = _byte_ranges(reader, path, compression, range_bytes)
-            elif check == "index":
+                return found._replace(ranges=tuple(ranges))
+            found = found._replace(warning=_empty_warning(members))
+            if check == "index":
                 return found._replace(records=sum(member.records for member in members))
-            else:
-                ranges = _member_ranges(reader, path, members, range_bytes)
+            ranges = _member_ranges(reader, path, members, range_bytes)
             return found._replace(ranges=tuple(ranges))
     except DamagedError as error:
         return Found(0, fault=error.fault)
 
 
-@contextlib.contextmanager
-def open_file(path: str, version: str) -> Iterator[RandomReader]:
-    """Opens a file, telling what stands in the way as a fault."""
-    try:
-        with open_storage(path).open_at(path) as reader:
-            if version and reader.version != version:
-                raise ChangedError("the file is another than the one that was listed")
-            yield reader
-    except FileNotFoundError as error:
-        raise DamagedError(Fault("not_found", 0, 0, "the file does not exist")) from error
-    except PermissionError as error:
-        raise DamagedError(Fault("unreadable", 0, 0, "reading it is not allowed")) from error
-    except ChangedError as error:
-        raise DamagedError(Fault("changed", 0, 0, str(error))) from error
+def _listed(reader: RandomReader) -> list[IndexedMember] | None:
+    """Returns the members that a file's indexes list, or None."""
+    last = UNKNOWN
+
+    def read_at(offset: int, length: int) -> bytes:
+        nonlocal last
+        if offset <= last:
+            return b""  # an index of members without bytes would be read for ever
+        last = offset
+        return reader.read_at(offset, length)
+
+    return read_index(read_at, reader.size)
+
+
+def _empty_warning(members: Sequence[IndexedMember]) -> str:
+    for member, following in itertools.pairwise(members):
+        if not member.records and following.records:
+            return empty_member(member.offset)
+    return ""
 
 
 def _byte_ranges(
@@ -192,7 +200,7 @@ def scan_range(part: Range, check: Check, take: Take | None = None) -> RangeCoun
         StorageError: The medium failed.
     """
     try:
-        with open_file(part.path, part.version) as reader:
+        with open_file(part.path, part.version, part.size) as reader:
             if part.kind == "none":
                 if check == "index":
                     return _hop_range(reader, part)
@@ -209,7 +217,8 @@ def _scan_plain(reader: RandomReader, part: Range, take: Take | None) -> RangeCo
     first = part.start if part.anchored else _find_first(reader, part.start, part.end)
     begin = part.end if first < 0 else first
     scanner = RecordScanner(begin, part.end, take=take)
-    inside = _Summed(raw_chunks(reader, part.start, part.end))
+    raw = _Summed()
+    inside = raw.over(raw_chunks(reader, part.start, part.end))
     behind = raw_chunks(reader, part.end, part.size)  # where the last record ends
     at = part.start
     try:
@@ -218,37 +227,39 @@ def _scan_plain(reader: RandomReader, part: Range, take: Take | None) -> RangeCo
                 break
             if at + len(data) > begin:
                 scanner.feed(data[max(0, begin - at) :] if at < begin else data)
+            if scanner.pending_end > part.size:
+                raise scanner.cut(part.size)
             at += len(data)
         scanner.close()
         fault = None
-    except (DamagedError, PackedError) as error:
-        fault = fault_of(scanner, error)
+    except DamagedError as error:
+        if error.fault.reason in LOST:
+            raise
+        fault = error.fault
     # Also after a fault: where a record only seemed to begin, the file may well be sound.
-    crc = UNKNOWN if fault and fault.reason == "changed" else inside.crc_at_end()
-    return RangeCount(part.start, part.end, first, scanner.offset, scanner.records, crc, fault)
+    for _ in inside:
+        pass
+    return RangeCount(part.start, part.end, first, scanner.offset, scanner.records, raw.crc, fault)
 
 
 class _Summed:
-    """Passes pieces of a file on and sums them up."""
+    """The CRC-32C of pieces of a file, one after the other."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._crc = 0
+    def __init__(self) -> None:
+        self.crc = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._chunks:
-            self._crc = google_crc32c.extend(self._crc, chunk)
-            yield chunk
+    def add(self, data: bytes) -> bytes:
+        """Returns a piece after adding it."""
+        self.crc = google_crc32c.extend(self.crc, data)
+        return data
 
-    def crc_at_end(self) -> int:
-        """Returns the CRC-32C of all pieces, those that nobody wanted too."""
-        for _ in self:
-            pass
-        return self._crc
+    def over(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Passes pieces on."""
+        return map(self.add, chunks)
 
 
 def _find_first(reader: RandomReader, start: int, end: int) -> int:
-    """Returns where the first record that begins in a range seems to begin, or -1."""
+    """Returns where the first record that begins from start to end seems to begin, or -1."""
     at = start
     while at < end:
         data = reader.read_at(at, min(reader.chunk, end - at + HEADER_BYTES - 1))
@@ -261,7 +272,9 @@ def _find_first(reader: RandomReader, start: int, end: int) -> int:
 
 def _hop_range(reader: RandomReader, part: Range) -> RangeCount:
     """Counts the records that begin in a range by their lengths; payloads are skipped."""
-    first = part.start if part.anchored else _find_first(reader, part.start, part.end)
+    first = part.start
+    if not part.anchored:  # where records are large, hopping on from the range before is quicker
+        first = _find_first(reader, part.start, min(part.start + reader.chunk, part.end))
     if first < 0:
         return RangeCount(part.start, part.end, first, part.end)
     at, records, read = first, 0, first
@@ -277,78 +290,100 @@ def _hop_range(reader: RandomReader, part: Range) -> RangeCount:
             end = scanner.pending_end
             if end > part.size or (at < part.end and read == part.size and not end):
                 raise scanner.cut(part.size)
-            if not data:
-                raise scanner.damaged("changed", "the file became shorter while it was read")
             if end:
                 at, records = end, records + 1
     except DamagedError as error:
-        return RangeCount(part.start, part.end, first, at, records, fault=error.fault)
+        fault = error.fault
+        return RangeCount(part.start, part.end, first, fault.offset, fault.record, fault=fault)
     return RangeCount(part.start, part.end, first, at, records)
 
 
 def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
     """Scans members that an index lists, each inflated and checked by itself."""
     scanner = RecordScanner(take=take)
-    at, crc, fault, unsound = part.start, 0, None, False
+    raw = _Summed()
+    fault, unsound = None, False
     try:
-        for num_bytes, records in part.members:
+        for at, num_bytes, records, data in _read_members(reader, part):
             seen = scanner.records
-            if num_bytes <= _WHOLE_MEMBER:
-                data = reader.read_at(at, num_bytes)
-                crc = google_crc32c.extend(crc, data)
-                pieces = _inflate(data, at)
+            if data:
+                pieces = inflate_member(raw.add(data), at)
             else:
-                raw = _Summed(raw_chunks(reader, at, at + num_bytes))
-                pieces = gzip_chunks(iter(raw), at)
+                pieces = gzip_chunks(raw.over(raw_chunks(reader, at, at + num_bytes)), at)
             for piece in pieces:
                 scanner.feed(piece)
-            if num_bytes > _WHOLE_MEMBER:
-                crc = combine_crc32c(crc, raw.crc_at_end(), num_bytes)
             unsound = not scanner.between or scanner.records - seen != records
             if unsound:
                 break
-            at += num_bytes
-    except (PackedError, DamagedError) as error:
-        fault = fault_of(scanner, error)
+    except PackedError:
+        unsound = True  # it may only be cut in other places than the index says
+    except DamagedError as error:
+        fault = error.fault
+    crc = UNKNOWN if fault or unsound else raw.crc
     return RangeCount(part.start, part.end, 0, scanner.offset, scanner.records, crc, fault, unsound)
 
 
-def _inflate(member: bytes, at: int) -> Iterator[bytes]:
-    """Returns what is in one gzip member; all at once where that is not much."""
-    size = int.from_bytes(member[-4:], "little")
-    if size <= _WHOLE_INFLATED:
-        with contextlib.suppress(deflate.DeflateError, ValueError):
-            data = deflate.gzip_decompress(member, size)
-            if len(data) == size:
-                return iter((data,))
-    return gzip_chunks(iter((member,)), at)  # which says what is wrong
+def _read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yields where each member begins, its size, records and bytes: none where they are too many.
+
+    Small ones are read together.
+    """
+    at = held_at = part.start
+    held = b""
+    for number, (num_bytes, records) in enumerate(part.members, 1):
+        if num_bytes > _WHOLE_MEMBER:
+            yield at, num_bytes, records, b""
+        else:
+            if at + num_bytes > held_at + len(held):
+                length = num_bytes
+                for more, _ in part.members[number:]:
+                    if length + more > reader.chunk:
+                        break
+                    length += more
+                held, held_at = reader.read_at(at, length), at
+            yield at, num_bytes, records, held[at - held_at : at - held_at + num_bytes]
+        at += num_bytes
 
 
 def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | None) -> RangeCount:
     """Scans a compressed file from its beginning to its end."""
     scanner = RecordScanner(check=check == "records", take=take)
-    raw = _Summed(raw_chunks(reader, part.start, part.end))
+    raw = _Summed()
+    chunks = raw.over(raw_chunks(reader, part.start, part.end))
     warnings: list[str] = []
     fault = None
-    data = b""
+    head = b""
     try:
         if part.kind == "gzip":
-            pieces = gzip_chunks(iter(raw), part.start, warnings.append)
+            pieces = gzip_chunks(chunks, part.start, warnings.append)
         else:
-            pieces = zlib_chunks(iter(raw))
+            pieces = zlib_chunks(chunks)
         for data in pieces:
+            if len(head) < HEADER_BYTES:
+                head += data
             scanner.feed(data)
         scanner.close()
     except (DamagedError, PackedError) as error:
-        fault = fault_of(scanner, error)
-    if fault is not None and fault.reason == "length_crc" and not fault.offset:
-        why = why_no_records(data, part.size)
-        fault = Fault("not_tfrecord", 0, 0, f"inside its {part.kind} data: {why}") if why else fault
-    crc = raw.crc_at_end() if fault is None and check == "records" else UNKNOWN
+        fault = explain(fault_of(scanner, error), part.kind, head)
+    crc = raw.crc if fault is None and check == "records" else UNKNOWN
     return RangeCount(
         part.start, part.end, 0, scanner.offset, scanner.records, crc, fault,
         warning="".join(warnings),
     )  # fmt: skip
+
+
+def explain(fault: Fault, kind: Kind, head: bytes) -> Fault:
+    """Returns a fault, or another one where compressed data holds no TFRecords at all.
+
+    Args:
+        fault: The fault.
+        kind: How the file is packed.
+        head: How it begins, inflated.
+    """
+    if kind == "none" or fault.reason != "length_crc" or fault.offset:
+        return fault
+    why = why_no_records(head, _ANY_SIZE)
+    return Fault("not_tfrecord", 0, 0, f"inside its {kind} data: {why}") if why else fault
 
 
 def fault_of(scanner: RecordScanner, error: DamagedError | PackedError) -> Fault:

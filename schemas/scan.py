@@ -34,6 +34,7 @@ _MASK_DELTA = 0xA282EAD8
 _U32 = 0xFFFFFFFF
 _KNOWN_LENGTHS = 1 << 16
 _BLOCK = 1 << 18  # places looked at together
+_ZEROS = bytes(_BLOCK + HEADER_BYTES)
 _EVER = 1 << 80  # beyond any offset
 
 
@@ -129,6 +130,8 @@ class RecordScanner:
         Raises:
             DamagedError: A length or payload fails its check.
         """
+        if self.done:
+            return
         at = 0 if self.between else self._resume(data, 0)
         if self._fed + at == self.offset and not self.done:
             at = self._hop(data, at)
@@ -170,13 +173,14 @@ class RecordScanner:
                 self._check_length(length, mask)
             if end + FOOTER_BYTES > size:
                 break
+            payload = data[at + HEADER_BYTES : end]
             if check:
-                crc = crc32c(data[at + HEADER_BYTES : end])
+                crc = crc32c(payload)
                 if footer(data, end)[0] != ((crc >> 15 | crc << 17 & _U32) + _MASK_DELTA) & _U32:
                     self._advance(count, at)
                     raise self._bad_payload()
             if take is not None:
-                take(data[at + HEADER_BYTES : end])
+                take(bytes(payload))
             at = end + FOOTER_BYTES
             count += 1
         self._advance(count, at)
@@ -275,11 +279,14 @@ def find_record(data: bytes, room: int) -> int:
     """
     for start in range(0, len(data) - HEADER_BYTES + 1, _BLOCK):
         places = min(_BLOCK, len(data) - HEADER_BYTES + 1 - start)
+        width = places + HEADER_BYTES - 1
+        if not data[start] and data[start : start + width] == _ZEROS[:width]:
+            continue  # slow to look through, and no CRC of a length is 0
         lengths = np.ndarray((places,), "<u8", data, start, strides=(1,))
-        limit = max(0, room - HEADER_BYTES - FOOTER_BYTES - start)
-        fits = np.flatnonzero(lengths <= np.uint64(limit))
+        limit = room - HEADER_BYTES - FOOTER_BYTES - start
+        fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))
         masks = np.ndarray((places,), "<u4", data, start + 8, strides=(1,))
-        found = fits[_masked_crcs(lengths[fits]) == masks[fits]]
-        if found.size:
-            return start + int(found[0])
+        for place in fits[_masked_crcs(lengths[fits]) == masks[fits]].tolist():
+            if int(lengths[place]) + place <= limit:
+                return int(start + place)
     return -1

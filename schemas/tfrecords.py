@@ -14,15 +14,16 @@ from shardmill.schemas.containers import (
     sniff,
     zlib_chunks,
 )
-from shardmill.schemas.framing import combine_crc32c
+from shardmill.schemas.framing import HEADER_BYTES, combine_crc32c
+from shardmill.schemas.opening import LOST, open_file
 from shardmill.schemas.ranges import (
     UNKNOWN,
     Check,
     Found,
     RangeCount,
+    explain,
     fault_of,
     find_ranges,
-    open_file,
     scan_range,
 )
 from shardmill.schemas.scan import DamagedError, Fault, RecordScanner
@@ -79,19 +80,22 @@ def join_ranges(found: Found, counts: Sequence[RangeCount], check: Check) -> Fil
     """
     if found.fault is not None or found.records != UNKNOWN:
         records = max(0, found.records)
-        return FileCount(records, found.size, "", found.compression, found.fault)
+        warnings = (found.warning,) * bool(found.warning)
+        return FileCount(records, found.size, "", found.compression, found.fault, warnings)
     counts = sorted(counts, key=lambda count: count.start)
-    warnings = tuple(count.warning for count in counts if count.warning)
+    told = [found.warning]
     if found.compression == "none":
         records, fault = _chain(found, counts, check)
     elif any(count.unsound for count in counts):
         first = found.ranges[0]
         whole = scan_range(first._replace(kind="gzip", start=0, end=found.size, members=()), check)
-        warnings += ("its index does not say what is in it, so all of it was read",)
         counts, records, fault = [whole], whole.records, whole.fault
+        if fault is None:
+            told = ["its index does not say what is in it, so all of it was read as a whole"]
     else:
         records, fault = _sum(counts)
     crc = _whole_crc(counts) if check == "records" and fault is None else ""
+    warnings = tuple(filter(None, (*told, *(count.warning for count in counts))))
     return FileCount(records, found.size, crc, found.compression, fault, warnings)
 
 
@@ -99,6 +103,8 @@ def _chain(found: Found, counts: Sequence[RangeCount], check: Check) -> tuple[in
     """Joins ranges of an uncompressed file, each from where the one before ended."""
     records = at = 0
     for part, count in zip(found.ranges, counts, strict=True):
+        if count.fault is not None and count.fault.reason in LOST:
+            return records, count.fault
         if at >= part.end:
             continue  # a record from before covers it
         if count.first != at:
@@ -158,16 +164,22 @@ class RecordReader:
             chunks = gzip_chunks(chunks)
         elif self.compression == "zlib":
             chunks = zlib_chunks(chunks)
+        head = b""
         try:
             for chunk in chunks:
+                if len(head) < HEADER_BYTES:
+                    head += chunk
                 try:
                     scanner.feed(chunk)
                 finally:
                     yield from taken
                     taken.clear()
+                if self.compression == "none" and scanner.pending_end > self.size:
+                    raise scanner.cut(self.size)
             scanner.close()
-        except PackedError as error:
-            raise DamagedError(fault_of(scanner, error)) from error
+        except (DamagedError, PackedError) as error:
+            fault = fault_of(scanner, error)
+            raise DamagedError(explain(fault, self.compression, head)) from error
 
 
 @contextlib.contextmanager
