@@ -12,6 +12,7 @@ COMMANDS = {
     "images": "a folder of images becomes a published dataset",
     "count": "how many records TFRecord files have, anybody's, each CRC checked",
     "steps": "how many steps an epoch takes, from the manifest",
+    "verify": "whether a dataset is what its manifest and schema say",
     "clean": "remove what unfinished builds left behind",
 }
 _LIST = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())

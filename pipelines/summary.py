@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.names import MANIFEST, REJECTS
@@ -12,15 +13,6 @@ from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
     from shardmill.transforms.outcome import Outcome
-
-
-def human_bytes(size: float) -> str:
-    """Returns a size as a person reads it, in powers of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
 
 
 def lines(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:

@@ -23,7 +23,7 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.tfrecords import FileCount, join_ranges
 from shardmill.transforms import metrics, progress
 from shardmill.transforms.outcome import Outcome, deliver
-from shardmill.transforms.pool import ProcessPool
+from shardmill.transforms.pool import run_all
 from shardmill.transforms.tally import CountedFile, CountSpec, make_manifest
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
@@ -177,34 +177,14 @@ class _Scan(beam.DoFn):
         watched = progress.progress_of(self._invocation)
         if watched is not None:
             watched.begin("counting", sum(part.end - part.start for _, part in held))
-        for key, scanned in scan_all(held, self._check, self._processes):
+        worth = sum(_cost(part) for _, part in held) >= _WORTH_PROCESSES
+        scan = functools.partial(_scan_keyed, check=self._check)
+        for key, scanned in run_all(scan, held, self._processes if worth else 1):
             metrics.RANGES.inc()
             metrics.RECORDS.inc(scanned.records)
             if watched is not None:
                 watched.add(scanned.end - scanned.start, scanned.fault is not None)
             yield key, scanned
-
-
-def scan_all(
-    ranges: list[tuple[str, Range]], check: Check, processes: int
-) -> Iterator[tuple[str, RangeCount]]:
-    """Yields what is in each of some ranges, as it becomes known.
-
-    Args:
-        ranges: Keys and ranges, those that take longest first.
-        check: How much is read.
-        processes: How many processes may be started for it.
-    """
-    scan = functools.partial(_scan_keyed, check=check)
-    worth = sum(_cost(part) for _, part in ranges) >= _WORTH_PROCESSES
-    if min(processes, len(ranges)) < 2 or not worth:
-        yield from map(scan, ranges)
-        return
-    pool = ProcessPool(min(processes, len(ranges)))
-    try:
-        yield from pool.map(scan, ranges)
-    finally:
-        pool.close()
 
 
 def _cost(part: Range) -> int:

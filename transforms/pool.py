@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -66,6 +66,27 @@ class ProcessPool:
         _open.discard(self)
         self._lifeline.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def run_all(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], processes: int
+) -> Iterator[_Result]:
+    """Yields the results of a function, in no order; in processes where more than one is allowed.
+
+    Args:
+        function: A module's function, or a partial one.
+        items: Its arguments; those that take longest had best come first.
+        processes: How many processes may be started for it.
+    """
+    wanted = min(processes, len(items))
+    if wanted < 2:
+        yield from map(function, items)
+        return
+    pool = ProcessPool(wanted)
+    try:
+        yield from pool.map(function, items)
+    finally:
+        pool.close()
 
 
 def close_all() -> None:

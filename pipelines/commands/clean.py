@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardmill.pipelines.parser import Parser
-from shardmill.pipelines.summary import human_bytes
+from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, open_storage, scheme_of

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardmill.pipelines import run
 from shardmill.pipelines.parser import Parser
+from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.manifest import Manifest
 
@@ -89,8 +90,6 @@ def count_parser() -> Parser:
 
 def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:
     """Yields what a count says in the end."""
-    from shardmill.pipelines.summary import human_bytes
-
     inputs = manifest.inputs
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     size = sum(shard.bytes for shard in shards)
