@@ -27,7 +27,7 @@ def test_every_flag_in_the_docs_exists() -> None:
     known = {flag for action in images_parser()._actions for flag in action.option_strings}
     others = {
         "--runner", "--temp_location", "--save_main_session", "--setup_file", "--version",
-        "--split", "--batch_size",
+        "--split", "--batch_size", "--replicas", "--json", "--older_than", "--dry_run",
     }  # fmt: skip
     for page in PAGES:
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z_]+", page.read_text()):
