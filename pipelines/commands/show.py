@@ -1,0 +1,95 @@
+"""``shardmill show``: what is in a dataset, a folder or a file. Loads no Beam and no TensorFlow.
+
+``--json`` prints one object. ``kind`` says of what: ``dataset``, ``folder`` or ``file``.
+
+A dataset has ``path``, ``manifest`` (its path), ``version``, ``root`` (the folder of files that
+``shardmill count`` counted; null for a dataset of our own), ``finished``, ``runner``,
+``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
+``num_examples``, ``num_bytes``, ``share`` of all examples, ``shards``}); ``labels`` (``class_id``
+or null, ``label``, ``total``, ``splits``: counts, in the order of class ids); ``features``,
+``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of rejects.jsonl) and
+``damaged`` (files that a count found so).
+
+A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``bytes``,
+``compression``) and ``more_files``. A file has ``path``, ``bytes`` and ``compression``.
+
+All have ``records``, null where none are asked for or there are none: ``split`` or null, ``file``
+(where the first is), ``first`` (see ``transforms.show.describe_record``) and ``damage`` (why there
+are no more, or an empty text).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from typing import Any
+
+from shardmill.pipelines.layout import BLOCKS, Style, plain
+from shardmill.pipelines.parser import Parser
+from shardmill.pipelines.show_data import look
+from shardmill.pipelines.show_text import render
+
+_PIPE_WIDTH = 100
+
+
+def main(argv: list[str]) -> int:
+    """Prints what is there; returns the exit code."""
+    flags = _parse(argv)
+    found = look(flags.path, records=flags.records, split=flags.split)
+    # Data may hold characters that the terminal's encoding does not have.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if flags.json:
+        print(json.dumps(found, indent=1))
+    elif sys.stdout.isatty():
+        _print_pretty(found)
+    else:
+        style = Style(_PIPE_WIDTH, blocks=_has_blocks())
+        print("\n".join(plain(line) for line in render(found, style)))
+    return 0
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="shardmill show",
+        description="What is in a dataset, in a folder of TFRecord files, or in one of them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "path", help="a dataset, its manifest, a folder, or any TFRecord file, packed or not"
+    )
+    parser.add_argument(
+        "--records", type=_count, default=3, metavar="N", help="how many of the first records"
+    )
+    parser.add_argument("--split", default="", help="the split whose records are shown")
+    parser.add_argument("--json", action="store_true", help="print an object with everything")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser.parse_args(argv)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative: give 0 or more")
+    return number
+
+
+def _has_blocks() -> bool:
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _print_pretty(found: dict[str, Any]) -> None:
+    # Only terminals need it, and it takes 50 ms to load.
+    from rich.console import Console
+    from rich.text import Text
+
+    width = shutil.get_terminal_size().columns
+    console = Console(highlight=False, soft_wrap=True, width=width)
+    for line in render(found, Style(width, blocks=_has_blocks())):
+        console.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
