@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -246,15 +248,15 @@ def _settle(folder: str) -> None:
 
 
 def _walk(storage: Storage, path: str) -> Iterator[Entry]:
-    """Yields files that may hold records, of a folder and those below it."""
-    folders, seen = [path], 0
-    while folders and seen < _WALKED:
-        for entry in storage.list_dir(folders.pop(0)):
-            seen += 1
-            name = entry.path.rstrip("/").rpartition("/")[2]
-            if name.startswith("."):
-                continue
-            if entry.kind == "dir":
-                folders.append(entry.path)
-            elif entry.kind == "file" and entry.size and not claims_other(name):
-                yield entry
+    """Yields files that may hold records, below a folder; links to files, but not to folders."""
+    base = len(path.rstrip("/")) + 1
+    for found in itertools.islice(storage.walk(path), _WALKED):
+        names = found.path[base:].rstrip("/").split("/")
+        if any(name.startswith(".") for name in names) or claims_other(names[-1]):
+            continue
+        entry: Entry | None = found
+        if found.kind == "other":
+            with contextlib.suppress(StorageError):  # a link that leads nowhere
+                entry = storage.stat(found.path)
+        if entry is not None and entry.kind == "file" and entry.size:
+            yield entry

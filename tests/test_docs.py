@@ -28,6 +28,7 @@ def test_every_flag_in_the_docs_exists() -> None:
     others = {
         "--runner", "--temp_location", "--save_main_session", "--setup_file", "--version",
         "--split", "--batch_size", "--replicas", "--json", "--older_than", "--dry_run",
+        "--records",
     }  # fmt: skip
     for page in PAGES:
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z_]+", page.read_text()):

@@ -15,7 +15,7 @@ import warnings
 import zlib
 
 import pytest
-from conftest import build_dataset, make_image, make_photos, shardmill
+from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -236,12 +236,19 @@ def test_a_folder_without_a_manifest(tmp_path) -> None:
     (folder / "deep/er/more.tfrecord.gz").write_bytes(gzip.compress(b"".join(map(frame, RECORDS))))
     (folder / "README.md").write_text("not records")
     (folder / ".hidden").write_bytes(frame(b"x"))
+    (folder / "up").symlink_to("..")
+    (folder / "loop").symlink_to("loop")
+    (folder / "nowhere").symlink_to("gone")
+    (folder / ".build-0123456789abcdef").mkdir()
+    (folder / ".build-0123456789abcdef/train-00000-of-00025").write_bytes(frame(b"x"))
+    (tmp_path / "elsewhere").write_bytes(frame(b"x"))
+    (folder / "zz-link").symlink_to("../elsewhere")
     (folder / "aa").write_text("not records either, but its name does not say so")
     found = look(str(folder), records=1)
     assert [file["file"] for file in found["files"]][:2] == ["deep/er/more.tfrecord.gz", "train-00000-of-00025"]  # fmt: skip
-    assert (len(found["files"]), found["more_files"]) == (20, 6)
+    assert (len(found["files"]), found["more_files"]) == (20, 7)
     lines = shown(folder)
-    assert "  … and 6 more files" in lines
+    assert "  … and 7 more files" in lines
     assert "Records  the first 3 of deep/er/more.tfrecord.gz" in lines
     assert lines[-1] == f"shardmill count --input='{folder}' counts them all."
     assert shown(str(folder) + "/")[2:-2] == lines[2:-2]
@@ -476,3 +483,21 @@ def test_any_payload_can_be_shown(payload: bytes) -> None:
     lines_of({**found, "records": records}, 60)
     held = describe_record(encode_example({"v": [payload, payload]}))
     lines_of({**found, "records": {**records, "first": [held]}}, 60)
+
+
+def test_the_page_shows_what_the_command_says(shared_data, tmp_path) -> None:
+    page = (ROOT / "docs" / "looking.md").read_text()
+    build_dataset(
+        input=shared_data / "photos" / "flower_photos", output=tmp_path / "ds", image_size=224
+    )
+    taxi = shared_data / "tfrecord/tfx_taxi_gz/external/tfrecord"
+    other = shared_data / "tfrecord/nucleus/test_features.gff.tfrecord"
+    for path in (tmp_path / "ds", taxi, other):
+        body = [
+            line for line in shown(path, records=1) if str(path) not in line and "built" not in line
+        ]
+        body = [line for line in body if not line.startswith(("Inputs", "  TFRecord file"))]
+        assert len(body) > 5
+        for line in body:
+            if not line.startswith(("  folder of", "shardmill count")):
+                assert line in page.splitlines(), line
