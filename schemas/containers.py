@@ -22,6 +22,7 @@ _LOOK = 1 << 20  # how far a damaged beginning is searched for a sound record
 _INFLATED = 1 << 20  # at most, from one call: what a bomb can make us hold
 _PIECE = 1 << 16  # fed to zlib at the start of a member: it copies what it leaves over
 _WHOLE_INFLATED = 16 << 20  # members that claim more are inflated as a stream
+_GZIP_BITS = 31  # zlib's name for gzip members
 _FEXTRA, _FHCRC = 4, 2  # flags of a gzip header
 _TRAILER_BYTES = 8
 _LFS = b"version https://git-lfs.github.com/"
@@ -198,6 +199,13 @@ def gzip_chunks(
     members.close()
 
 
+def _until_damage(inflate: Callable[[memoryview], bytes], piece: memoryview) -> Iterator[bytes]:
+    """Yields what a damaged piece holds before the damage, which zlib does not give out."""
+    with contextlib.suppress(zlib.error):
+        for at in range(len(piece)):
+            yield inflate(piece[at : at + 1])
+
+
 class _Members:
     """Inflates one gzip member after the other."""
 
@@ -205,7 +213,7 @@ class _Members:
         self._begin = self._at = start  # of the member; of the next byte fed
         self._first = start
         self._warn = warn
-        self._stream = zlib.decompressobj(31)
+        self._stream = zlib.decompressobj(_GZIP_BITS)
         self._inflated = 0
         self._empty = -1  # where an empty member before this one begins
 
@@ -217,9 +225,12 @@ class _Members:
             piece = view[at : at + room]
             if self._first < self._begin == self._at and piece[0] != _GZIP[0]:
                 raise self._garbage()
+            before = self._stream.copy() if self._at > self._begin else None
             try:
                 out = self._stream.decompress(piece, _INFLATED)
             except zlib.error as error:
+                begin = before or zlib.decompressobj(_GZIP_BITS)
+                yield from _until_damage(begin.decompress, piece)
                 raise self._error(error) from error
             ended = self._stream.eof
             left = self._stream.unused_data if ended else self._stream.unconsumed_tail
@@ -240,7 +251,7 @@ class _Members:
     def _next_member(self) -> None:
         if not self._inflated:
             self._empty = self._begin
-        self._stream = zlib.decompressobj(31)
+        self._stream = zlib.decompressobj(_GZIP_BITS)
         self._begin, self._inflated = self._at, 0
 
     def _error(self, error: zlib.error) -> PackedError:
@@ -283,9 +294,11 @@ def zlib_chunks(chunks: Iterator[bytes]) -> Iterator[bytes]:
             if stream.eof:
                 raise PackedError("trailing_garbage", "bytes follow the end of the zlib data")
             piece = view[at : at + _INFLATED]  # zlib copies what it leaves over
+            before = stream.copy()
             try:
                 out = stream.decompress(piece, _INFLATED)
             except zlib.error as error:
+                yield from _until_damage(before.decompress, piece)
                 what = str(error).rpartition(": ")[2]
                 raise PackedError(
                     "bad_gzip", f"the zlib data cannot be inflated ({what})"
