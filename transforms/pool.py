@@ -9,7 +9,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -19,6 +19,8 @@ from shardmill.schemas.errors import ShardmillError
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _open: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
+_starting = threading.Lock()  # a process that dies while it starts another leaves that one lost
+_over = threading.Event()
 
 
 class ProcessPool:
@@ -48,7 +50,9 @@ class ProcessPool:
         Raises:
             ShardmillError: A process was killed.
         """
-        futures = [self._pool.submit(function, item) for item in items]
+        # Ctrl-C is raised in the main thread: it must not meet it half-way through a start.
+        with ThreadPoolExecutor(1) as starter:
+            futures = starter.submit(self._submit, function, items).result()
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -60,6 +64,14 @@ class ProcessPool:
         finally:
             for future in futures:
                 future.cancel()
+
+    def _submit(
+        self, function: Callable[[_Item], _Result], items: Iterable[_Item]
+    ) -> list[Future[_Result]]:
+        with _starting, _uninterrupted():
+            if _over.is_set():
+                raise ShardmillError("The run is over: no more processes are started.")
+            return [self._pool.submit(function, item) for item in items]
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
@@ -90,9 +102,11 @@ def run_all(
 
 
 def close_all() -> None:
-    """Closes every pool of this process."""
-    for pool in list(_open):
-        pool.close()
+    """Closes every pool of this process, for good: it is about to end."""
+    _over.set()
+    with _starting:
+        for pool in list(_open):
+            pool.close()
 
 
 def usable_cores() -> int:
@@ -102,9 +116,21 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keeps Ctrl-C from processes that are started meanwhile, from their first moment on.
+
+    The terminal sends it to all; what they do is the parent's to decide.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _live_with(parent: Connection) -> None:
     """Ends this process when the one that started it closes the pool, or is no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
     def wait() -> None:
         with contextlib.suppress(EOFError, OSError):
