@@ -19,7 +19,7 @@ from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.pipelines.layout import Style, cells, clean, plain
+from shardmill.pipelines.layout import Style, cells, clean, cut, plain
 from shardmill.pipelines.show_data import look
 from shardmill.pipelines.show_text import render
 from shardmill.schemas.errors import InputError, UsageError
@@ -235,6 +235,7 @@ def test_a_folder_without_a_manifest(tmp_path) -> None:
         (folder / f"train-{number:05d}-of-00025").write_bytes(data)
     (folder / "deep/er/more.tfrecord.gz").write_bytes(gzip.compress(b"".join(map(frame, RECORDS))))
     (folder / "README.md").write_text("not records")
+    (folder / "train.csv").write_bytes(frame(b"its name says that it is something else"))
     (folder / ".hidden").write_bytes(frame(b"x"))
     (folder / "up").symlink_to("..")
     (folder / "loop").symlink_to("loop")
@@ -322,10 +323,11 @@ def test_damage_is_told_after_what_came_before_it(tmp_path) -> None:
     assert look(str(path), records=2)["records"]["damage"] == ""
 
 
-def test_a_missing_shard_is_told(dataset) -> None:
-    for shard in dataset.glob("train-*"):
-        shard.unlink()
-    lines = shown(dataset)
+def test_a_missing_shard_is_told(photos, tmp_path) -> None:
+    folder = tmp_path / "ds"
+    build_dataset(input=photos, output=folder, image_size=16, num_shards=2, splits="train:1")
+    (folder / "train-00000-of-00002.tfrecord.gz").unlink()
+    lines = shown(folder)
     assert "Records  none of train" in lines
     assert any("Damaged: " in line for line in lines)
 
@@ -352,6 +354,7 @@ def test_of_many_labels_the_most_frequent_are_shown(tmp_path) -> None:
     assert re.match(r"  label 017 +17 .* 4  █{24}$", lines[at + 2])
     assert re.match(r"  zz +30 .* 3  █{18}$", lines[at + 3])
     assert lines[at + 22] == "  … and 11 more labels"
+    assert "  ... and 11 more labels" in lines_of(look(str(tmp_path / "ds")), blocks=False)
 
 
 HOSTILE = [
@@ -393,6 +396,21 @@ def test_hostile_texts_come_out_escaped_and_short(dataset) -> None:
     assert done.stdout.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize("text", [*HOSTILE, "plain", "größe", "字x字", "a\u0301b", "한국어", "🐈"])
+def test_widths_are_those_of_a_terminal(text) -> None:
+    from rich.cells import cell_len
+
+    assert cells(clean(text)) == cell_len(clean(text))
+    for width in range(1, 30):
+        assert cell_len(cut(text, width, Style())) <= width
+
+
+def test_without_unicode_what_is_cut_ends_in_dots() -> None:
+    assert cut("x" * 50, 10, Style(blocks=False)) == "xxxxxxx..."
+    assert cut("x" * 50, 10, Style()) == "xxxxxxxxx…"
+    assert cut("x" * 10, 10, Style()) == "x" * 10
+
+
 def test_values_are_shortened() -> None:
     floats = struct.unpack("<3f", struct.pack("<3f", 0.1, 1e-7, 3.0))
     record = describe_record(
@@ -431,6 +449,13 @@ def test_values_are_shortened() -> None:
     assert told["texts"] == '"a", "b"'
 
 
+def test_a_text_that_is_cut_inside_a_character_is_still_a_text() -> None:
+    for start in range(4):
+        described = describe_bytes(b"x" * start + "字🐈".encode() * 2000)
+        assert described["text"].startswith("x" * start + "字🐈字")
+    assert "base64" in describe_bytes("字".encode()[:2])
+
+
 def test_other_payloads_are_dumped(tmp_path) -> None:
     path = tmp_path / "file"
     path.write_bytes(frame(b"plain text") + frame(b"\x08\x01abc" + bytes(200)) + frame(b""))
@@ -456,6 +481,9 @@ def test_bombs_and_broken_images_are_only_named() -> None:
             "format": "PNG",
             "error": "too many pixels to open",
         }
+        large = bomb.replace(struct.pack(">II", 60000, 60000), struct.pack(">II", 10000, 10000))
+        large = start + chunk(b"IHDR", large[16:29]) + large[33:]
+        assert describe_bytes(large)["image"]["width"] == 10000
         assert describe_bytes(start)["image"] == {"format": "PNG", "error": "does not open"}
     assert "image" not in describe_bytes(b"BMW is no bitmap, and neither is this text")
     assert "image" not in describe_bytes(b"RIFF\0\0\0\0WAVE")
