@@ -173,14 +173,13 @@ class RecordScanner:
                 self._check_length(length, mask)
             if end + FOOTER_BYTES > size:
                 break
-            payload = data[at + HEADER_BYTES : end]
             if check:
-                crc = crc32c(payload)
+                crc = crc32c(data[at + HEADER_BYTES : end])
                 if footer(data, end)[0] != ((crc >> 15 | crc << 17 & _U32) + _MASK_DELTA) & _U32:
                     self._advance(count, at)
                     raise self._bad_payload()
             if take is not None:
-                take(bytes(payload))
+                take(data[at + HEADER_BYTES : end])
             at = end + FOOTER_BYTES
             count += 1
         self._advance(count, at)
