@@ -201,6 +201,12 @@ def _texts(payload: bytes, pos: int, end: int) -> list[bytes]:
 
 
 def integers(payload: bytes, pos: int, end: int) -> list[int]:
+    """Returns the int64 values of packed varints.
+
+    Raises:
+        UnusualError: Protobuf must say what they are.
+        IndexError: They are cut.
+    """
     values = []
     while pos < end:
         value = payload[pos]

@@ -8,9 +8,11 @@ from conftest import ROOT, build_dataset
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import summary
+from shardmill.pipelines.commands.count import count_parser
 from shardmill.pipelines.options import images_parser
 from shardmill.schemas.names import FIELDS
 from shardmill.schemas.rejects import REASONS
+from shardmill.schemas.scan import FAULTS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -25,7 +27,7 @@ def test_every_reason_is_explained() -> None:
 
 def test_every_flag_in_the_docs_exists() -> None:
     known = {flag for action in images_parser()._actions for flag in action.option_strings}
-    others = {
+    others = {option for action in count_parser()._actions for option in action.option_strings} | {
         "--runner", "--temp_location", "--save_main_session", "--setup_file", "--version",
         "--split", "--batch_size", "--replicas", "--json", "--older_than", "--dry_run",
         "--records",
@@ -38,11 +40,17 @@ def test_every_flag_in_the_docs_exists() -> None:
 def test_every_flag_is_in_the_docs() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     silent = {"--help", "-h", "--quality"}
-    for action in images_parser()._actions:
+    for action in [*images_parser()._actions, *count_parser()._actions]:
         for flag in action.option_strings:
             assert flag in text or flag in silent, flag
     for field in FIELDS:
         assert f"{{{field}" in text
+
+
+def test_every_fault_is_explained() -> None:
+    text = (ROOT / "docs/counting.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
+    assert rows == FAULTS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -78,7 +86,7 @@ def test_the_training_example_trains(photos, tmp_path, monkeypatch) -> None:
 def test_the_other_python_examples_run(photos, tmp_path, monkeypatch) -> None:
     photos.rename(tmp_path / "flower_photos")
     monkeypatch.chdir(tmp_path)
-    for page in ("beam.md", "manifest.md"):
+    for page in ("beam.md", "manifest.md", "counting.md"):
         (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
         exec(compile(code, page, "exec"), {})
     assert (tmp_path / "ds" / "manifest.json").exists()

@@ -116,6 +116,6 @@ def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:
     if path:
         yield f"  manifest   {path}"
         full = next((name for name, split in manifest.splits.items() if split.num_examples), "")
-        if full:
+        if full and not manifest.damaged:
             yield "Next:"
             yield f"  shardmill steps {path} --split={full} --batch_size=32"

@@ -1,0 +1,245 @@
+"""Measures counting: CPU seconds against tf.data, indexes against reading, two cores, start-up.
+
+usage: python benchmarks/count.py [--small]
+
+Writes docs/benchmarks-count.md. ``--small`` is a quick try.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+KINDS = ("GZIP images", "GZIP rows", "uncompressed images", "uncompressed rows")
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def write_shard(path: Path, kind: str, size: int) -> Path:
+    """Writes a shard of about so many bytes of records, as Shardmill writes its own."""
+    from shardmill.schemas.example import encode_example
+    from shardmill.transforms.parts import MemberWriter
+
+    rng = random.Random(7)
+    packed, what = kind.split()
+    packing = "none" if packed == "uncompressed" else "stored" if what == "images" else "deflated"
+
+    def image() -> bytes:
+        return rng.randbytes(rng.randrange(20_000, 50_000))
+
+    def row() -> bytes:
+        features: dict[str, int | float | bytes] = {
+            f"number_{n}": rng.randrange(2000) for n in range(7)
+        }
+        features |= {f"measure_{n}": rng.randrange(10_000) / 100 for n in range(7)}
+        features |= {f"word_{n}": rng.choice((b"cash", b"credit card", b"none")) for n in range(4)}
+        return encode_example(features)
+
+    make = image if what == "images" else row
+    pool = [make() for _ in range(2000)]
+    with path.open("wb") as file:
+        writer = MemberWriter(file, packing)  # type: ignore[arg-type]
+        written = 0
+        while written < size:
+            record = rng.choice(pool)
+            writer.add(record)
+            written += len(record) + 16
+        writer.close()
+    return path
+
+
+def cpu_seconds() -> float:
+    """Returns the processor time that this process has used, all threads."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def read_with_tf(path: str, compression: str, batch: int) -> int:
+    """Reads and checks all records by tf.data, the quickest way that was found: in batches."""
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset(path, compression).batch(batch)
+    return int(records.reduce(0, lambda total, one: total + tf.size(one)).numpy())
+
+
+def count_whole(path: str, check: str) -> int:
+    """Counts a file by Shardmill, in one process."""
+    from shardmill.schemas.tfrecords import count_file
+
+    found = count_file(path, check)  # type: ignore[arg-type]
+    if found.fault is not None:
+        raise SystemExit(f"{path}: {found.fault}")
+    return found.records
+
+
+def child(who: str, path: str) -> None:
+    """Prints records, then clock and processor seconds of one reading after a first one."""
+    compression = "GZIP" if path.endswith(".gz") else ""
+    if who.startswith("tf"):
+        read: Callable[[], int] = functools.partial(read_with_tf, path, compression, int(who[2:]))
+    else:
+        read = functools.partial(count_whole, path, who)
+    records = read()
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    read()
+    print(records, time.perf_counter() - wall, cpu_seconds() - cpu)
+
+
+def measure(who: str, path: Path) -> tuple[int, float, float]:
+    """Runs ``child`` in a process of its own."""
+    command = [sys.executable, __file__, "--child", who, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    records, wall, cpu = done.stdout.split()[-3:]
+    return int(records), float(wall), float(cpu)
+
+
+def against_tf(work: Path, size: int, repeats: int) -> dict[str, tuple[float, float, list[float]]]:
+    """Returns MB of records a CPU second, tf.data's and ours, and the ratios of all pairs."""
+    table = {}
+    for kind in KINDS:
+        suffix = ".tfrecord.gz" if kind.startswith("GZIP") else ".tfrecord"
+        path = write_shard(work / (kind.replace(" ", "-") + suffix), kind, size)
+        best = min((64, 256, 1024, 4096), key=lambda batch: measure(f"tf{batch}", path)[2])
+        theirs, ours = [], []
+        for _ in range(repeats):
+            one, other = measure(f"tf{best}", path), measure("records", path)
+            if one[0] != other[0]:
+                raise SystemExit(f"{kind}: tf.data read {one[0]} records, we counted {other[0]}")
+            theirs.append(size / 1e6 / one[2])
+            ours.append(size / 1e6 / other[2])
+        ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
+        table[kind] = statistics.median(theirs), statistics.median(ours), ratios
+        print(kind, f"batch {best}:", table[kind], flush=True)
+    return table
+
+
+def index_against_reading(work: Path, repeats: int) -> tuple[float, float]:
+    """Returns the medians of seconds that 1 GB of images takes, read whole and by its index."""
+    path = write_shard(work / "large.tfrecord.gz", "GZIP images", 1_000_000_000)
+    whole, index = [], []
+    for _ in range(repeats):
+        whole.append(measure("records", path)[1])
+        index.append(measure("index", path)[1])
+    return statistics.median(whole), statistics.median(index)
+
+
+def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
+    """Returns how many times as fast two processes read as one, in each pair of runs."""
+    from shardmill.schemas.ranges import find_ranges, scan_range
+    from shardmill.transforms.pool import ProcessPool
+
+    found = {}
+    for kind in KINDS:
+        suffix = ".tfrecord.gz" if kind.startswith("GZIP") else ".tfrecord"
+        path = work / (kind.replace(" ", "-") + suffix)
+        # Small pieces, read again and again: what is measured is the reading, not the last piece.
+        parts = list(
+            find_ranges(str(path), "", "records", max(1, path.stat().st_size // 16)).ranges
+        )
+        scan = functools.partial(scan_range, check="records")
+        times: dict[int, list[float]] = {1: [], 2: []}
+        pools = {number: ProcessPool(number) for number in times}
+        turns = max(1, round(1.5e9 / size))
+        for _ in range(repeats + 1):
+            for number, pool in pools.items():
+                started = time.perf_counter()
+                total = sum(one.records for one in pool.map(scan, parts * turns))
+                times[number].append(time.perf_counter() - started)
+                assert total
+        for pool in pools.values():
+            pool.close()
+        # The first turn started the processes.
+        found[kind] = [a / b for a, b in zip(times[1][1:], times[2][1:], strict=True)]
+        print(kind, found[kind], flush=True)
+    return found
+
+
+def startup(work: Path, repeats: int) -> tuple[float, float]:
+    """Returns the medians of seconds that Python alone and ``shardmill steps`` take."""
+    path, manifest = work / "GZIP-rows.tfrecord.gz", work / "m.json"
+    shardmill = [sys.executable, "-m", "shardmill.pipelines.cli"]
+    subprocess.run(
+        [*shardmill, "count", "--input", str(path), "--manifest", str(manifest)], check=True,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    commands = (
+        [sys.executable, "-c", "pass"],
+        [*shardmill, "steps", str(manifest), "--split=all", "--batch_size=32"],
+    )
+    times: list[list[float]] = [[], []]
+    for _ in range(repeats * 3):
+        for number, command in enumerate(commands):
+            started = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            times[number].append(time.perf_counter() - started)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def write_page(
+    size: int, table: dict[str, tuple[float, float, list[float]]], index: tuple[float, float],
+    scaled: dict[str, list[float]], started: tuple[float, float],
+) -> str:  # fmt: skip
+    """Returns the page of results."""
+    rows = []
+    for kind, (theirs, ours, ratios) in table.items():
+        pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        both = ", ".join(f"{ratio:.2f}" for ratio in scaled[kind])
+        rows.append(
+            f"| {kind} | {theirs:,.0f} | {ours:,.0f} | {statistics.median(ratios):.2f} ({pairs}) | "
+            f"{statistics.median(scaled[kind]):.2f} ({both}) |"
+        )
+    listed = "\n".join(rows)
+    whole, tail = index
+    return f"""# Benchmarks: count
+
+Made by `make bench-count` on {os.cpu_count()} cores, Python {platform.python_version()}. Shards of
+{size / 1e6:,.0f} MB of records in the page cache; each reading in a process of its own, medians of
+interleaved runs. tf.data reads in batches, of the size that suits it best; both check every CRC.
+Two processes read pieces of one shard, both started before.
+
+| | tf.data, MB a CPU second | `--check=records` | times tf.data (pairs) | two processes, times one (pairs) |
+|---|---|---|---|---|
+{listed}
+
+**Index**: 1 GB of GZIP images is read whole in {whole:.3f} s and counted by its index in
+{tail * 1000:.2f} ms, {whole / tail:,.0f} times as fast. A whole `shardmill count` takes some seconds
+more, nearly all of it to load Apache Beam.
+
+**Start-up**: `shardmill steps` takes {started[1]:.3f} s, of which Python itself takes
+{started[0]:.3f} s.
+"""  # noqa: E501
+
+
+def main() -> None:
+    """Measures all and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--child", nargs=2)
+    flags = parser.parse_args()
+    if flags.child:
+        child(*flags.child)
+        return
+    size, repeats = (50_000_000, 2) if flags.small else (250_000_000, 5)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        table = against_tf(work, size, repeats)
+        scaled = scaling(work, size, repeats)
+        index = index_against_reading(work, repeats)
+        page = write_page(size, table, index, scaled, startup(work, repeats))
+    print(page)
+    if not flags.small:
+        (DOCS / "benchmarks-count.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
