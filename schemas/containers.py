@@ -74,12 +74,11 @@ def sniff(reader: RandomReader) -> tuple[Compression, str]:
 def _is_zlib(head: bytes) -> bool:
     if len(head) < 2 or head[0] & 15 != 8 or head[0] > 0x7F or (head[0] << 8 | head[1]) % 31:
         return False
-    stream = zlib.decompressobj()
     try:
-        inflated = stream.decompress(head, HEADER_BYTES)  # what is damaged later is zlib still
+        zlib.decompressobj().decompress(head, HEADER_BYTES)  # what is damaged later is zlib still
     except zlib.error:
         return False
-    return len(inflated) == HEADER_BYTES or stream.eof or len(head) < _HEAD
+    return True
 
 
 def why_no_records(data: bytes, size: int) -> str:

@@ -100,6 +100,11 @@ def test_a_fault_is_told_exactly(name, tmp_path):
     for step in (1, 30, 1 << 30):
         count = count_in(path, "records", step)
         assert (count.fault, count.records, count.crc32c) == (wanted, record, ""), step
+        cheap = count_in(path, "index", step).fault
+        if name.startswith("indexed") and reason != "truncated" and "garbage" not in name:
+            assert cheap is None  # the index proves structure
+        else:
+            assert cheap == (wanted if reason != "payload_crc" else None), step
     with pytest.raises(DamagedError) as caught:
         read_all(path)
     assert caught.value.fault == wanted
@@ -282,7 +287,7 @@ def judge(path: Path, name: str, data: bytes) -> None:
     st.integers(0, 1 << 20),
     st.integers(0, 1 << 20),
 )
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_what_passes_is_what_tensorflow_reads(tmp_path_factory, name, how, at, value):
     path = tmp_path_factory.getbasetemp() / "mutated"
     judge(path, name, mutate(MUTABLE[name], how, at, value))
@@ -292,9 +297,9 @@ def test_what_passes_is_what_tensorflow_reads(tmp_path_factory, name, how, at, v
 def test_every_byte_and_every_cut(name, tmp_path):
     data = MUTABLE[name]
     for at in range(len(data)):
-        judge(tmp_path / "file", name, data[:at])
-        if name in ("none", "zlib", "one member") or at < 40 or at > 500:
+        if name not in ("stored", "deflated") or at < 40 or at > 500:  # else within the index
             judge(tmp_path / "file", name, flipped(data, at, 1 + at * 7 % 255))
+            judge(tmp_path / "file", name, data[:at])
 
 
 # On gs://
