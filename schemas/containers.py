@@ -141,7 +141,7 @@ def inflate_member(member: bytes, at: int) -> Iterator[bytes]:
         PackedError: They are damaged or cut, or something else stands behind; when iterated over.
     """
     size = int.from_bytes(member[-4:], "little")
-    if size <= _WHOLE_INFLATED:
+    if 0 < size <= _WHOLE_INFLATED:  # where 0 is asked for, nothing is looked at
         with contextlib.suppress(deflate.DeflateError, ValueError):
             data = bytes(deflate.gzip_decompress(member, size))
             if _is_one(member, data):

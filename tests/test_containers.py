@@ -231,6 +231,9 @@ DAMAGE = {
     "a block's length": (flipped(A, 11), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
     "data": (flipped(A, 30), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
     "its CRC-32": (flipped(A, -8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "zeros for its blocks": (A[:10] + bytes(len(A) - 10), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
+    "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
     "its size": (A + flipped(A, -1), "bad_gzip", BAD.format(len(A), "it fails gzip's own CRC-32 or length")),
 }  # fmt: skip
 
