@@ -319,6 +319,7 @@ def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> Range
         unsound = True  # it may only be cut in other places than the index says
     except DamagedError as error:
         fault = error.fault
+        unsound = not scanner.records and fault.reason not in LOST  # it may hold none at all
     crc = UNKNOWN if fault or unsound else raw.crc
     return RangeCount(part.start, part.end, 0, scanner.offset, scanner.records, crc, fault, unsound)
 

@@ -208,6 +208,17 @@ def test_a_fault_of_compressed_data_is_the_same_in_any_ranges(kind, tmp_path):
                 assert count_in(path, "records", step) == wanted, (at, step)
 
 
+def test_an_indexed_file_without_records_is_told_as_one(tmp_path):
+    path = tmp_path / "file"
+    for data, what in ((bytes(300), "only zeros: copy it again"), (b"text " * 60, "but text")):
+        members = [stored_member(data)] * 2
+        path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
+        for step in (1, 1 << 30):
+            fault = count_in(path, "records", step).fault
+            assert fault.reason == "not_tfrecord"
+            assert what in str(fault)
+
+
 # An index that lies
 
 LIE = "its index does not say what is in it, so all of it was read as a whole"
