@@ -153,7 +153,7 @@ def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
         for _ in range(repeats + 1):
             for number, pool in pools.items():
                 started = time.perf_counter()
-                total = sum(one.records for one in pool.map(scan, parts * turns))
+                total = sum(one.records for _, one in pool.map(scan, parts * turns))
                 times[number].append(time.perf_counter() - started)
                 assert total
         for pool in pools.values():

@@ -52,6 +52,9 @@ def test_imports_go_one_way(package: str) -> None:
         "shardmill.schemas.index, shardmill.schemas.names",
         "shardmill.loaders",
         "shardmill.pipelines.cli",
+        "shardmill.schemas.ranges, shardmill.transforms.pool, shardmill.transforms.verify",
+        "shardmill.pipelines.commands.verify, shardmill.pipelines.commands.show",
+        "shardmill.pipelines.commands.clean, shardmill.pipelines.commands.steps",
     ],
 )
 def test_light_imports_load_neither_beam_nor_tensorflow(modules: str) -> None:

@@ -178,22 +178,18 @@ class _Scan(beam.DoFn):
         if watched is not None:
             watched.begin("counting", sum(part.end - part.start for _, part in held))
         worth = sum(_cost(part) for _, part in held) >= _WORTH_PROCESSES
-        scan = functools.partial(_scan_keyed, check=self._check)
-        for key, scanned in run_all(scan, held, self._processes if worth else 1):
+        keys = {part: key for key, part in held}
+        scan = functools.partial(scan_range, check=self._check)
+        for part, scanned in run_all(scan, list(keys), self._processes if worth else 1):
             metrics.RANGES.inc()
             metrics.RECORDS.inc(scanned.records)
             if watched is not None:
                 watched.add(scanned.end - scanned.start, scanned.fault is not None)
-            yield key, scanned
+            yield keys[part], scanned
 
 
 def _cost(part: Range) -> int:
     return (part.end - part.start) * (1 if part.kind == "none" else _INFLATING)
-
-
-def _scan_keyed(element: tuple[str, Range], check: Check) -> tuple[str, RangeCount]:
-    key, part = element
-    return key, scan_range(part, check)
 
 
 def _join(

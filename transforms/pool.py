@@ -40,8 +40,8 @@ class ProcessPool:
 
     def map(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
-    ) -> Iterator[_Result]:
-        """Yields the results of a function, each as soon as it is there.
+    ) -> Iterator[tuple[_Item, _Result]]:
+        """Yields arguments and results of a function, each as soon as it is there.
 
         Args:
             function: A module's function, or a partial one.
@@ -55,7 +55,7 @@ class ProcessPool:
             futures = starter.submit(self._submit, function, items).result()
         try:
             for future in as_completed(futures):
-                yield future.result()
+                yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ShardmillError(
                 "A process that read files was killed from outside, perhaps for want of memory: "
@@ -67,11 +67,11 @@ class ProcessPool:
 
     def _submit(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
-    ) -> list[Future[_Result]]:
+    ) -> dict[Future[_Result], _Item]:
         with _starting, _uninterrupted():
             if _over.is_set():
                 raise ShardmillError("The run is over: no more processes are started.")
-            return [self._pool.submit(function, item) for item in items]
+            return {self._pool.submit(function, item): item for item in items}
 
     def close(self) -> None:
         """Ends the processes, whatever they are doing."""
@@ -82,17 +82,18 @@ class ProcessPool:
 
 def run_all(
     function: Callable[[_Item], _Result], items: Sequence[_Item], processes: int
-) -> Iterator[_Result]:
-    """Yields the results of a function, in no order; in processes where more than one is allowed.
+) -> Iterator[tuple[_Item, _Result]]:
+    """Yields arguments and results of a function, in no order; in processes where many are allowed.
 
     Args:
-        function: A module's function, or a partial one.
+        function: A module's function, or a partial one. Each process loads that module, so let it
+            be one that loads no Apache Beam.
         items: Its arguments; those that take longest had best come first.
         processes: How many processes may be started for it.
     """
     wanted = min(processes, len(items))
     if wanted < 2:
-        yield from map(function, items)
+        yield from ((item, function(item)) for item in items)
         return
     pool = ProcessPool(wanted)
     try:

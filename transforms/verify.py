@@ -132,7 +132,7 @@ def verify_dataset(
     if watched is not None:
         watched.begin("verifying", sum(part.end - part.start for _, part in tasks))
     checked: dict[int, list[Checked]] = {}
-    for one in run_all(functools.partial(check_range, checker=checker), tasks, processes):
+    for _, one in run_all(functools.partial(check_range, checker=checker), tasks, processes):
         checked.setdefault(one.shard, []).append(one)
         if watched is not None:
             bad = one.bad > 0 or one.scanned.fault is not None
