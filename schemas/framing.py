@@ -11,7 +11,8 @@ import google_crc32c
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-_MASK_DELTA = 0xA282EAD8
+MASK_DELTA = 0xA282EAD8
+POLYNOMIAL = 0x82F63B78  # Castagnoli, its bits reversed
 
 
 def crc32c(data: bytes) -> int:
@@ -21,8 +22,12 @@ def crc32c(data: bytes) -> int:
 
 def masked_crc(data: bytes) -> int:
     """Returns the CRC-32C of data, rotated and offset as TFRecord files store it."""
-    crc = crc32c(data)
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+    return mask(crc32c(data))
+
+
+def mask(crc: int) -> int:
+    """Returns a CRC, rotated and offset as TFRecord files store it."""
+    return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
@@ -53,16 +58,19 @@ def _squared(matrix: list[int]) -> list[int]:
     return [_times(matrix, row) for row in matrix]
 
 
-def _zero_operators() -> list[list[int]]:
-    """Operators that advance a CRC-32C over 2**n zero bytes, for n from 0 to 63."""
-    one_bit = [0x82F63B78, *(1 << n for n in range(31))]
+def zero_operators(count: int) -> list[list[int]]:
+    """Returns matrices that advance a CRC-32C over 2**n zero bytes, for n below count.
+
+    A matrix is a list of 32 columns, each an unsigned 32-bit integer.
+    """
+    one_bit = [POLYNOMIAL, *(1 << n for n in range(31))]
     operators = [_squared(_squared(_squared(one_bit)))]
-    for _ in range(63):
+    while len(operators) < count:
         operators.append(_squared(operators[-1]))
     return operators
 
 
-_OPERATORS = _zero_operators()
+_OPERATORS = zero_operators(64)
 
 
 def combine_crc32c(first: int, second: int, second_bytes: int) -> int:

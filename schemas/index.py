@@ -96,7 +96,9 @@ def parse_index(header: bytes) -> list[Member] | None:
         return None
     numbers = _read_varints(body[_HEAD.size :], 2 * count)
     members = [Member(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=False)]
-    if len(members) != count or sum(member.num_bytes for member in members) != span:
+    if len(members) != count or not all(member.num_bytes for member in members):
+        return None
+    if sum(member.num_bytes for member in members) != span:
         return None
     return members
 

@@ -132,7 +132,7 @@ def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_
             found = Found(reader.size, compression)
             if no_records:
                 return found._replace(fault=Fault("not_tfrecord", 0, 0, no_records))
-            members = _listed(reader) if compression == "gzip" else None
+            members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
             if members is None:
                 ranges = _byte_ranges(reader, path, compression, range_bytes)
                 return found._replace(ranges=tuple(ranges))
@@ -143,20 +143,6 @@ def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_
             return found._replace(ranges=tuple(ranges))
     except DamagedError as error:
         return Found(0, fault=error.fault)
-
-
-def _listed(reader: RandomReader) -> list[IndexedMember] | None:
-    """Returns the members that a file's indexes list, or None."""
-    last = UNKNOWN
-
-    def read_at(offset: int, length: int) -> bytes:
-        nonlocal last
-        if offset <= last:
-            return b""  # an index of members without bytes would be read for ever
-        last = offset
-        return reader.read_at(offset, length)
-
-    return read_index(read_at, reader.size)
 
 
 def _empty_warning(members: Sequence[IndexedMember]) -> str:

@@ -5,6 +5,7 @@ Memory does not depend on what a length field says: only bytes that are there ar
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,8 +13,9 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
+from shardmill.schemas import crcs
 from shardmill.schemas.errors import FormatError
-from shardmill.schemas.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
+from shardmill.schemas.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
 
 # Why a file, or what is left of it, cannot be counted: name and explanation.
 FAULTS = {
@@ -30,11 +32,11 @@ FAULTS = {
 }
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-_MASK_DELTA = 0xA282EAD8
-_U32 = 0xFFFFFFFF
+_LENGTH = struct.Struct("<Q")
 _KNOWN_LENGTHS = 1 << 16
 _BLOCK = 1 << 18  # places looked at together
 _ZEROS = bytes(_BLOCK + HEADER_BYTES)
+_MANY = 64  # records that are quicker checked together
 _EVER = 1 << 80  # beyond any offset
 
 
@@ -159,37 +161,65 @@ class RecordScanner:
         return DamagedError(Fault(reason, self.records, self.offset, message))
 
     def _hop(self, data: bytes, at: int) -> int:
-        """Scans the records that lie whole in data and returns where the next one begins."""
-        size = len(data)
-        limit = min(size - HEADER_BYTES, self._stop - self._fed - 1)
-        header, footer, crc32c = _HEADER.unpack_from, _FOOTER.unpack_from, google_crc32c.value
-        masks, take, check = self._masks, self._take, self._check
-        count = 0
-        while at <= limit:
-            length, mask = header(data, at)
-            end = at + HEADER_BYTES + length
-            if masks.get(length) != mask:
-                count = self._advance(count, at)
-                self._check_length(length, mask)
-            if end + FOOTER_BYTES > size:
-                break
-            if check:
-                crc = crc32c(data[at + HEADER_BYTES : end])
-                if footer(data, end)[0] != ((crc >> 15 | crc << 17 & _U32) + _MASK_DELTA) & _U32:
-                    self._advance(count, at)
-                    raise self._bad_payload()
-            if take is not None:
-                take(data[at + HEADER_BYTES : end])
-            at = end + FOOTER_BYTES
-            count += 1
-        self._advance(count, at)
-        return at
+        """Scans the records that lie whole in data and returns where the next one begins.
 
-    def _advance(self, count: int, at: int) -> int:
-        """Notes count more records, up to a place in data; returns a count to begin anew."""
-        self.records += count
-        self.offset = self._fed + at
-        return 0
+        Lengths are added up right or wrong; then it is checked what they led to, for many small
+        records all at once.
+        """
+        limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
+        length_at = _LENGTH.unpack_from
+        begins: list[int] = []
+        while at <= limit:
+            begins.append(at)
+            at += length_at(data, at)[0] + HEADER_BYTES + FOOTER_BYTES
+        wrong = self._find_wrong_length(data, begins)
+        whole = len(begins) if wrong < 0 else wrong
+        begins.append(at)
+        if wrong < 0 and at > len(data):
+            whole -= 1  # the last one goes on behind data
+        self._check_payloads(data, begins[: whole + 1])
+        if wrong >= 0:
+            raise self._bad_length()
+        return begins[whole]
+
+    def _find_wrong_length(self, data: bytes, begins: list[int]) -> int:
+        """Returns the first of some records whose length fails its check, or -1."""
+        if len(begins) >= _MANY:
+            return crcs.first_wrong_length(data, np.array(begins))
+        for number, at in enumerate(begins):
+            if not self._is_sound(*_HEADER.unpack_from(data, at)):
+                return number
+        return -1
+
+    def _check_payloads(self, data: bytes, begins: list[int]) -> None:
+        """Checks, takes and counts records that lie whole in data, one behind the other.
+
+        Args:
+            data: The bytes.
+            begins: Where each of them begins, and where the last one ends.
+
+        Raises:
+            DamagedError: A payload fails its check; those before it are taken and counted.
+        """
+        check, take = self._check, self._take
+        count = len(begins) - 1
+        if check and count >= _MANY and crcs.add_up(data, np.array(begins)):
+            check = False
+        if check or take is not None:
+            for at, end in itertools.pairwise(begins):
+                payload = data[at + HEADER_BYTES : end - FOOTER_BYTES]
+                if (
+                    check
+                    and masked_crc(payload) != _FOOTER.unpack_from(data, end - FOOTER_BYTES)[0]
+                ):
+                    self.offset = self._fed + at
+                    raise self._bad_payload()
+                if take is not None:
+                    take(payload)
+                self.records += 1
+        else:
+            self.records += count
+        self.offset = self._fed + begins[-1]
 
     def _resume(self, data: bytes, at: int) -> int:
         """Scans one record that does not lie whole in data; returns where it ends there."""
@@ -197,8 +227,9 @@ class RecordScanner:
             at = self._hold(data, at, HEADER_BYTES)
             if len(self._held) < HEADER_BYTES:
                 return at
-            self._length, mask = _HEADER.unpack(self._held)
-            self._check_length(self._length, mask)
+            self._length, stated = _HEADER.unpack(self._held)
+            if not self._is_sound(self._length, stated):
+                raise self._bad_length()
             self._left, self._crc = self._length, 0
             self._held.clear()
         if self._left:
@@ -222,8 +253,7 @@ class RecordScanner:
         return at + len(piece)
 
     def _end_record(self) -> None:
-        masked = ((self._crc >> 15 | self._crc << 17 & _U32) + _MASK_DELTA) & _U32
-        if self._check and _FOOTER.unpack(self._held)[0] != masked:
+        if self._check and _FOOTER.unpack(self._held)[0] != mask(self._crc):
             raise self._bad_payload()
         self._held.clear()
         self._left = -1
@@ -236,35 +266,17 @@ class RecordScanner:
     def _bad_payload(self) -> DamagedError:
         return self.damaged("payload_crc", "the CRC of its payload does not match")
 
-    def _check_length(self, length: int, mask: int) -> None:
+    def _bad_length(self) -> DamagedError:
+        return self.damaged("length_crc", "the CRC of its length does not match")
+
+    def _is_sound(self, length: int, stated: int) -> bool:
+        """Tells whether a length and its CRC agree, and remembers the right one."""
         known = self._masks.get(length)
         if known is None:
             if len(self._masks) >= _KNOWN_LENGTHS:
                 self._masks.clear()
             known = self._masks[length] = masked_crc(struct.pack("<Q", length))
-        if known != mask:
-            raise self.damaged("length_crc", "the CRC of its length does not match")
-
-
-def _crc_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(0x82F63B78), np.uint32(0))
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def _masked_crcs(lengths: np.ndarray) -> np.ndarray:
-    """Returns the masked CRC-32C of each length, as ``masked_crc`` does for one."""
-    crc = np.full(lengths.shape, _U32, np.uint32)
-    for shift in range(0, 64, 8):
-        byte = (lengths >> np.uint64(shift)).astype(np.uint8)
-        crc = _TABLE[(crc.astype(np.uint8)) ^ byte] ^ (crc >> np.uint32(8))
-    crc = ~crc
-    masked: np.ndarray = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_MASK_DELTA)
-    return masked
+        return known == stated
 
 
 def find_record(data: bytes, room: int) -> int:
@@ -285,7 +297,7 @@ def find_record(data: bytes, room: int) -> int:
         limit = room - HEADER_BYTES - FOOTER_BYTES - start
         fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))
         masks = np.ndarray((places,), "<u4", data, start + 8, strides=(1,))
-        for place in fits[_masked_crcs(lengths[fits]) == masks[fits]].tolist():
+        for place in fits[crcs.masked(crcs.length_crcs(lengths[fits])) == masks[fits]].tolist():
             if int(lengths[place]) + place <= limit:
                 return int(start + place)
     return -1

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from record_tools import framed, header
 
-from shardmill.schemas import scan
+from shardmill.schemas import crcs
 from shardmill.schemas.framing import crc32c, frame, masked_crc
 from shardmill.schemas.scan import FAULTS, DamagedError, Fault, RecordScanner, find_record
 
@@ -133,7 +133,7 @@ def test_noise_is_a_fault_and_never_a_crash(data, steps):
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
 def test_masked_crcs_are_those_of_one_length(lengths):
     wanted = [masked_crc(struct.pack("<Q", length)) for length in lengths]
-    assert scan._masked_crcs(np.array(lengths, np.uint64)).tolist() == wanted
+    assert crcs.masked(crcs.length_crcs(np.array(lengths, np.uint64))).tolist() == wanted
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 50))

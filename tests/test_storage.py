@@ -223,9 +223,7 @@ def test_what_goes_wrong_while_a_file_is_open_is_left_as_it_is(place):
         ("local", False),
         ("local", True),
         ("strict", True),
-        pytest.param("strict", False, marks=pytest.mark.xfail(
-            strict=True, reason="GcsStorage.open_at reads by the object's own link, past any proxy"
-        )),
+        ("strict", False),
     ],
     indirect=["place"],
 )  # fmt: skip

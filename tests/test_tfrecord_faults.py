@@ -325,12 +325,6 @@ def test_counting_on_gs(kind, strict_bucket, monkeypatch):
     assert read_all(uri) == payloads
 
 
-BY_ITS_LINK = pytest.mark.xfail(
-    strict=True, reason="GcsStorage.open_at reads by the object's own link, past any proxy"
-)
-
-
-@BY_ITS_LINK
 def test_a_small_number_of_calls(strict_bucket, front):
     members = [make_payloads(9, seed, 3000) for seed in range(9)]
     shard = put(f"{strict_bucket}/a", indexed(members))
@@ -359,7 +353,6 @@ def test_an_object_replaced_between_look_and_scan_is_changed(kind, strict_bucket
     assert join_ranges(found, counts, "records").fault[0::3] == ("changed", OTHER)
 
 
-@BY_ITS_LINK
 @pytest.mark.parametrize("gone", [False, True])
 def test_an_object_that_changes_while_it_is_read(gone, strict_bucket, front):
     uri = put(f"{strict_bucket}/x", framed(make_payloads(500)))

@@ -27,8 +27,8 @@ from record_tools import (
 from shardmill.schemas import ranges
 from shardmill.schemas.containers import empty_member
 from shardmill.schemas.framing import frame
-from shardmill.schemas.index import empty_shard
-from shardmill.schemas.members import deflated_member, pack_member, stored_member
+from shardmill.schemas.index import build_index, empty_shard, read_index
+from shardmill.schemas.members import Member, deflated_member, pack_member, stored_member
 from shardmill.schemas.ranges import find_ranges, scan_range
 from shardmill.schemas.scan import DamagedError
 from shardmill.schemas.storage.local import LocalReader
@@ -237,7 +237,6 @@ LIES = {
     "cut in the middle": [(ONE + TWO - 20, 2), (20, 1), (THREE + FOUR, 4)],
     "two as one, with one's records": [(ONE, 2), (TWO, 1), (THREE + FOUR, 2)],
     "all as one, with the last one's": [(sum(SIZES), 2)],
-    "a member of no bytes": [(ONE, 2), (0, 0), (TWO, 1), (0, 3), (THREE, 2), (FOUR, 2)],
 }
 
 
@@ -250,6 +249,18 @@ def test_an_index_that_lies_is_not_believed(lie, step, tmp_path):
     assert len(tf_reads(path, "gzip")) == 7
     assert count_in(path, "records", step) == sound(data, 7, "gzip", LIE)
     assert read_all(path) == PAYLOADS
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_an_index_of_members_without_bytes_is_none(at, check, tmp_path):
+    entries = [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 2)]
+    data = listed(STORED, [*entries[:at], (0, 3), *entries[at:]])
+    (tmp_path / "file").write_bytes(data)
+    found = count_file(str(tmp_path / "file"), check)
+    assert (found.records, found.fault, found.warnings) == (7, None, ())
+    endless = build_index([Member(0, 1)])
+    assert read_index(lambda at, n: endless[at : at + n], 1 << 30) is None
 
 
 def test_two_members_listed_as_one_are_counted_as_two(tmp_path):

@@ -146,9 +146,10 @@ class GcsStorage:
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """See ``Storage.open_at``; all reads are of the generation that was found."""
         with plainly("read", path):
-            blob = self._blob(path)
-            blob.reload()
-        yield GcsReader(path, blob)
+            found = self._blob(path)
+            found.reload()
+        # Not read itself: it knows a link that may lead past a proxy.
+        yield GcsReader(self._blob(path), _entry(found))
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
@@ -325,11 +326,9 @@ class GcsReader:
     chunk = 16 << 20
     gap = 4 << 20
 
-    def __init__(self, path: str, blob: storage.Blob) -> None:
-        self._path, self._blob = path, blob
-        self._generation = blob.generation
-        self.size = int(blob.size or 0)
-        self.version = str(blob.generation)
+    def __init__(self, blob: storage.Blob, found: Entry) -> None:
+        self._path, self._blob = found.path, blob
+        self.size, self.version = found.size, found.version
 
     def read_at(self, offset: int, length: int) -> bytes:
         """See ``RandomReader.read_at``."""
@@ -342,7 +341,7 @@ class GcsReader:
             try:
                 data: bytes = self._blob.download_as_bytes(
                     start=offset, end=end - 1, raw_download=True, checksum=None,
-                    if_generation_match=self._generation,
+                    if_generation_match=int(self.version),
                 )  # fmt: skip
             except exceptions.PreconditionFailed as error:
                 raise ChangedError(f"it was replaced after generation {self.version}") from error
