@@ -51,8 +51,10 @@ def main(folder: Path) -> None:
     print(f"Wrote {count:,} image files in class folders to {images}, two of them broken.")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip
-    run("cat", f"{dataset}/rejects.jsonl")
+    run("shardmill", "show", dataset, "--records=1")
+    run("shardmill", "verify", dataset)
     run("python", str(HERE.relative_to(Path.cwd()) / "read_by_hand.py"), dataset)
+    run("shardmill", "count", f"--input={dataset}/*.gz", f"--manifest={folder}/counted.json")
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip

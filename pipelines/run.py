@@ -158,9 +158,8 @@ def _run_once(
     if outcome is None:  # another process published
         outcome = outcomes.fetch(this.invocation, this.output)
     if outcome is None:
-        raise OutputError(
-            f"The runner {runner} ended, but left no outcome in {this.output}: see its log."
-        )
+        where = f"in {this.output}: see its log" if this.output else "for want of --manifest"
+        raise OutputError(f"The runner {runner} ended, but left no outcome {where}.")
     return outcome
 
 

@@ -6,7 +6,8 @@ import contextlib
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import deflate
@@ -25,6 +26,8 @@ _WHOLE_INFLATED = 16 << 20  # members that claim more are inflated as a stream
 _GZIP_BITS = 31  # zlib's name for gzip members
 _FEXTRA, _FHCRC = 4, 2  # flags of a gzip header
 _TRAILER_BYTES = 8
+TENSORFLOW_READS = 256 << 10
+_DATALESS = 16  # the trailer, and what of the deflate data may give no bytes
 _LFS = b"version https://git-lfs.github.com/"
 _WEB = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
 _KINDS = {
@@ -130,6 +133,31 @@ def empty_member(at: int) -> str:
     )
 
 
+def stops_early(ends: Iterable[int], size: int) -> int:
+    """Returns the end of a gzip member behind which TensorFlow loses the rest of a file, or -1.
+
+    Its reader takes a call that inflates nothing for the end when the file has no more bytes to
+    give. That happens when the last of its reads, 256 KiB each, begins inside the last bytes of a
+    member, which hold checks and no data. Seen in TensorFlow 2.21 with the default buffer.
+
+    Args:
+        ends: Where members end.
+        size: Bytes of the file.
+    """
+    last = (size - 1) // TENSORFLOW_READS * TENSORFLOW_READS
+    if last <= 0:
+        return -1
+    return next((end for end in ends if 0 < end - last <= _DATALESS and end < size), -1)
+
+
+def early_stop(end: int) -> str:
+    """Returns the warning for what ``stops_early`` finds."""
+    return (
+        f"a gzip member ends at byte {end:,}, just behind a multiple of 256 KiB: TensorFlow stops "
+        "reading there and loses the records behind it"
+    )
+
+
 def inflate_member(member: bytes, at: int) -> Iterator[bytes]:
     """Returns what is in bytes that should be one gzip member; at once where that is not much.
 
@@ -215,6 +243,7 @@ class _Members:
         self._stream = zlib.decompressobj(_GZIP_BITS)
         self._inflated = 0
         self._empty = -1  # where an empty member before this one begins
+        self._ends: deque[int] = deque()  # of members, as far as TensorFlow's last read may reach
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         view = memoryview(data)
@@ -250,6 +279,9 @@ class _Members:
     def _next_member(self) -> None:
         if not self._inflated:
             self._empty = self._begin
+        self._ends.append(self._at)
+        while self._ends[0] < self._at - TENSORFLOW_READS - _DATALESS:
+            self._ends.popleft()
         self._stream = zlib.decompressobj(_GZIP_BITS)
         self._begin, self._inflated = self._at, 0
 
@@ -277,6 +309,9 @@ class _Members:
                 "truncated",
                 f"the file ends inside the gzip member that begins at its byte {self._begin:,}",
             )
+        end = stops_early(self._ends, self._at)
+        if end >= 0 and self._warn is not None:
+            self._warn(early_stop(end))
 
 
 def zlib_chunks(chunks: Iterator[bytes]) -> Iterator[bytes]:

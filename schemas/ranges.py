@@ -16,11 +16,13 @@ import google_crc32c
 from shardmill.schemas.containers import (
     Compression,
     PackedError,
+    early_stop,
     empty_member,
     gzip_chunks,
     inflate_member,
     raw_chunks,
     sniff,
+    stops_early,
     why_no_records,
     zlib_chunks,
 )
@@ -136,7 +138,7 @@ def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_
             if members is None:
                 ranges = _byte_ranges(reader, path, compression, range_bytes)
                 return found._replace(ranges=tuple(ranges))
-            found = found._replace(warning=_empty_warning(members))
+            found = found._replace(warning=_warning(members))
             if check == "index":
                 return found._replace(records=sum(member.records for member in members))
             ranges = _member_ranges(reader, path, members, range_bytes)
@@ -145,11 +147,14 @@ def find_ranges(path: str, version: str, check: Check, range_bytes: int = RANGE_
         return Found(0, fault=error.fault)
 
 
-def _empty_warning(members: Sequence[IndexedMember]) -> str:
+def _warning(members: Sequence[IndexedMember]) -> str:
+    """Returns what TensorFlow would make of a file, where that is not all of it."""
     for member, following in itertools.pairwise(members):
         if not member.records and following.records:
             return empty_member(member.offset)
-    return ""
+    ends = [member.offset + member.num_bytes for member in members]
+    end = stops_early(ends, ends[-1])
+    return early_stop(end) if end >= 0 else ""
 
 
 def _byte_ranges(

@@ -382,10 +382,17 @@ def test_a_manifest_that_cannot_be_read_is_no_hindrance(text, output):
     assert (hidden(output), plain(output)) == ([], before)
 
 
+def let_others_in(path: Path) -> None:
+    """Lets other users reach a folder of pytest's, however deep it lies."""
+    for folder in (path, *path.parents):
+        mode = folder.stat().st_mode
+        if mode & (stat.S_IXOTH | stat.S_IROTH) != stat.S_IXOTH | stat.S_IROTH:
+            folder.chmod(mode | stat.S_IXOTH | stat.S_IROTH)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to act for another user")
 def test_permissions_get_one_sentence_each(output, tmp_path):
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    let_others_in(tmp_path)
     before = tree(output)
     done = run(output, "--older_than=0", uid=65534)
     assert done.code == 1
@@ -414,8 +421,7 @@ def test_an_output_that_takes_no_changes(output, tmp_path):
     """The folder's own entry cannot go when only its parent forbids that."""
     if os.geteuid():
         pytest.skip("needs to act for another user")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    let_others_in(tmp_path)
     for path in [build_folder(output), *build_folder(output).rglob("*")]:
         os.chown(path, 65534, 65534)
     done = run(output, "--older_than=0", uid=65534)

@@ -27,7 +27,7 @@ from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands.count import count_parser, lines
 from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
-from shardmill.schemas.framing import frame
+from shardmill.schemas.framing import frame, mask, masked_crc
 from shardmill.schemas.manifest import Manifest
 
 SCHEMA = json.loads((ROOT / "schemas" / "manifest.schema.json").read_text())
@@ -335,6 +335,32 @@ def test_beams_other_workers_count_the_same(large, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert same(Manifest.from_json((tmp_path / "m.json").read_bytes())) == same(count(large))
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_a_record_of_a_gigabyte_takes_no_memory(tmp_path, check) -> None:
+    """A sparse file: one record of 1 GiB of zeros between two small ones."""
+    size = 1 << 30
+    crc = 0
+    for _ in range(size >> 20):
+        crc = google_crc32c.extend(crc, bytes(1 << 20))
+    path = tmp_path / "large.tfrecord"
+    with path.open("wb") as file:
+        file.write(frame(b"before"))
+        length = size.to_bytes(8, "little")
+        file.write(length + masked_crc(length).to_bytes(4, "little"))
+        file.seek(size, os.SEEK_CUR)
+        file.write(mask(crc).to_bytes(4, "little") + frame(b"behind"))
+    code = (
+        "import resource, sys\n"
+        "from shardmill.schemas.tfrecords import count_file\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"found = count_file({str(path)!r}, {check!r})\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "print(found.records, found.fault, grown < 40 << 10, grown)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("3 None True "), done.stdout
 
 
 def test_in_a_pipeline_of_ones_own(mixed, tmp_path) -> None:

@@ -14,6 +14,7 @@ from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.parts import Part
 from shardmill.transforms.placement import REFUSED, PartKey, Series
 from shardmill.transforms.planning import ShardSpec, count_shards, deal_parts
+from shardmill.transforms.repack import loses_records, repack
 
 SHARDS_FOLDER = "shards"
 
@@ -112,8 +113,10 @@ def assemble_shard(
         size += part.num_bytes
     source = f"{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(build, source)
-    if not _is_there(storage, path, size, crc):
-        sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
+    sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
+    if gzip and loses_records(storage, sources, size):
+        size, crc = repack(storage, sources, path)
+    elif not _is_there(storage, path, size, crc):
         storage.concat(sources, [(0, empty)] if not full else [], path)
     return BuiltShard(job.series, job.index, name, source, size, crc, job.parts)
 

@@ -114,10 +114,16 @@ class MemberWriter:
 
     The first member of each group leaves room for the group's index, which is filled in when the
     group is closed.
+
+    Args:
+        target: The new file.
+        packing: How members are packed.
+        member_bytes: Bytes of records from which on a member is closed; by default 2 MiB.
     """
 
-    def __init__(self, target: Written, packing: Packing) -> None:
+    def __init__(self, target: Written, packing: Packing, member_bytes: int = 0) -> None:
         self._target = target
+        self._member_bytes = member_bytes or MEMBER_BYTES
         self._packing = packing
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -132,7 +138,7 @@ class MemberWriter:
         framed = frame(record)
         self._pending.append(framed)
         self._pending_bytes += len(framed)
-        if self._pending_bytes >= MEMBER_BYTES:
+        if self._pending_bytes >= self._member_bytes:
             self._write_member()
 
     def close(self) -> None:
