@@ -229,7 +229,7 @@ def main() -> None:
     if flags.child:
         child(*flags.child)
         return
-    size, repeats = (50_000_000, 2) if flags.small else (250_000_000, 5)
+    size, repeats = (50_000_000, 2) if flags.small else (200_000_000, 4)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         table = against_tf(work, size, repeats)
