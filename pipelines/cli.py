@@ -36,7 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
-        print(f"shardmill: {error}", file=sys.stderr)
+        from shardmill.pipelines.layout import clean  # names of files may hold anything
+
+        print(f"shardmill: {clean(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()

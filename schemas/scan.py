@@ -30,6 +30,7 @@ FAULTS = {
     "not_found": "the file does not exist, or no longer",
     "unreadable": "reading the file is not allowed",
 }
+_LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "trailing_garbage"})
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
@@ -56,7 +57,7 @@ class Fault(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        if self.reason in ("not_tfrecord", "empty", "changed", "not_found", "unreadable"):
+        if self.reason not in _LOCATED:
             return self.message
         return f"record {self.record:,} at byte {self.offset:,}: {self.message}"
 

@@ -177,6 +177,19 @@ def test_damaged_files_stand_apart_and_the_others_count(mixed, tmp_path) -> None
     assert Manifest.from_json((tmp_path / "m.json").read_bytes()).damaged == manifest.damaged
 
 
+def test_names_cannot_take_over_the_terminal(tmp_path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "\x1b[31mred\n.tfrecord").write_bytes(b"text " * 9)
+    (folder / os.fsdecode(b"\xff.tfrecord")).write_bytes(frame(b"x"))
+    done = shardmill("count", "--input", folder, "--manifest", tmp_path / "m.json")
+    assert "damaged    \\x1b[31mred\\n.tfrecord: it holds no TFRecords but text\n" in done.stdout
+    assert "damaged    %FF.tfrecord: the name is not valid UTF-8: rename the file\n" in done.stdout
+    again = shardmill("verify", tmp_path / "m.json")
+    gone = shardmill("count", "--input", f"{folder}/\x1b[31m")
+    assert "\x1b" not in done.stdout + again.stdout + gone.stderr
+
+
 def test_files_without_bytes_alone_are_sound(tmp_path) -> None:
     (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"")
     manifest = count(tmp_path)

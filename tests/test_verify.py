@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import build_dataset, make_photos, shardmill
+from readers import tf_records
 from record_files import payloads, write_records
 from test_count import count
 
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands.verify import lines
+from shardmill.schemas.containers import TENSORFLOW_READS
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example import encode_example
 from shardmill.schemas.framing import crc32c, frame
@@ -218,6 +220,27 @@ def test_many_bad_examples_take_few_lines(dataset) -> None:
     found = faults(dataset)
     assert [finding.message[:9] for finding in found[:3]] == ["record 0:", "record 1:", "record 2:"]
     assert found[3].message == "47 more of its records do not fit the schema"
+
+
+def test_a_shard_that_tensorflow_reads_in_part_is_a_fault(dataset) -> None:
+    small = read_payloads(first_shard(dataset))
+    large = features_of(small[0]) | {"image/encoded": [b"\xff\xd8\xff" + bytes(400_000)]}
+    for length in range(TENSORFLOW_READS - 1200, TENSORFLOW_READS):
+        large["image/encoded"] = [b"\xff\xd8\xff" + bytes(length)]
+        first = encode_example(large)
+        if len(stored_member(frame(first))) + 502 == TENSORFLOW_READS + 3:
+            break
+    rewrite(dataset, first_shard(dataset), [first])
+    path = first_shard(dataset)
+    data = path.read_bytes()
+    rest = [Member(len(stored_member(b"".join(map(frame, small)))), len(small))]
+    body = stored_member(frame(first))[len(HEADER) :]
+    data = build_index([Member(512 + len(body), 1), *rest]) + body
+    data += stored_member(b"".join(map(frame, small)))
+    path.write_bytes(data)
+    assert len(tf_records(path)) == 1
+    texts = [finding.message for finding in faults(dataset) if finding.file == path.name]
+    assert any("TensorFlow stops reading there" in text for text in texts)
 
 
 def test_counted_files_are_verified_too(tmp_path) -> None:

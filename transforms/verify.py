@@ -139,7 +139,8 @@ def verify_dataset(
             watched.add(one.scanned.end - one.scanned.start, bad)
     for number, shard in enumerate(shards):
         parts = sorted(checked.get(number, ()), key=lambda one: one.scanned.start)
-        findings += [Finding(shard.file, text) for text in judge(shard, found[number], parts)]
+        texts = judge(shard, found[number], parts, ours=not dataset.counted)
+        findings += [Finding(shard.file, text) for text in texts]
     return findings
 
 
@@ -181,19 +182,22 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
     return Checked(shard, count, bad, tuple(shown))
 
 
-def judge(shard: Shard, found: Found, parts: Sequence[Checked]) -> Iterator[str]:
+def judge(shard: Shard, found: Found, parts: Sequence[Checked], *, ours: bool) -> Iterator[str]:
     """Yields what is wrong with a shard.
 
     Args:
         shard: What the manifest says.
         found: What a first look at the file said.
         parts: What was found in its ranges, in order.
+        ours: Whether Shardmill wrote it: then oddities that mislead others are faults.
     """
     if found.fault is not None and found.fault.reason == "not_found":
         yield "it is missing"
         return
     count = join_ranges(found, [part.scanned for part in parts], "records")
     yield from _judge_file(shard, count)
+    if ours:
+        yield from count.warnings
     before = bad = 0
     shown: list[str] = []
     for part in parts:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.pipelines import run
+from shardmill.pipelines.layout import clean
 from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
         raise OutputError(outcome.message)
     manifest = Manifest.from_json(outcome.manifest)
     seconds = time.monotonic() - started
-    print("\n".join(lines(manifest, job.spec.manifest, seconds)))
+    print("\n".join(map(clean, lines(manifest, job.spec.manifest, seconds))))
     if manifest.damaged:
         files = manifest.inputs.matched - manifest.inputs.skipped - manifest.inputs.duplicates
         print(

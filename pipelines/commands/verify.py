@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shardmill.pipelines import run
+from shardmill.pipelines.layout import clean
 from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
     if flags.json:
         print(json.dumps(report(dataset, findings), ensure_ascii=False))
     else:
-        print("\n".join(lines(dataset, findings, seconds)))
+        print("\n".join(map(clean, lines(dataset, findings, seconds))))
     if findings:
         files = len({finding.file for finding in findings})
         print(
