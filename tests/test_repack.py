@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from readers import gzip_records, tf_records
+from conftest import build_dataset
+from readers import dataset_files, gzip_records, tf_records
 
 from shardmill.schemas.containers import TENSORFLOW_READS, stops_early
 from shardmill.schemas.framing import crc32c, frame
@@ -15,10 +16,12 @@ from shardmill.schemas.members import deflated_member, stored_member
 from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecords import count_file
+from shardmill.transforms import assemble
 from shardmill.transforms import repack as repacking
 from shardmill.transforms.assemble import PARTS_FOLDER, ShardJob, assemble_shard
 from shardmill.transforms.parts import MemberWriter, Part
 from shardmill.transforms.placement import PartKey, Series
+from shardmill.transforms.verify import find_dataset, verify_dataset
 
 RNG = random.Random(11)
 NOISE = RNG.randbytes(3 * TENSORFLOW_READS)
@@ -131,3 +134,19 @@ def test_parts_of_other_shards_stay_as_they_are(tmp_path) -> None:
     )
     joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
     assert (tmp_path / shard.source).read_bytes() == joined
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_a_whole_build_of_shards_that_are_cut_anew(photos, tmp_path, encoding, monkeypatch) -> None:
+    options = {"input": photos, "image_size": 32, "encoding": encoding, "num_shards": 2}
+    build_dataset(output=tmp_path / "usual", **options)
+    monkeypatch.setattr(assemble, "loses_records", lambda _storage, sources, _size: bool(sources))
+    for name in ("first", "second"):
+        outcome, _ = build_dataset(output=tmp_path / name, **options)
+        assert outcome.status == "published"
+        assert verify_dataset(find_dataset(str(tmp_path / name))) == []
+    assert dataset_files(tmp_path / "first") == dataset_files(tmp_path / "second")
+    names = sorted(path.name for path in (tmp_path / "usual").glob("*.gz"))
+    assert len(names) == 4
+    for name in names:
+        assert tf_records(tmp_path / "first" / name) == tf_records(tmp_path / "usual" / name)
