@@ -21,9 +21,21 @@ def check_writable(output: str) -> None:
         ShardmillError: The output is foreign or cannot be written.
     """
     settle(open_storage(output), output)
-    if scheme_of(output):
+    check_takes_files(output, f"--output={output}")
+
+
+def check_takes_files(folder: str, flag: str) -> None:
+    """Checks that files can be written in a local folder, or in one that is yet to be made.
+
+    Args:
+        folder: The folder; URIs are left alone.
+        flag: The flag that named it, for messages.
+
+    Raises:
+        ShardmillError: They cannot.
+    """
+    if scheme_of(folder):
         return
-    folder = output
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     try:
@@ -33,8 +45,8 @@ def check_writable(output: str) -> None:
             pass
     except FileNotFoundError as error:  # what /proc says
         raise OutputError(
-            f"Cannot write to --output={output}: {folder} takes no files; choose an output on a "
+            f"Cannot write to {flag}: {folder} takes no files; choose an output on a "
             "writable file system."
         ) from error
     except OSError as error:
-        raise OutputError(str(storage_error("write to", f"--output={output}", error))) from error
+        raise OutputError(str(storage_error("write to", flag, error))) from error

@@ -36,6 +36,7 @@ Check = Literal["records", "index"]
 Kind = Literal["none", "gzip", "zlib", "indexed"]
 
 RANGE_BYTES = 64 << 20
+_INFLATING = 4  # times as long as reading
 _WHOLE_MEMBER = 8 << 20  # larger ones are read and inflated as a stream
 _ANY_SIZE = 1 << 62  # where a size is not known
 UNKNOWN = -1
@@ -63,6 +64,11 @@ class Range(NamedTuple):
     end: int
     members: tuple[tuple[int, int], ...] = ()
     anchored: bool = False
+
+    @property
+    def cost(self) -> int:
+        """How long it takes to scan, in bytes that are only read."""
+        return (self.end - self.start) * (1 if self.kind == "none" else _INFLATING)
 
 
 class RangeCount(NamedTuple):

@@ -29,6 +29,14 @@ def make_payloads(count: int, seed: int = 0, longest: int = 60) -> list[bytes]:
     return [rng.randbytes(rng.choice([0, 1, 12, longest])) for _ in range(count)]
 
 
+def write_records(path: Path, payloads: Sequence[bytes], packing: str = "none") -> Path:
+    """Writes a TFRecord file: ``none``, ``gzip`` or ``zlib``, whatever its name says."""
+    packed = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[packing]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(framed(payloads)))
+    return path
+
+
 def header(length: int) -> bytes:
     """Returns the header of a record, with the right CRC, whatever the length."""
     packed = struct.pack("<Q", length)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from conftest import ROOT, build_dataset, shardmill
 from readers import tf_records
-from record_files import payloads, write_records
+from record_tools import make_payloads, write_records
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import run
@@ -63,10 +63,11 @@ def records_of(manifest: Manifest) -> dict[str, int]:
 def mixed(tmp_path) -> Path:
     """Files of every packing and odd names in two splits, with other things beside them."""
     folder = tmp_path / "mixed"
-    write_records(folder / "train-00000-of-00003.tfrecord", payloads(5), "gzip")
-    write_records(folder / "train-00001-of-00003.tfrecord.gz", payloads(7, seed=1), "none")
-    write_records(folder / "train-00002-of-00003", payloads(2, seed=2), "zlib")
-    write_records(folder / "val" / "ünï code [1].tfrec", payloads(3, seed=3), "gzip")
+    write_records(folder / "train-00000-of-00003.tfrecord", make_payloads(5), "gzip")
+    seven = [b"%060d" % number for number in range(7)]
+    write_records(folder / "train-00001-of-00003.tfrecord.gz", seven, "none")
+    write_records(folder / "train-00002-of-00003", make_payloads(2, 2), "zlib")
+    write_records(folder / "val" / "ünï code [1].tfrec", make_payloads(3, 3), "gzip")
     (folder / "README.md").write_text("about")
     (folder / "features.json").write_text("{}")
     (folder / ".hidden").write_bytes(b"junk")
@@ -134,8 +135,8 @@ def test_a_dataset_counts_as_its_own_manifest_says(photos, tmp_path, compression
 
 
 def test_names_that_tell_no_split_make_one(tmp_path) -> None:
-    write_records(tmp_path / "a.tfrecord", payloads(4))
-    write_records(tmp_path / "b", payloads(1))
+    write_records(tmp_path / "a.tfrecord", make_payloads(4))
+    write_records(tmp_path / "b", make_payloads(1))
     manifest = count(tmp_path)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {"all": 5}
 
@@ -198,9 +199,9 @@ def test_files_without_bytes_alone_are_sound(tmp_path) -> None:
 
 
 def test_names_that_disagree_are_warned_of(tmp_path) -> None:
-    write_records(tmp_path / "flowers00-5.tfrec", payloads(4))
-    write_records(tmp_path / "flowers01-4.tfrec", payloads(4))
-    write_records(tmp_path / "x-00002-of-00004.tfrecord", payloads(1))
+    write_records(tmp_path / "flowers00-5.tfrec", make_payloads(4))
+    write_records(tmp_path / "flowers01-4.tfrec", make_payloads(4))
+    write_records(tmp_path / "x-00002-of-00004.tfrecord", make_payloads(1))
     manifest = count(tmp_path)
     assert manifest.warnings == (
         "flowers00-5.tfrec: the name says 5 records, it has 4",
@@ -209,7 +210,7 @@ def test_names_that_disagree_are_warned_of(tmp_path) -> None:
 
 
 def test_an_empty_gzip_member_is_warned_of_where_tensorflow_stops(tmp_path) -> None:
-    path = write_records(tmp_path / "a.tfrecord.gz", payloads(3), "gzip")
+    path = write_records(tmp_path / "a.tfrecord.gz", make_payloads(3), "gzip")
     path.write_bytes(path.read_bytes() + gzip.compress(b"") + path.read_bytes())
     assert len(tf_records(path)) == 3  # of 6: without a word
     manifest = count(tmp_path)
@@ -236,7 +237,7 @@ def test_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
     assert both.inputs.duplicates == 1
     alone = count(mixed / "train-00002-of-00003")
     assert records_of(alone) == {"train-00002-of-00003": 2}
-    far = write_records(tmp_path / "far" / "test.tfrecord", payloads(8))
+    far = write_records(tmp_path / "far" / "test.tfrecord", make_payloads(8))
     together = count(mixed, far)
     assert together.root == str(tmp_path)
     assert records_of(together)["far/test.tfrecord"] == 8
@@ -244,7 +245,7 @@ def test_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
 
 def test_a_list_may_not_leave_its_root(tmp_path) -> None:
     (tmp_path / "in").mkdir()
-    write_records(tmp_path / "out.tfrecord", payloads(2))
+    write_records(tmp_path / "out.tfrecord", make_payloads(2))
     (tmp_path / "in" / "list.txt").write_text("../out.tfrecord\n")
     with pytest.raises(ShardmillError, match="leads outside the root"):
         count(tmp_path / "in" / "list.txt")
@@ -267,7 +268,7 @@ def test_a_manifest_is_written_over_only_by_another_count(mixed, photos, tmp_pat
     path = tmp_path / "count.json"
     count(mixed, manifest=str(path))
     before = json.loads(path.read_text())
-    write_records(mixed / "test.tfrecord", payloads(9))
+    write_records(mixed / "test.tfrecord", make_payloads(9))
     count(mixed, manifest=str(path))
     assert json.loads(path.read_text())["written"] == before["written"] + 9
     assert json.loads(path.read_text())["build"]["input_id"] != before["build"]["input_id"]
@@ -278,6 +279,12 @@ def test_a_manifest_is_written_over_only_by_another_count(mixed, photos, tmp_pat
         count(mixed, manifest=str(tmp_path / "ds" / "manifest.json"))
     assert (tmp_path / "ds" / "manifest.json").read_bytes() == own
     (tmp_path / "letter.json").write_text("dear")
+    denied = shardmill("count", "--input", mixed, "--manifest=/proc/m.json")
+    assert (denied.returncode, denied.stdout) == (1, "")
+    assert denied.stderr == (
+        "shardmill: Cannot write to --manifest=/proc/m.json: /proc takes no files; "
+        "choose an output on a writable file system.\n"
+    )
     for taken, why in ((tmp_path / "letter.json", "is no manifest"), (mixed, "is a folder")):
         with pytest.raises(UsageError, match=why):
             count(mixed, manifest=str(taken))
@@ -443,7 +450,7 @@ def test_a_killed_reader_is_a_plain_error(slow, tmp_path) -> None:
 
 
 def test_what_it_says_is_cut_where_it_would_be_endless(tmp_path) -> None:
-    write_records(tmp_path / "sound.tfrecord", payloads(1))
+    write_records(tmp_path / "sound.tfrecord", make_payloads(1))
     for number in range(30):
         (tmp_path / f"{number:02d}.tfrecord").write_text("notes " * 9)
     said = list(lines(count(tmp_path), "m.json", 1.0))

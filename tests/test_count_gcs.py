@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import build_dataset, shardmill
-from record_files import payloads, write_records
+from record_tools import make_payloads, write_records
 from test_count import count, records_of
 from test_gcs_builds import upload
 from test_verify import faults
@@ -23,9 +23,9 @@ pytest_plugins = ["gcs_server"]
 @pytest.fixture
 def files(tmp_path) -> Path:
     folder = tmp_path / "files"
-    write_records(folder / "train-00000-of-00002", payloads(500, 900), "gzip")
-    write_records(folder / "train-00001-of-00002", payloads(400, 900, seed=1))
-    write_records(folder / "val" / "a b#?%.tfrecord", payloads(30, seed=2), "zlib")
+    write_records(folder / "train-00000-of-00002", make_payloads(500, longest=900), "gzip")
+    write_records(folder / "train-00001-of-00002", make_payloads(400, 1, 900))
+    write_records(folder / "val" / "a b#?%.tfrecord", make_payloads(30, 2), "zlib")
     (folder / "notes.txt").write_text("x")
     return folder
 

@@ -1,10 +1,11 @@
 """Docs say what the code does."""
 
 import re
+import shutil
 import subprocess
 
 import pytest
-from conftest import ROOT, build_dataset
+from conftest import ROOT, build_dataset, shardmill
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import summary
@@ -90,6 +91,26 @@ def test_the_other_python_examples_run(photos, tmp_path, monkeypatch) -> None:
         (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
         exec(compile(code, page, "exec"), {})
     assert (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_counting_shows_what_the_commands_say(shared_data, tmp_path) -> None:
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs/counting.md").read_text()
+    taxi = tmp_path / "taxi"
+    shutil.copytree(shared_data / "tfrecord" / "tfx_taxi_gz" / "csv_example_gen", taxi)
+    done = shardmill("count", "--input=taxi", "--manifest=taxi.json", cwd=tmp_path)
+    said = done.stdout.replace(str(tmp_path), "/data")
+    steps = shardmill("steps", "taxi.json", "--split=eval", "--batch_size=256", cwd=tmp_path)
+    build_dataset(
+        input=shared_data / "photos" / "flower_photos", output=tmp_path / "ds", image_size=224
+    )
+    said += shardmill("verify", "ds", cwd=tmp_path).stdout
+    lines = [line for line in said.splitlines() if not re.search(r" s, .*B/s$", line)]
+    assert len(lines) == 10
+    for line in lines:
+        assert line in page.splitlines(), line
+    for line in lines[:6]:
+        assert line in readme.splitlines(), line
+    assert f"--batch_size=256\n{steps.stdout}" in page
 
 
 def test_the_readme_shows_what_the_command_says(shared_data, tmp_path) -> None:

@@ -197,10 +197,10 @@ def test_a_small_file_takes_one_call_and_a_large_one_two(strict_bucket, front):
 def test_long_listings_come_in_pages(strict_bucket, front):
     front.page_size = 3
     storage = GcsStorage()
+    root = f"{strict_bucket}/top"
     names = [f"{folder}/{n}" for folder in ("a", "b", "c") for n in range(7)]
     for name in [*names, *"defghijk"]:
-        storage.replace(f"{strict_bucket}/root/{name}", b"")
-    root = f"{strict_bucket}/root"
+        storage.replace(f"{root}/{name}", b"")
     front.calls.clear()
     assert [e.path[len(root) + 1 :] for e in storage.list_dir(root)] == list("abcdefghijk")
     assert front.counts()["list"] == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import build_dataset, make_photos, shardmill
 from readers import tf_records
-from record_files import payloads, write_records
+from record_tools import make_payloads, write_records
 from test_count import count
 
 from shardmill.pipelines.cli import main
@@ -22,6 +22,7 @@ from shardmill.schemas.index import build_index
 from shardmill.schemas.members import HEADER, Member, stored_member
 from shardmill.schemas.parse import parse_example
 from shardmill.schemas.tfrecords import open_records
+from shardmill.transforms import pool, verify
 from shardmill.transforms.verify import Finding, find_dataset, verify_dataset
 
 
@@ -89,12 +90,13 @@ def features_of(payload: bytes) -> dict:
 
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
-def test_a_sound_dataset_has_no_fault(photos, tmp_path, compression, encoding) -> None:
+def test_a_sound_dataset_has_no_fault(photos, tmp_path, compression, encoding, monkeypatch) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
         encoding=encoding,
     )  # fmt: skip
     assert faults(tmp_path / "ds") == []
+    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
     assert faults(tmp_path / "ds", processes=2) == []
     assert faults(tmp_path / "ds" / "manifest.json") == []
 
@@ -110,6 +112,22 @@ def test_every_byte_of_a_shard_counts(dataset) -> None:
         assert {finding.file for finding in faults(dataset)} == {shard.name}
     shard.write_bytes(whole)
     assert faults(dataset) == []
+
+
+def test_processes_find_the_same_faults(dataset, monkeypatch) -> None:
+    shard = first_shard(dataset)
+    examples = read_payloads(shard)
+    rewrite(dataset, shard, [*examples[:1], b"no example", *examples[1:]])
+    other = dataset / "train-00001-of-00002.tfrecord.gz"
+    other.write_bytes(other.read_bytes()[:-9])
+    alone = faults(dataset)
+    assert {finding.file for finding in alone} == {shard.name, other.name}
+    started = []
+    pools = pool.ProcessPool
+    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(pool, "ProcessPool", lambda number: started.append(number) or pools(number))
+    assert faults(dataset, processes=2) == alone
+    assert started == [2]
 
 
 def test_damage_says_where(dataset) -> None:
@@ -245,11 +263,11 @@ def test_a_shard_that_tensorflow_reads_in_part_is_a_fault(dataset) -> None:
 
 def test_counted_files_are_verified_too(tmp_path) -> None:
     folder = tmp_path / "in"
-    write_records(folder / "train.tfrecord", payloads(20))
-    write_records(folder / "test.tfrecord", payloads(9), "gzip")
+    write_records(folder / "train.tfrecord", make_payloads(20))
+    write_records(folder / "test.tfrecord", make_payloads(9), "gzip")
     count(folder, manifest=str(tmp_path / "m.json"))
     assert faults(tmp_path / "m.json") == []
-    write_records(folder / "new.tfrecord", payloads(1))
+    write_records(folder / "new.tfrecord", make_payloads(1))
     data = bytearray((folder / "train.tfrecord").read_bytes())
     data[40] ^= 1
     (folder / "train.tfrecord").write_bytes(data)

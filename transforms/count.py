@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 import shardmill.transforms.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import FormatError, ShardmillError
+from shardmill.schemas.errors import DeniedError, FormatError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.names import MANIFEST
 from shardmill.schemas.ranges import Check, Found, Range, RangeCount, find_ranges, scan_range
@@ -23,14 +23,12 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.tfrecords import FileCount, join_ranges
 from shardmill.transforms import metrics, progress
 from shardmill.transforms.outcome import Outcome, deliver
-from shardmill.transforms.pool import run_all
+from shardmill.transforms.pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.tally import CountedFile, CountSpec, make_manifest
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
 _HOP_RANGE_BYTES = 1 << 30  # where payloads are skipped
 _RANGE_BYTES = 64 << 20
-_WORTH_PROCESSES = 48 << 20  # bytes; fewer are read before a process has started
-_INFLATING = 4  # times what reading costs
 _HELD = 10_000
 _REMOTE_LOOKS = 16
 
@@ -60,7 +58,7 @@ class CountRecords(beam.PTransform):
         found = (
             refs
             | "Usable" >> beam.Filter(lambda ref: not ref.error)
-            | "Look" >> beam.ParDo(_Look(spec.check))
+            | "Look" >> beam.ParDo(_Look(spec.check, spec.invocation))
         )
         counts = (
             found
@@ -121,8 +119,9 @@ def _ranges(element: tuple[str, tuple[Ref, Found]]) -> Iterator[tuple[str, Range
 class _Look(beam.DoFn):
     """Looks at each file's beginning; at remote ones several at a time."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: Check, invocation: str) -> None:
         self._check = check
+        self._invocation = invocation
         self._range_bytes = _HOP_RANGE_BYTES if check == "index" else _RANGE_BYTES
         self._held: list[Ref] = []
 
@@ -148,11 +147,15 @@ class _Look(beam.DoFn):
                 yield from threads.map(self._look, held)
 
     def _look(self, ref: Ref) -> tuple[str, tuple[Ref, Found]]:
-        return ref.key, (ref, find_ranges(ref.uri, ref.version, self._check, self._range_bytes))
+        found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
+        watched = progress.progress_of(self._invocation)
+        if watched is not None:
+            watched.begin("counting", sum(part.end - part.start for part in found.ranges))
+        return ref.key, (ref, found)
 
 
 class _Scan(beam.DoFn):
-    """Scans ranges, in processes of its own where that is worth while."""
+    """Scans ranges: each as it comes, or many together in processes where that is worth while."""
 
     def __init__(self, check: Check, processes: int, invocation: str) -> None:
         self._check = check
@@ -165,7 +168,7 @@ class _Scan(beam.DoFn):
 
     def process(self, element: tuple[str, Range]) -> Iterator[tuple[str, RangeCount]]:
         self._held.append(element)
-        if len(self._held) >= _HELD:
+        if len(self._held) >= (_HELD if self._processes > 1 else 1):
             yield from self._scan_all()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -173,11 +176,9 @@ class _Scan(beam.DoFn):
             yield GlobalWindows.windowed_value(scanned)
 
     def _scan_all(self) -> Iterator[tuple[str, RangeCount]]:
-        held, self._held = sorted(self._held, key=lambda item: (-_cost(item[1]), item)), []
+        held, self._held = sorted(self._held, key=lambda item: (-item[1].cost, item)), []
         watched = progress.progress_of(self._invocation)
-        if watched is not None:
-            watched.begin("counting", sum(part.end - part.start for _, part in held))
-        worth = sum(_cost(part) for _, part in held) >= _WORTH_PROCESSES
+        worth = sum(part.cost for _, part in held) >= WORTH_PROCESSES
         keys = {part: key for key, part in held}
         scan = functools.partial(scan_range, check=self._check)
         for part, scanned in run_all(scan, list(keys), self._processes if worth else 1):
@@ -186,10 +187,6 @@ class _Scan(beam.DoFn):
             if watched is not None:
                 watched.add(scanned.end - scanned.start, scanned.fault is not None)
             yield keys[part], scanned
-
-
-def _cost(part: Range) -> int:
-    return (part.end - part.start) * (1 if part.kind == "none" else _INFLATING)
 
 
 def _join(
@@ -234,7 +231,7 @@ def _known_splits(root: str) -> dict[str, str]:
     path = join(root, MANIFEST)
     try:
         manifest = Manifest.from_json(open_storage(path).read(path))
-    except (FormatError, OSError, ShardmillError):
+    except (FileNotFoundError, FormatError, DeniedError):
         return {}
     if manifest.root:  # counted, not made: its splits are guesses from names too
         return {}

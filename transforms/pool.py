@@ -18,6 +18,7 @@ from shardmill.schemas.errors import ShardmillError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+WORTH_PROCESSES = 48 << 20  # bytes to read; fewer are read before a process has started
 _open: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 _starting = threading.Lock()  # a process that dies while it starts another leaves that one lost
 _over = threading.Event()

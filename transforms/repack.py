@@ -1,8 +1,9 @@
 """Cutting a shard anew where TensorFlow would lose its end.
 
 Where the last of TensorFlow's reads of a gzip file begins inside the trailer of a member, it stops
-there (``containers.stops_early``): one shard in some 200,000. Such a shard is written again from
-the records of its parts, with members of another size; its bytes alone decide which.
+there (``containers.stops_early``): by arithmetic, one shard in some 200,000. Such a shard is
+written again from the records of its parts, with members of another size; its bytes alone decide
+which.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecords import DamagedError, open_records
 from shardmill.transforms import parts
 
-_STEP = 64 << 10  # by which members grow from one try to the next
+_STEP = 64 << 10  # by which members are larger at first, and then twice as much each time
 _FARTHEST = TENSORFLOW_READS + INDEX_BYTES
 
 
@@ -61,9 +62,9 @@ def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, in
         OutputError: A part is damaged.
     """
     packing = _packing_of(storage, sources[0])
-    for turn in itertools.count(1):
+    for turn in itertools.count():
         with storage.open_write(path) as target:
-            writer = parts.MemberWriter(target, packing, parts.MEMBER_BYTES + turn * _STEP)
+            writer = parts.MemberWriter(target, packing, parts.MEMBER_BYTES + (_STEP << turn))
             try:
                 for source in sources:
                     with open_records(source) as records:

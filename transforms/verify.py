@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,12 +16,13 @@ from shardmill.schemas.ranges import Found, Range, RangeCount, find_ranges, scan
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecords import FileCount, join_ranges
 from shardmill.transforms.checks import ExampleChecker
-from shardmill.transforms.pool import run_all
+from shardmill.transforms.pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.progress import Progress
 from shardmill.transforms.publish import settle
 from shardmill.transforms.walk import first_level, walk
 
 _SHOWN = 3  # bad examples of one shard
+_LOOKS = 16  # at a time, for shards that lie far away
 
 
 class Finding(NamedTuple):
@@ -125,10 +127,13 @@ def verify_dataset(
     checker, problem = make_checker(dataset)
     findings += [Finding(names.SCHEMA, problem)] if problem else []
     shards = dataset.shards
-    found = [find_ranges(join(dataset.root, shard.file), "", "records") for shard in shards]
-    found = [_in_one_piece(each) for each in found]
+    paths = [join(dataset.root, shard.file) for shard in shards]
+    with ThreadPoolExecutor(_LOOKS) as threads:
+        found = list(threads.map(_find_ranges, paths))
     tasks = [(number, part) for number, each in enumerate(found) for part in each.ranges]
-    tasks.sort(key=lambda task: task[1].start - task[1].end)
+    tasks.sort(key=lambda task: -task[1].cost)
+    if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
+        processes = 1
     if watched is not None:
         watched.begin("verifying", sum(part.end - part.start for _, part in tasks))
     checked: dict[int, list[Checked]] = {}
@@ -156,8 +161,9 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
         return None, str(error)
 
 
-def _in_one_piece(found: Found) -> Found:
-    """Returns a file's ranges as one where cutting rests on a guess, which examples cannot."""
+def _find_ranges(path: str) -> Found:
+    """Returns a shard's ranges; as one where cutting rests on a guess, which examples cannot."""
+    found = find_ranges(path, "", "records")
     if found.compression != "none" or len(found.ranges) < 2:
         return found
     return found._replace(ranges=(found.ranges[0]._replace(end=found.size),))

@@ -24,6 +24,7 @@ def main(argv: list[str]) -> int:
     with run.quiet_import():
         from shardmill.pipelines.count import CountConfig, outcomes, resolve
         from shardmill.pipelines.options import check_beam_flags
+        from shardmill.pipelines.preflight import check_takes_files
         from shardmill.transforms.pool import close_all, usable_cores
     known, rest = count_parser().parse_known_args(argv)
     values: dict[str, Any] = vars(known)
@@ -42,6 +43,8 @@ def main(argv: list[str]) -> int:
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
+    if folder:
+        check_takes_files(folder, f"--manifest={job.spec.manifest}")
     try:
         outcome = run.run_pipeline(
             lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder, unit="MiB"

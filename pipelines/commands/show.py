@@ -61,7 +61,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "path", help="a dataset, its manifest, a folder, or any TFRecord file, packed or not"
     )
     parser.add_argument(
-        "--records", type=_count, default=3, metavar="N", help="how many of the first records"
+        "--records", type=number, default=3, metavar="N", help="how many of the first records"
     )
     parser.add_argument("--split", default="", help="the split whose records are shown")
     parser.add_argument("--json", action="store_true", help="print an object with everything")
@@ -69,11 +69,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
+def number(text: str) -> int:
+    """Returns a number of records; argparse names it by this function's name."""
+    value = int(text)
+    if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative: give 0 or more")
-    return number
+    return value
 
 
 def _has_blocks() -> bool:
