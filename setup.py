@@ -60,6 +60,7 @@ setup(
         "shardmill.schemas",
         "shardmill.schemas.storage",
         "shardmill.transforms",
+        "shardmill.transforms.rows",
     ],
     package_dir={
         "shardmill.loaders": "loaders",
@@ -68,6 +69,7 @@ setup(
         "shardmill.schemas": "schemas",
         "shardmill.schemas.storage": "schemas/storage",
         "shardmill.transforms": "transforms",
+        "shardmill.transforms.rows": "transforms/rows",
     },
     package_data={
         "shardmill.loaders": ["py.typed"],
@@ -81,6 +83,7 @@ setup(
         "google-crc32c>=1.5",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
+        "pyarrow>=17",
         "rich>=13.7",
         "tensorflow-metadata>=1.17,<2",
     ],

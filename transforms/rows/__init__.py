@@ -1,0 +1,1 @@
+"""Rows: CSV text becomes cells, typed columns, framed records, runs and parts."""
