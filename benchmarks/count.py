@@ -28,7 +28,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 def write_shard(path: Path, kind: str, size: int) -> Path:
     """Writes a shard of about so many bytes of records, as Shardmill writes its own."""
     from shardmill.schemas.example import encode_example
-    from shardmill.transforms.parts import MemberWriter
+    from shardmill.transforms.member_writer import MemberWriter
 
     rng = random.Random(7)
     packed, what = kind.split()

@@ -97,7 +97,8 @@ class Manifest:
     """A dataset, as ``manifest.json`` describes it.
 
     ``root`` and ``damaged`` are those of counted files: the folder that the files' names are
-    relative to, by default the manifest's own, and the files that are damaged.
+    relative to, by default the manifest's own, and the files that are damaged. ``beside`` lists
+    further files of the dataset, such as those of a TensorFlow Transform graph.
     """
 
     splits: dict[str, Split]
@@ -110,6 +111,7 @@ class Manifest:
     warnings: tuple[str, ...] = ()
     root: str = ""
     damaged: tuple[Damaged, ...] = ()
+    beside: tuple[str, ...] = ()
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
@@ -117,6 +119,8 @@ class Manifest:
         body = asdict(self)
         if not self.root:  # a dataset of our own
             del body["root"], body["damaged"]
+        if not self.beside:
+            del body["beside"]
         ordered = {"version": body.pop("version"), **body}
         return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
 
@@ -148,6 +152,7 @@ class Manifest:
                 warnings=tuple(body["warnings"]),
                 root=body.get("root", ""),
                 damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
+                beside=tuple(map(_checked, body.get("beside", ()))),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
@@ -175,9 +180,14 @@ def _split(body: dict[str, Any]) -> Split:
 
 def _shard(body: dict[str, Any]) -> Shard:
     shard = Shard(**body)
-    # A manifest is data: its names must not lead a later command out of the dataset's folder.
-    if not isinstance(shard.file, str) or "\\" in shard.file or ".." in shard.file.split("/"):
-        raise FormatError(f"the manifest names the file {shard.file!r}, which leads elsewhere")
-    if shard.file.startswith("/") or "\0" in shard.file or not shard.file:
-        raise FormatError(f"the manifest names the file {shard.file!r}, which leads elsewhere")
+    _checked(shard.file)
     return shard
+
+
+def _checked(file: Any) -> str:
+    # A manifest is data: its names must not lead a later command out of the dataset's folder.
+    if not isinstance(file, str) or "\\" in file or ".." in file.split("/"):
+        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+    if file.startswith("/") or "\0" in file or not file:
+        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+    return file

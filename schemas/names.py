@@ -19,7 +19,8 @@ REJECTS = "rejects.jsonl"
 JOURNAL = ".publish.json"
 BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
-RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, "transform_fn"})
+TRANSFORM = "transform_fn"  # a folder
+RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, TRANSFORM})
 
 _NUMBERS = ("index", "total", "records")
 _SPEC = re.compile(r"0\d{1,2}d|d?")

@@ -37,7 +37,8 @@ from shardmill.schemas.errors import ShardmillError, StaleBuildError, StorageErr
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms import clean
-from shardmill.transforms.publish import Journal, Move, publish, read_manifest
+from shardmill.transforms.journal import Journal, Move
+from shardmill.transforms.publish import publish, read_manifest
 
 pytest_plugins = ["gcs_server"]
 

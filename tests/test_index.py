@@ -15,8 +15,8 @@ from readers import tf_records
 from shardmill.schemas.framing import frame
 from shardmill.schemas.index import INDEX_BYTES, build_index, empty_shard, parse_index, read_index
 from shardmill.schemas.members import HEADER, Member, deflated_member, stored_member
-from shardmill.transforms import parts
-from shardmill.transforms.parts import MemberWriter
+from shardmill.transforms import member_writer
+from shardmill.transforms.member_writer import MemberWriter
 
 TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
 
@@ -107,7 +107,7 @@ def test_a_shard_without_records(tmp_path) -> None:
 
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
 def test_the_writer_cuts_groups_and_members(tmp_path, packing, monkeypatch) -> None:
-    monkeypatch.setattr(parts, "MEMBER_BYTES", 1_000)
+    monkeypatch.setattr(member_writer, "MEMBER_BYTES", 1_000)
     # Each its own member, so several groups are needed. Not any bytes: see ``stops_early``.
     big = random.Random(3).randbytes(1_000)
     payloads = [big + bytes(i) for i in range(400)] + [b"", b"tail"]

@@ -24,7 +24,8 @@ from fault_tools import (
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.publish import Journal, Move, check_output, publish, read_manifest, settle
+from shardmill.transforms.journal import Journal, Move
+from shardmill.transforms.publish import check_output, publish, read_manifest, settle
 
 NEW = ("--num_shards=2", "--seed=5", "--overwrite")
 OLD = {

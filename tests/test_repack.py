@@ -19,7 +19,8 @@ from shardmill.schemas.tfrecords import count_file
 from shardmill.transforms import assemble
 from shardmill.transforms import repack as repacking
 from shardmill.transforms.assemble import PARTS_FOLDER, ShardJob, assemble_shard
-from shardmill.transforms.parts import MemberWriter, Part
+from shardmill.transforms.member_writer import MemberWriter
+from shardmill.transforms.parts import Part
 from shardmill.transforms.placement import PartKey, Series
 from shardmill.transforms.verify import find_dataset, verify_dataset
 

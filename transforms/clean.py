@@ -17,7 +17,8 @@ from shardmill.schemas import names
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Entry, Storage, is_link, join, scheme_of
-from shardmill.transforms.publish import Journal, Move, check_output, read_manifest, settle
+from shardmill.transforms.journal import Journal, Move
+from shardmill.transforms.publish import check_output, read_manifest, settle
 
 Kind = Literal["build", "outcome", "temporary"]
 
@@ -32,7 +33,9 @@ _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))}
 # What the check for a writable output makes for a moment where files cannot be nameless.
 _IS_PROBE = re.compile(re.escape(names.BUILD_PREFIX) + r"probe-[a-z0-9_]{8}")
 _IS_BUILD = re.compile(re.escape(names.BUILD_PREFIX) + r"[0-9a-f]{16}")
-_IN_BUILD = re.compile(rf"parts|shards|runs|final-{_ID}|rejects\.jsonl|\..+\.{_UUID}\.tmp")
+_IN_BUILD = re.compile(
+    rf"parts|shards|runs|transforms|transform\.json|final-{_ID}|rejects\.jsonl|\..+\.{_UUID}\.tmp"
+)
 _TRIES = 5
 
 

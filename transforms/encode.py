@@ -10,15 +10,15 @@ import apache_beam as beam
 import shardmill.transforms.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.encoder import Encoder, Example
+from shardmill.transforms.encoder import Block, Encoder, Example, Item
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH = 64
 
 
 def split_results(
-    results: Iterator[Example | Reject],
-) -> Iterator[Example | beam.pvalue.TaggedOutput]:
+    results: Iterator[Item],
+) -> Iterator[Example | Block | beam.pvalue.TaggedOutput]:
     """Yields examples as they are, and rejects for the output of their own."""
     for result in results:
         if isinstance(result, Reject):

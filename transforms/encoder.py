@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
@@ -24,6 +27,25 @@ class Example(NamedTuple):
     multi_frame: bool = False
 
 
+class Block(NamedTuple):
+    """Many records to write at once.
+
+    Attributes:
+        frames: The records, framed as in a TFRecord file, one after another.
+        lengths: Bytes of each frame; int64, shape [records].
+        labels: Records by label text, for the counts in the manifest.
+        duplicates: Inputs that were left out since they repeat another.
+    """
+
+    frames: memoryview
+    lengths: npt.NDArray[np.int64]
+    labels: Mapping[str, int]
+    duplicates: int = 0
+
+
+Item = Example | Reject | Block
+
+
 class Encoder(Protocol):
     """Turns refs into records; a small picklable value that travels to every worker.
 
@@ -41,8 +63,8 @@ class Encoder(Protocol):
         """About how many bytes a record takes; None: as many as its input."""
         ...
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Example | Reject]:
-        """Yields one example or reject for each ref, in the order of refs.
+    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:
+        """Yields the records of some refs, and rejects, in an order that the refs alone decide.
 
         Args:
             refs: The part's refs in their final order.
@@ -61,3 +83,33 @@ class Encoder(Protocol):
     def features(self) -> list[dict[str, Any]]:
         """Returns the features as the manifest lists them."""
         ...
+
+
+class Finishing:
+    """What a pipeline may add at the end of a build; a small picklable value. Adds nothing.
+
+    Attributes:
+        max_labels: So many distinct labels are listed and counted, and not one more.
+    """
+
+    max_labels: int = 1 << 62
+
+    def labels(self, counted: Collection[str]) -> tuple[str, ...]:
+        """Returns the labels in the order of their class ids, where only records tell them.
+
+        Args:
+            counted: The labels that the records have.
+        """
+        return tuple(sorted(counted, key=str.encode))
+
+    def files(self, build: str) -> Mapping[str, str]:  # noqa: ARG002
+        """Returns finished files to publish beside the shards: final name to path in the build.
+
+        Args:
+            build: The build folder.
+        """
+        return {}
+
+    def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
+        """Returns what to change when too many inputs were rejected, as a sentence, or nothing."""
+        return ""

@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -17,13 +17,14 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
-from shardmill.transforms.encoder import Encoder
+from shardmill.transforms.encoder import Encoder, Finishing
+from shardmill.transforms.journal import Move
 from shardmill.transforms.outcome import Outcome, Status
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.parts import Part, parse_sidecar
 from shardmill.transforms.placement import REFUSED, PlaceSpec
 from shardmill.transforms.planning import Plan, ShardSpec
-from shardmill.transforms.publish import Move, publish
+from shardmill.transforms.publish import publish
 
 _SHOWN_REJECTS = 3
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
@@ -47,6 +48,7 @@ class SinkSpec:
         config: Options as the manifest shows them (an allow-list).
         runner: Name of the runner.
         invocation: Identity of this run of the command.
+        finishing: What the pipeline adds at the end.
     """
 
     output: str
@@ -62,6 +64,7 @@ class SinkSpec:
     config: dict[str, Any] = field(default_factory=dict)
     runner: str = ""
     invocation: str = ""
+    finishing: Finishing = field(default_factory=Finishing)
 
     @property
     def build_name(self) -> str:
@@ -103,7 +106,7 @@ def finish(
         _check_versions(parts)
         manifest = make_manifest(spec, encoder, plan, census, built)
         _check_rejects(storage, spec, manifest.inputs, parts)
-        moves = list(_beside(storage, spec, encoder, plan, parts))
+        moves = list(_beside(storage, spec, encoder, manifest.labels, parts))
         moves += [
             Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
             for shard in built
@@ -143,7 +146,13 @@ def make_manifest(
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
-    splits = _splits(spec, plan, built)
+    counted = {label for part in parts for label in part.label_counts}
+    labels = plan.labels or spec.finishing.labels(counted)
+    splits = _splits(spec, labels, built)
+    warnings = list(_warnings(splits, inputs))
+    if len(counted) > spec.finishing.max_labels:
+        warnings.append(f"the label has {len(counted):,} distinct values: they are not counted")
+        splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
     return Manifest(
         splits=splits,
         written=written,
@@ -157,16 +166,18 @@ def make_manifest(
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         ),
-        labels=plan.labels,
+        labels=labels,
         features=tuple(encoder.features()),
-        warnings=tuple(_warnings(splits, inputs)),
+        warnings=(*plan.warnings, *warnings),
+        beside=tuple(sorted(spec.finishing.files(spec.build))),
     )
 
 
-def _splits(spec: SinkSpec, plan: Plan, built: Sequence[BuiltShard]) -> dict[str, Split]:
+def _splits(spec: SinkSpec, listed: Sequence[str], built: Sequence[BuiltShard]) -> dict[str, Split]:
     wanted = [name for name, share in spec.place.splits.shares if share]
     others = {shard.series.split for shard in built if shard.file} - set(wanted)
-    ids = {label: number for number, label in enumerate(plan.labels)}
+    ids = {label: number for number, label in enumerate(listed)}
+    last = len(ids)
     splits = {}
     for name in wanted + sorted(others, key=lambda split: (_SPLIT_ORDER.get(split, 9), split)):
         shards = [shard for shard in built if shard.file and shard.series.split == name]
@@ -177,7 +188,10 @@ def _splits(spec: SinkSpec, plan: Plan, built: Sequence[BuiltShard]) -> dict[str
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
             num_bytes=sum(shard.num_bytes for shard in shards),
-            label_counts={label: labels[label] for label in sorted(labels, key=lambda x: ids[x])},
+            label_counts={
+                label: labels[label]
+                for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
+            },
             shards=tuple(
                 Shard(shard.file, shard.records, shard.num_bytes, f"{shard.crc32c:08x}")
                 for shard in shards
@@ -231,7 +245,10 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequ
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
     report = join(spec.build, names.REJECTS)
-    storage.replace(report, b"".join(_reject_lines(storage, spec, parts)))
+    with storage.open_write(report) as target:
+        for line in _reject_lines(storage, spec, parts):
+            target.write(line)
+    advice = spec.finishing.advice(read_rejects(storage, spec, parts))
     if not inputs.accepted:
         rule, remedy = "none could become a record", "mend them and run again"
     else:
@@ -239,7 +256,7 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequ
         remedy = "mend or remove them, or raise the limit, and run again: finished parts are kept"
     raise OutputError(
         f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
-        f"{report} lists each with its reason; {remedy}."
+        f"{report} lists each with its reason; {advice or remedy}."
     )
 
 
@@ -260,13 +277,14 @@ def _reject_lines(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> It
 
 
 def _beside(
-    storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, parts: Sequence[Part]
-) -> Iterator[Move]:
-    """Writes schema, labels and rejects in the build folder and yields their moves."""
+    storage: Storage, spec: SinkSpec, encoder: Encoder, labels: Sequence[str],
+    parts: Sequence[Part],
+) -> Iterator[Move]:  # fmt: skip
+    """Writes schema, labels and rejects in the build folder and yields the moves of all."""
     folder = f"final-{uuid.uuid4().hex[:12]}"
-    texts = {names.SCHEMA: encoder.schema(plan.labels).encode()}
-    if plan.labels:
-        texts[names.LABELS] = "".join(f"{label}\n" for label in plan.labels).encode()
+    texts = {names.SCHEMA: encoder.schema(labels).encode()}
+    if labels:
+        texts[names.LABELS] = "".join(f"{label}\n" for label in labels).encode()
     for name, data in texts.items():
         storage.replace(join(spec.build, folder, name), data)
         yield Move(f"{spec.build_name}/{folder}/{name}", name, len(data))
@@ -276,3 +294,8 @@ def _beside(
             target.write(line)
             size += len(line)
     yield Move(f"{spec.build_name}/{folder}/{names.REJECTS}", names.REJECTS, size)
+    for name, path in sorted(spec.finishing.files(spec.build).items()):
+        entry = storage.stat(join(spec.build, path))
+        if entry is None:
+            raise FileNotFoundError(join(spec.build, path))
+        yield Move(f"{spec.build_name}/{path}", name, entry.size)

@@ -15,16 +15,14 @@ from typing import Any
 
 import google_crc32c
 
-from shardmill.schemas.framing import combine_crc32c, crc32c, frame
-from shardmill.schemas.index import INDEX_BYTES, build_index, entry_bytes, fits
-from shardmill.schemas.members import HEADER, Member, Packing, pack_member
+from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import Storage, Written, join
-from shardmill.transforms.encoder import Example
+from shardmill.schemas.storage import Storage, join
+from shardmill.transforms.encoder import Block, Example, Item
+from shardmill.transforms.member_writer import MemberWriter
 from shardmill.transforms.placement import PartKey
 
-MEMBER_BYTES = 2 << 20
 FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
 
@@ -109,79 +107,6 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[
     return state.hexdigest()
 
 
-class MemberWriter:
-    """Frames records, cuts them into gzip members by order and bytes alone, and counts.
-
-    The first member of each group leaves room for the group's index, which is filled in when the
-    group is closed.
-
-    Args:
-        target: The new file.
-        packing: How members are packed.
-        member_bytes: Bytes of records from which on a member is closed; by default 2 MiB.
-    """
-
-    def __init__(self, target: Written, packing: Packing, member_bytes: int = 0) -> None:
-        self._target = target
-        self._member_bytes = member_bytes or MEMBER_BYTES
-        self._packing = packing
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._group: list[Member] = []
-        self._group_crc = 0
-        self._group_entries = 0
-        self.crc = 0
-        self.num_bytes = 0
-
-    def add(self, record: bytes) -> None:
-        """Appends one record."""
-        framed = frame(record)
-        self._pending.append(framed)
-        self._pending_bytes += len(framed)
-        if self._pending_bytes >= self._member_bytes:
-            self._write_member()
-
-    def close(self) -> None:
-        """Writes what is pending, and the index."""
-        self._write_member()
-        self._close_group()
-
-    def _write_member(self) -> None:
-        if not self._pending:
-            return
-        packed = pack_member(b"".join(self._pending), self._packing)
-        member = Member(len(packed), len(self._pending))
-        self._pending, self._pending_bytes = [], 0
-        if self._packing == "none":
-            self._target.write(packed)
-            self.crc = google_crc32c.extend(self.crc, packed)
-            self.num_bytes += len(packed)
-            return
-        if self._group and not fits(self._group_entries + entry_bytes(member)):
-            self._close_group()
-        if not self._group:
-            packed = packed[len(HEADER) :]
-            member = Member(INDEX_BYTES + len(packed), member.records)
-            self._target.write(bytes(INDEX_BYTES))
-        self._target.write(packed)
-        self._group_crc = google_crc32c.extend(self._group_crc, packed)
-        self._group_entries += entry_bytes(member)
-        self._group.append(member)
-
-    def _close_group(self) -> None:
-        if not self._group:
-            return
-        index = build_index(self._group)
-        size = sum(member.num_bytes for member in self._group)
-        self._target.seek(self.num_bytes)
-        self._target.write(index)
-        self._target.seek(self.num_bytes + size)
-        self.crc = combine_crc32c(self.crc, crc32c(index), INDEX_BYTES)
-        self.crc = combine_crc32c(self.crc, self._group_crc, size - INDEX_BYTES)
-        self.num_bytes += size
-        self._group, self._group_crc, self._group_entries = [], 0, 0
-
-
 @dataclass
 class _Tally:
     labels: dict[str, int] = field(default_factory=dict)
@@ -189,6 +114,7 @@ class _Tally:
     rejects: list[Reject] = field(default_factory=list)
     records: int = 0
     multi_frame: int = 0
+    duplicates: int = 0
 
     def reject(self, reject: Reject) -> None:
         self.rejects.append(reject)
@@ -199,6 +125,12 @@ class _Tally:
         self.multi_frame += example.multi_frame
         if example.label is not None:
             self.labels[example.label] = self.labels.get(example.label, 0) + 1
+
+    def block(self, block: Block) -> None:
+        self.records += len(block.lengths)
+        self.duplicates += block.duplicates
+        for label, count in block.labels.items():
+            self.labels[label] = self.labels.get(label, 0) + count
 
 
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
@@ -243,13 +175,13 @@ class PartJob:
     duplicates: int = 0
 
 
-def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]) -> Part:
+def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
     """Writes a part's payload, then its sidecar, and returns the part that won.
 
     Args:
         storage: Where the build folder lies.
         job: What to write.
-        items: Examples and rejects in their final order.
+        items: Examples, blocks of records and rejects in their final order.
     """
     tally = _Tally()
     payload = f"{job.name}-{uuid.uuid4().hex[:12]}.part"
@@ -258,6 +190,9 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]
         for item in items:
             if isinstance(item, Reject):
                 tally.reject(item)
+            elif isinstance(item, Block):
+                tally.block(item)
+                writer.add_frames(item.frames, item.lengths)
             else:
                 tally.example(item)
                 writer.add(item.record)
@@ -273,7 +208,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Example | Reject]
         records=tally.records,
         label_counts=tally.labels,
         rejects=tally.reasons,
-        duplicates=job.duplicates,
+        duplicates=job.duplicates + tally.duplicates,
         multi_frame=tally.multi_frame,
         versions=job.versions,
         sidecar=f"{job.name}.json",

@@ -137,6 +137,9 @@ class Plan:
         parts: Number of parts in each series.
         labels: Labels in the order of their class ids.
         input_id: Identity of the inputs.
+        elsewhere: Number of parts in a series that is not in ``parts``: where only records tell
+            their split.
+        warnings: What the manifest should say.
     """
 
     status: Status
@@ -144,6 +147,12 @@ class Plan:
     parts: dict[Series, int] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     input_id: str = ""
+    elsewhere: int = 0
+    warnings: tuple[str, ...] = ()
+
+    def parts_of(self, series: Series) -> int:
+        """Returns the number of parts in a series."""
+        return self.parts.get(series, self.elsewhere)
 
 
 def plan_parts(

@@ -11,87 +11,14 @@ operating system frees it when they die.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 
 from shardmill.schemas import names
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, join
-
-
-@dataclass(frozen=True)
-class Move:
-    """One file of a publication, all paths relative to the output."""
-
-    source: str
-    target: str
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class Journal:
-    """What a publication does, in order.
-
-    Attributes:
-        manifest: The new manifest's text.
-        moves: Files to their final names, the manifest last.
-        deletes: Files of the old dataset that the new one does not have.
-        build: The build folder, deleted in the end.
-    """
-
-    manifest: str
-    moves: tuple[Move, ...]
-    deletes: tuple[str, ...]
-    build: str
-
-    def to_json(self) -> bytes:
-        """Returns the journal's text."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Journal:
-        """Returns the journal that a text holds.
-
-        Raises:
-            FormatError: It holds none, or names a file outside the output.
-        """
-        try:
-            body = json.loads(data)
-            moves = tuple(Move(**move) for move in body["moves"])
-            journal = cls(body["manifest"], moves, tuple(body["deletes"]), body["build"])
-            Manifest.from_json(journal.manifest)
-            journal.check()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FormatError(f"it is damaged ({error})") from error
-        return journal
-
-    def check(self) -> None:
-        """Refuses names that lead out of the output, or to what is no file of a dataset.
-
-        Raises:
-            FormatError: A name does.
-        """
-        if not self.build.startswith(names.BUILD_PREFIX):
-            raise FormatError(f"it calls {self.build!r} a build folder")
-        _check_plain([self.build.removeprefix(".")])
-        _check_plain([move.target for move in self.moves])
-        _check_plain(self.deletes)
-        for move in self.moves:
-            folder, *below = move.source.split("/")
-            if folder != self.build or not below:
-                raise FormatError(f"it takes {move.source!r}, which is not in the build folder")
-            _check_plain(below)
-        if not self.moves or self.moves[-1].target != names.MANIFEST:
-            raise FormatError(f"{names.MANIFEST} is not its last file")
-
-
-def _check_plain(files: Iterable[str]) -> None:
-    for name in files:
-        if not name or name.startswith(".") or "/" in name or "\0" in name:
-            raise FormatError(f"it names {name!r}, which is no file of a dataset")
+from shardmill.transforms.journal import Journal, Move, check_plain
 
 
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
@@ -116,7 +43,7 @@ def _read_manifest(storage: Storage, output: str) -> Manifest | None:
     path = join(output, names.MANIFEST)
     try:
         manifest = Manifest.from_json(storage.read(path))
-        _check_plain(manifest.files)
+        check_plain((*manifest.files, *manifest.beside))
     except FileNotFoundError:
         return None
     except FormatError as error:
@@ -204,7 +131,10 @@ def find_damage(storage: Storage, output: str, manifest: Manifest) -> str:
         for shard in split.shards:
             if sizes.get(shard.file) != shard.bytes:
                 return shard.file
-    return next((name for name in sorted(_own_files(manifest)) if name not in sizes), "")
+    for name in sorted(_own_files(manifest)):
+        if name not in sizes and ("/" not in name or storage.stat(join(output, name)) is None):
+            return name
+    return ""
 
 
 def _read_journal(storage: Storage, output: str) -> Journal | None:
@@ -246,6 +176,11 @@ def _roll_forward(storage: Storage, output: str, journal: Journal) -> None:
             _complete_move(storage, output, move)
     for name in journal.deletes:
         storage.delete(join(output, name))
+    transform = join(output, names.TRANSFORM)
+    if any("/" in name for name in journal.deletes) and not any(
+        entry.kind == "file" for entry in storage.walk(transform)
+    ):
+        storage.delete_tree(transform)
     storage.delete_tree(join(output, journal.build))
     storage.delete(join(output, names.JOURNAL))
 
@@ -350,9 +285,10 @@ def _journal(
     if gone:
         raise _stale(output, gone)
     ours, new = _own_files(old), {move.target for move in moves}
+    strange = _tops(new) - _tops(ours)
     for found in storage.list_dir(output):
         name = found.path.rsplit("/", 1)[-1]
-        if name in new - ours or (name in ours and found.kind != "file"):
+        if name in strange or (name in ours and found.kind != "file"):
             raise OutputError(
                 f"{found.path} exists and is not part of the dataset there: "
                 "move it away and run again, finished parts are kept."
@@ -365,8 +301,13 @@ def _journal(
 def _own_files(old: Manifest | None) -> set[str]:
     if old is None:
         return set()
-    own = {*old.files, names.SCHEMA, names.REJECTS, names.MANIFEST}
+    own = {*old.files, *old.beside, names.SCHEMA, names.REJECTS, names.MANIFEST}
     return own | {names.LABELS} if old.labels else own
+
+
+def _tops(files: Iterable[str]) -> set[str]:
+    """Returns the files, those in a folder as the folder."""
+    return {name.split("/", 1)[0] for name in files}
 
 
 def why_not_up_to_date(

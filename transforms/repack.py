@@ -17,7 +17,7 @@ from shardmill.schemas.index import INDEX_BYTES, read_index
 from shardmill.schemas.members import Packing
 from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecords import DamagedError, open_records
-from shardmill.transforms import parts
+from shardmill.transforms.member_writer import MEMBER_BYTES, MemberWriter
 
 _STEP = 64 << 10  # by which members are larger at first, and then twice as much each time
 _FARTHEST = TENSORFLOW_READS + INDEX_BYTES
@@ -64,7 +64,7 @@ def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, in
     packing = _packing_of(storage, sources[0])
     for turn in itertools.count():
         with storage.open_write(path) as target:
-            writer = parts.MemberWriter(target, packing, parts.MEMBER_BYTES + (_STEP << turn))
+            writer = MemberWriter(target, packing, MEMBER_BYTES + (_STEP << turn))
             try:
                 for source in sources:
                     with open_records(source) as records:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
@@ -20,7 +21,7 @@ from shardmill.schemas.storage import Storage, open_storage
 from shardmill.transforms import metrics, progress
 from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.census import Census, CountRefs
-from shardmill.transforms.encoder import Encoder, Example
+from shardmill.transforms.encoder import Block, Encoder, Item
 from shardmill.transforms.finish import SinkSpec, finish, planned_outcome
 from shardmill.transforms.labels import sort_labels
 from shardmill.transforms.outcome import Outcome, deliver
@@ -107,7 +108,7 @@ def place_ref(place: PlaceSpec, ref: Ref, plan: Plan) -> Iterator[Placed]:
         return
     series = place.series_of(ref)
     position = place.position_of(ref)
-    part = part_of(position, plan.parts[series])
+    part = part_of(position, plan.parts_of(series))
     yield PartKey(*series, part), (position.to_bytes(8, "big"), ref)
 
 
@@ -147,11 +148,10 @@ class _WritePart(beam.DoFn):
         return write_part(storage, job, items if watched is None else _counted(items, watched))
 
 
-def _counted(
-    items: Iterable[Example | Reject], watched: progress.Progress
-) -> Iterator[Example | Reject]:
+def _counted(items: Iterable[Item], watched: progress.Progress) -> Iterator[Item]:
     for item in items:
-        watched.step(rejected=isinstance(item, Reject))
+        if not isinstance(item, Block):  # rows are counted as they are read
+            watched.step(rejected=isinstance(item, Reject))
         yield item
 
 
@@ -201,8 +201,9 @@ def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
 class WriteShards(beam.PTransform):
     """Writes refs as a published dataset: ``refs | WriteShards(spec, encoder)``.
 
-    Takes ``Ref`` elements (those of ``MatchFiles``, or your own) and gives one ``Outcome``. A
-    failure that a retry would not mend is an outcome too: ``| beam.Map(Outcome.check)`` raises it.
+    Takes ``Ref`` elements (those of ``MatchFiles``, or your own), one for each record, and gives
+    one ``Outcome``. A failure that a retry would not mend is an outcome too:
+    ``| beam.Map(Outcome.check)`` raises it.
 
     Args:
         spec: What is written, and where.
@@ -213,33 +214,68 @@ class WriteShards(beam.PTransform):
     encoder: Encoder
 
     def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
-        """Wires census, plan, placement, parts, shards and publication."""
-        spec, encoder, place = self.spec, self.encoder, self.spec.place
-        expected = encoder.expected_bytes
+        """Wires census, plan and placement."""
+        spec, place = self.spec, self.spec.place
+        expected = self.encoder.expected_bytes
         refs = pcoll | "Split" >> beam.Map(place.with_split).with_output_types(Ref)
         census = refs | "Census" >> beam.CombineGlobally(CountRefs(place))
         plan = census | "Plan" >> beam.Map(
             lambda census: _announced(make_plan(spec, expected, census), census, spec)
         )
+        placed = refs | "Place" >> beam.FlatMap(
+            lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
+        ).with_output_types(Placed)
+        return BuildInput(placed, plan, census).of() | BuildShards(spec, self.encoder)
+
+
+class BuildInput(NamedTuple):
+    """What ``BuildShards`` takes.
+
+    Attributes:
+        placed: Refs with their part and order.
+        plan: What is to be done, one ``Plan``.
+        census: What became of the inputs, one ``Census``; for the manifest.
+    """
+
+    placed: beam.PCollection[Placed]
+    plan: beam.PCollection[Plan]
+    census: beam.PCollection[Census]
+
+    def of(self) -> dict[str, Any]:
+        """Returns it as the dictionary that Beam applies transforms to."""
+        return self._asdict()
+
+
+@dataclass(eq=False)
+class BuildShards(beam.PTransform):
+    """Makes parts of placed refs, shards of parts, and publishes them; gives one ``Outcome``.
+
+    Args:
+        spec: What is written, and where.
+        encoder: How a part's refs become records.
+    """
+
+    spec: SinkSpec
+    encoder: Encoder
+
+    def expand(self, pvalues: dict[str, Any]) -> beam.PCollection[Outcome]:
+        """Wires parts, shards and publication."""
+        spec, encoder, given = self.spec, self.encoder, BuildInput(**pvalues)
         parts = (
-            refs
-            | "Place"
-            >> beam.FlatMap(
-                lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
-            ).with_output_types(tuple[PartKey, tuple[bytes, Ref]])
+            given.placed
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(plan))
+            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(given.plan))
         )
-        shards = self._assembled(parts, plan)
+        shards = self._assembled(parts, given.plan)
         return (
-            pcoll.pipeline
+            given.plan.pipeline
             | "Start" >> beam.Create([0])
             | "Publish"
             >> beam.Map(
                 _finish,
                 AsList(shards),
-                AsSingleton(plan),
-                AsSingleton(census),
+                AsSingleton(given.plan),
+                AsSingleton(given.census),
                 spec=spec,
                 encoder=encoder,
             )
@@ -273,7 +309,7 @@ def _shard_jobs(
     series, parts = element
     found = [part for part in parts if part is not None]
     name = Series(*series)
-    yield from plan_shards(spec.shards, name, plan.parts[name], found)
+    yield from plan_shards(spec.shards, name, plan.parts_of(name), found)
 
 
-__all__ = ["WriteShards", "make_plan", "place_ref"]
+__all__ = ["BuildInput", "BuildShards", "WriteShards", "make_plan", "place_ref"]

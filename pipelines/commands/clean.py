@@ -16,7 +16,7 @@ from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, open_storage, scheme_of
 from shardmill.transforms import clean
-from shardmill.transforms.publish import Journal
+from shardmill.transforms.journal import Journal
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d{1,9})([smhd])")
