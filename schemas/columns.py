@@ -3,24 +3,22 @@
 The text is a ``tensorflow_metadata.proto.v0.Schema``, which TensorFlow Transform and TensorFlow
 Data Validation read too. How a column stands in it:
 
-====================  ======================================================================
+===================== ======================================================================
 a column is           its feature says
-====================  ======================================================================
-int64, float32,       ``type: INT``, ``FLOAT``, ``BYTES``
-bytes
+===================== ======================================================================
+int64, float32, bytes ``type: INT``, ``FLOAT``, ``BYTES``
 required              ``presence { min_fraction: 1 min_count: 1 }`` ``shape { dim { size: 1 } }``
-                      (TensorFlow: FixedLenFeature)
+                      (FixedLenFeature)
 optional              ``presence { min_fraction: 0 }`` ``value_count { min: 1 max: 1 }``: a missing
                       cell leaves the feature away (VarLenFeature)
 with a default        as required, and ``annotation { tag: "default=TEXT" }``
-multi-valued          ``value_count { min: 0 }`` and ``annotation { tag: "separator=|" }``
-                      (VarLenFeature)
+multi-valued          ``value_count { min: 0 }`` ``annotation { tag: "separator=|" }``
 zero padded           ``annotation { tag: "zero_padded" }``: "007" may be read as 7
 boolean               ``type: INT`` ``bool_domain { true_value: "yes" false_value: "no" }``
 bounded, inclusive    ``int_domain { min: 0 max: 9 }``, ``float_domain { min: 0 max: 1 }``
 one of some texts     ``string_domain { value: "a" value: "b" }``, or ``domain: "NAME"`` of one at
                       the schema's top level
-====================  ======================================================================
+===================== ======================================================================
 
 What others wrote is read liberally. Presence without ``min_fraction: 1`` is optional; a shape
 without dimensions is one value; ``bool_domain`` on BYTES is a string_domain of its two texts, and
