@@ -32,7 +32,9 @@ class Blobs(NamedTuple):
     @classmethod
     def of_arrow(cls, array: pa.Array) -> Blobs:
         """Returns the bytes of an array of binary or large_binary without nulls, not copied."""
-        wide = pa.types.is_large_binary(array.type)
+        if array.type not in (pa.binary(), pa.large_binary()):
+            raise TypeError(f"{array.type} is not binary")
+        wide = array.type == pa.large_binary()
         _, places, data = array.buffers()
         if not len(array):
             return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
