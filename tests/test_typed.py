@@ -148,7 +148,7 @@ TEXTS = st.one_of(
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=range(len(COLUMNS)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(texts=st.lists(TEXTS, max_size=12), nulls=st.sampled_from(NULLS))
 def test_every_cell_is_what_a_slow_reading_says(column, texts, nulls):
     expected = [slow_cell(column, text, nulls) for text in texts]
