@@ -10,6 +10,7 @@ from shardmill.schemas.errors import ShardmillError, UsageError
 # Each is a module of this package with ``main(argv) -> exit code``, loaded only when it is wanted.
 COMMANDS = {
     "images": "a folder of images becomes a published dataset",
+    "rows": "CSV files become a published dataset",
     "count": "how many records TFRecord files have, anybody's, each CRC checked",
     "show": "what is in a dataset, a folder or any TFRecord file",
     "steps": "how many steps an epoch takes, from the manifest",
@@ -20,7 +21,7 @@ _LIST = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
 usage: shardmill COMMAND [FLAGS]
 
-Turns raw images into training-ready GZIP TFRecord datasets with exact counts.
+Turns raw images and CSV rows into training-ready GZIP TFRecord datasets with exact counts.
 
 commands:
 {_LIST}

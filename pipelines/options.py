@@ -7,7 +7,8 @@ import dataclasses
 import difflib
 from typing import Any
 
-from shardmill.pipelines.config import COMPRESSIONS, ImagesConfig
+from shardmill.pipelines.build_config import COMPRESSIONS, BuildConfig
+from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.parser import Parser
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.geometry import RESIZES
@@ -20,36 +21,55 @@ class _Help(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=30, width=80)
 
 
-def images_parser() -> Parser:
-    """Returns the parser of ``shardmill images``."""
-    parser = Parser(
-        prog="shardmill images",
-        description="Turns a folder of images into a published GZIP TFRecord dataset.",
+def build_parser(command: str, description: str) -> Parser:
+    """Returns a parser of a command that builds a dataset, without flags."""
+    return Parser(
+        prog=f"shardmill {command}",
+        description=description,
         epilog="Every Apache Beam pipeline option works too (--runner, --temp_location, ...). "
         "Exit codes: 0 done or up to date, 1 failed, 2 usage, 130 interrupted.",
         formatter_class=_Help,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    _add_places(parser.add_argument_group("what is read and written"))
+
+
+def images_parser() -> Parser:
+    """Returns the parser of ``shardmill images``."""
+    parser = build_parser(
+        "images", "Turns a folder of images into a published GZIP TFRecord dataset."
+    )
+    places = parser.add_argument_group("what is read and written")
+    add_places(places, "a folder, glob, listing (.csv) or image")
+    places.add_argument("--limit", type=int, metavar="N", help="take a fair sample of N images")
     _add_labels(parser.add_argument_group("labels and splits"))
     _add_pixels(parser.add_argument_group("pixels"))
-    _add_shards(parser.add_argument_group("records and shards"))
-    _add_running(parser.add_argument_group("running"))
+    shards = parser.add_argument_group("records and shards")
+    shards.add_argument(
+        "--features", metavar="LIST", help="NAME=SOURCE,... chooses and renames features"
+    )
+    add_shards(shards)
+    shards.add_argument("--shard_by", metavar="WHAT", help="label: a set of shards for each label")
+    add_running(parser.add_argument_group("running"), "decoding threads a worker")
     return parser
 
 
 Group = argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 
 
-def _add_places(group: Group) -> None:
+def add_places(group: Group, inputs: str) -> None:
+    """Adds the flags of what is read and written.
+
+    Args:
+        group: Where to add them.
+        inputs: What an input may be.
+    """
     add = group.add_argument
-    add("--input", metavar="PATH", help="a folder, glob, listing (.csv) or image")
+    add("--input", metavar="PATH", help=inputs)
     add("--output", metavar="DIR", help="folder of the new dataset")
     add("--root", metavar="DIR", help="keys are paths relative to it (default: the input's folder)")
     add("--follow_links", action="store_true", help="follow links that lead outside the root")
     add("--overwrite", action="store_true", help="replace another dataset at --output")
-    add("--limit", type=int, metavar="N", help="take a fair sample of N images")
     add("--dry_run", action="store_true", help="say what would be done, write nothing")
 
 
@@ -79,23 +99,28 @@ def _add_pixels(group: Group) -> None:
     add("--channels", type=int, metavar="N", help="3 (default), 1 (grey) or 4 (with alpha)")
 
 
-def _add_shards(group: Group) -> None:
+def add_shards(group: Group) -> None:
+    """Adds the flags of how many shards there are and what they are called."""
     add = group.add_argument
-    add("--features", metavar="LIST", help="NAME=SOURCE,... chooses and renames features")
     add("--num_shards", type=int, metavar="N", help="exact number of shards in each split")
     add("--shard_bytes", metavar="SIZE", help="about this large (default: 128MiB)")
     add("--shard_examples", type=int, metavar="N", help="about this many examples a shard")
-    add("--shard_by", metavar="WHAT", help="label: a set of shards for each label")
     add("--shard_name", metavar="PATTERN",
         help="fields {split} {index:05d} {total:05d} {records} {label}")  # fmt: skip
     add("--compression", metavar="TYPE", help=f"{' or '.join(COMPRESSIONS)} (default: gzip)")
 
 
-def _add_running(group: Group) -> None:
+def add_running(group: Group, threads: str) -> None:
+    """Adds the flags of how a build runs.
+
+    Args:
+        group: Where to add them.
+        threads: What ``--threads`` means.
+    """
     add = group.add_argument
     add("--max_reject_fraction", type=float, metavar="X",
         help="fail when more inputs than this share are rejected (default: 0.05)")  # fmt: skip
-    add("--threads", type=int, metavar="N", help="decoding threads a worker (default: one a core)")
+    add("--threads", type=int, metavar="N", help=f"{threads} (default: one a core)")
     add("--debug", action="store_true", help="show tracebacks and Beam's log")
 
 
@@ -105,16 +130,32 @@ def parse_images(argv: list[str]) -> tuple[ImagesConfig, list[str], bool]:
     Raises:
         UsageError: A flag is unknown, missing or malformed.
     """
-    parser = images_parser()
+    values, rest, debug = parse_build(images_parser(), ImagesConfig, argv)
+    return ImagesConfig(**values), rest, debug
+
+
+def parse_build(
+    parser: Parser, config: type[BuildConfig], argv: list[str]
+) -> tuple[dict[str, Any], list[str], bool]:
+    """Returns the values of flags, the Beam options, and whether to debug.
+
+    Args:
+        parser: Knows the flags.
+        config: Has a field for each.
+        argv: The arguments.
+
+    Raises:
+        UsageError: A flag is unknown, missing or malformed.
+    """
     known, rest = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     debug = values.pop("debug", False)
-    check_beam_flags(rest, [f"--{field.name}" for field in dataclasses.fields(ImagesConfig)])
+    check_beam_flags(rest, [f"--{field.name}" for field in dataclasses.fields(config)])
     # Only now: a misspelt --input is an unknown flag first.
     missing = [f"--{name}" for name in ("input", "output") if name not in values]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return ImagesConfig(**values), rest, debug
+    return values, rest, debug
 
 
 def check_beam_flags(argv: list[str], own: list[str]) -> None:

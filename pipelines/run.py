@@ -41,8 +41,12 @@ _ERRORS = {
 }
 
 
-Unit = Literal["images", "MiB"]
-_UNITS: dict[Unit, tuple[int, str]] = {"images": (1, "rejected"), "MiB": (1 << 20, "damaged")}
+Unit = Literal["images", "MiB", "MiB of CSV"]
+_UNITS: dict[Unit, tuple[int, str]] = {
+    "images": (1, "rejected"),
+    "MiB": (1 << 20, "damaged"),
+    "MiB of CSV": (1 << 20, "rejected"),
+}
 
 
 class Interrupted(Exception):  # noqa: N818 - no error of anybody's

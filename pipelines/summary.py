@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from shardmill.transforms.outcome import Outcome
 
 
-def lines(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
+def lines(outcome: Outcome, output: str, seconds: float, noun: str = "images") -> Iterator[str]:
     """Yields what a run says in the end.
+
+    Args:
+        outcome: What came of it.
+        output: Folder of the dataset.
+        seconds: How long it took.
+        noun: What inputs are called.
 
     Raises:
         OutputError: The run failed.
@@ -24,14 +30,14 @@ def lines(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     if outcome.status == "dry_run":
-        yield from planned(outcome, output)
+        yield from planned(outcome, output, noun)
     elif outcome.status == "up_to_date":
         yield f"{output} is up to date: nothing was written."
     else:
-        yield from published(outcome, output, seconds)
+        yield from published(outcome, output, seconds, noun)
 
 
-def published(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
+def published(outcome: Outcome, output: str, seconds: float, noun: str) -> Iterator[str]:
     """Yields the lines of a run that published a dataset."""
     manifest = Manifest.from_json(outcome.manifest)
     inputs = manifest.inputs
@@ -41,7 +47,8 @@ def published(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
         rejected += f" ({', '.join(reasons)}), see {join(output, REJECTS)}"
     yield f"Published {output}"
     skipped = f", {inputs.skipped:,} skipped" if inputs.skipped else ""
-    yield f"  matched    {inputs.matched:,} files{skipped}"
+    matched = "files" if noun == "images" else noun
+    yield f"  matched    {inputs.matched:,} {matched}{skipped}"
     if inputs.duplicates:
         yield f"  duplicates {inputs.duplicates:,}"
     yield f"  written    {manifest.written:,} examples"
@@ -52,7 +59,7 @@ def published(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
         yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
     found = f", {outcome.parts_found:,} found from before" if outcome.parts_found else ""
     yield f"  parts      {outcome.parts_made:,} made{found}"
-    yield f"  time       {seconds:,.1f} s, {manifest.written / max(seconds, 1e-9):,.0f} images/s"
+    yield f"  time       {seconds:,.1f} s, {manifest.written / max(seconds, 1e-9):,.0f} {noun}/s"
     for warning in manifest.warnings:
         yield f"  warning    {warning}"
     yield f"  manifest   {join(output, MANIFEST)}"
@@ -61,10 +68,13 @@ def published(outcome: Outcome, output: str, seconds: float) -> Iterator[str]:
     yield f"  shardmill steps {join(output, MANIFEST)} --split={full} --batch_size=32"
 
 
-def planned(outcome: Outcome, output: str) -> Iterator[str]:
+def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
     """Yields the lines of a dry run."""
     yield f"Dry run: {output} would get"
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
-        yield f"  {name:<20} {refs:,} images ({human_bytes(size)} of files) in {parts:,} parts"
+        if noun == "images":
+            yield f"  {name:<20} {refs:,} images ({human_bytes(size)} of files) in {parts:,} parts"
+        else:  # how many rows there are is not known
+            yield f"  {name:<20} {parts:,} parts"
     yield f"  matched {outcome.matched:,} files; nothing was written."

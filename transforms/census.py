@@ -51,8 +51,14 @@ class Census:
         """How many refs go to parts."""
         return sum(count for count, _ in self.series.values())
 
-    def add(self, ref: Ref, series: Series) -> None:
-        """Counts one ref."""
+    def add(self, ref: Ref, series: Series, size: int | None = None) -> None:
+        """Counts one ref.
+
+        Args:
+            ref: The ref.
+            series: Where its records go.
+            size: Its bytes for planning, where they are not those of the file.
+        """
         if ref.error == FATAL:
             self.fatal = min(filter(None, (self.fatal, ref.message)))
             return
@@ -64,8 +70,8 @@ class Census:
             self.duplicates += 1
             return
         self.identity = (self.identity + ref.digest()) % _MODULUS
-        count, size = self.series.get(series, (0, 0))
-        self.series[series] = (count + 1, size + ref.size)
+        count, total = self.series.get(series, (0, 0))
+        self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
             self.errors[ref.error] = self.errors.get(ref.error, 0) + 1
             self._show(ref.error, [ref.key])

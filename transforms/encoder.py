@@ -85,14 +85,32 @@ class Encoder(Protocol):
         ...
 
 
+class Beside(NamedTuple):
+    """What a pipeline publishes beside the shards, where it knows better than the encoder.
+
+    Attributes:
+        files: Finished files: final name to path in the build folder.
+        schema: Text of ``schema.pbtxt``; empty for the encoder's.
+        features: Features as the manifest lists them; empty for the encoder's.
+    """
+
+    files: Mapping[str, str] = {}
+    schema: str = ""
+    features: Sequence[dict[str, Any]] = ()
+
+
 class Finishing:
     """What a pipeline may add at the end of a build; a small picklable value. Adds nothing.
 
     Attributes:
-        max_labels: So many distinct labels are listed and counted, and not one more.
+        watches_inputs: Whether writing parts is what progress is told in.
     """
 
-    max_labels: int = 1 << 62
+    watches_inputs: bool = True
+
+    def countable(self, counted: Collection[str]) -> bool:  # noqa: ARG002
+        """Tells whether labels are few enough to be listed and counted."""
+        return True
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:
         """Returns the labels in the order of their class ids, where only records tell them.
@@ -102,13 +120,14 @@ class Finishing:
         """
         return tuple(sorted(counted, key=str.encode))
 
-    def files(self, build: str) -> Mapping[str, str]:  # noqa: ARG002
-        """Returns finished files to publish beside the shards: final name to path in the build.
+    def beside(self, build: str, input_id: str) -> Beside:  # noqa: ARG002
+        """Returns what is published beside the shards.
 
         Args:
             build: The build folder.
+            input_id: Identity of the inputs.
         """
-        return {}
+        return Beside()
 
     def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
         """Returns what to change when too many inputs were rejected, as a sentence, or nothing."""

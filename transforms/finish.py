@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
-from shardmill.transforms.encoder import Encoder, Finishing
+from shardmill.transforms.encoder import Beside, Encoder, Finishing
 from shardmill.transforms.journal import Move
 from shardmill.transforms.outcome import Outcome, Status
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
@@ -85,7 +85,7 @@ class SinkSpec:
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
     """Returns the outcome of a plan under which nothing is built."""
     series = tuple(
-        (*name, *census.series[name], parts)
+        (*name, *census.series.get(name, (0, 0)), parts)
         for name, parts in plan.parts.items()
         if name != REFUSED
     )
@@ -104,9 +104,11 @@ def finish(
     try:
         _check_names(built)
         _check_versions(parts)
-        manifest = make_manifest(spec, encoder, plan, census, built)
+        beside = spec.finishing.beside(spec.build, plan.input_id)
+        manifest = make_manifest(spec, encoder, plan, census, built, beside)
         _check_rejects(storage, spec, manifest.inputs, parts)
-        moves = list(_beside(storage, spec, encoder, manifest.labels, parts))
+        schema = beside.schema or encoder.schema(manifest.labels)
+        moves = list(_beside(storage, spec, schema, manifest.labels, parts, beside.files))
         moves += [
             Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
             for shard in built
@@ -124,8 +126,9 @@ def finish(
 
 
 def make_manifest(
-    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Sequence[BuiltShard]
-) -> Manifest:
+    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Sequence[BuiltShard],
+    beside: Beside,
+) -> Manifest:  # fmt: skip
     """Returns the manifest of a build; every number in it is counted, none assumed."""
     parts = [part for shard in built for part in shard.parts]
     reasons: Counter[str] = Counter()
@@ -147,11 +150,12 @@ def make_manifest(
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
     counted = {label for part in parts for label in part.label_counts}
-    labels = plan.labels or spec.finishing.labels(counted)
+    countable = spec.finishing.countable(counted)
+    labels = plan.labels or (spec.finishing.labels(counted) if countable else ())
     splits = _splits(spec, labels, built)
     warnings = list(_warnings(splits, inputs))
-    if len(counted) > spec.finishing.max_labels:
-        warnings.append(f"the label has {len(counted):,} distinct values: they are not counted")
+    if not countable:
+        warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
     return Manifest(
         splits=splits,
@@ -167,9 +171,9 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         ),
         labels=labels,
-        features=tuple(encoder.features()),
+        features=tuple(beside.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
-        beside=tuple(sorted(spec.finishing.files(spec.build))),
+        beside=tuple(sorted(beside.files)),
     )
 
 
@@ -242,6 +246,8 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequ
     limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
     if inputs.accepted and inputs.rejected <= limit:
         return
+    if not considered:
+        raise OutputError("The input holds nothing that could become a record: check --input.")
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
     report = join(spec.build, names.REJECTS)
@@ -277,12 +283,12 @@ def _reject_lines(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> It
 
 
 def _beside(
-    storage: Storage, spec: SinkSpec, encoder: Encoder, labels: Sequence[str],
-    parts: Sequence[Part],
+    storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], parts: Sequence[Part],
+    files: Mapping[str, str],
 ) -> Iterator[Move]:  # fmt: skip
     """Writes schema, labels and rejects in the build folder and yields the moves of all."""
     folder = f"final-{uuid.uuid4().hex[:12]}"
-    texts = {names.SCHEMA: encoder.schema(labels).encode()}
+    texts = {names.SCHEMA: schema.encode()}
     if labels:
         texts[names.LABELS] = "".join(f"{label}\n" for label in labels).encode()
     for name, data in texts.items():
@@ -294,7 +300,7 @@ def _beside(
             target.write(line)
             size += len(line)
     yield Move(f"{spec.build_name}/{folder}/{names.REJECTS}", names.REJECTS, size)
-    for name, path in sorted(spec.finishing.files(spec.build).items()):
+    for name, path in sorted(files.items()):
         entry = storage.stat(join(spec.build, path))
         if entry is None:
             raise FileNotFoundError(join(spec.build, path))

@@ -89,11 +89,16 @@ class LabelSpec:
             return ref._replace(label=None).rejected(
                 "no_label", f"no label is found in {ref.key!r} by --label_from={self.label_from}"
             )
-        if _CONTROL.search(ref.label):
+        if has_control(ref.label):
             return ref.rejected("label_text", f"the label {ref.label!r} has a control character")
         if self._known is not None and ref.label not in self._known:
             return ref.rejected("unknown_label", f"the label {ref.label!r} is not in --labels")
         return ref
+
+
+def has_control(text: str) -> bool:
+    """Tells whether a text has a line break or another control character."""
+    return _CONTROL.search(text) is not None
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:

@@ -29,6 +29,13 @@ from shardmill.transforms.walk import (
 
 InputKind = Literal["directory", "glob", "listing", "file"]
 _MAX_LISTING_BYTES = 2 << 30
+# Suffixes of files that list inputs, one path a line or as a CSV; among rows a CSV is an input.
+_LISTS: dict[Wanted, tuple[str, ...]] = {
+    "images": (".csv",),
+    "records": (".csv", ".txt"),
+    "rows": (".txt",),
+    "any": (),
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,7 @@ def find_input(
     if entry is not None and entry.kind == "dir":
         kind, literal = "directory", path
     elif entry is not None:
-        lists = (".csv", ".txt") if wanted == "records" else (".csv",)
-        is_listing = listing or path.lower().endswith(lists)
+        is_listing = listing or path.lower().endswith(_LISTS[wanted])
         kind, literal = ("listing" if is_listing else "file"), path.rsplit("/", 1)[0] or "/"
     elif re.search(r"[*?\[]", path.split("://", 1)[-1]):
         kind, literal = "glob", glob_root(path)[0]
@@ -113,9 +119,9 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Ref]:
     top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
     prefix = top[len(spec.root) :].strip("/")
     regex = glob_regex(spec.input) if spec.kind == "glob" else None
-    found = walk(
-        top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=spec.wanted
-    )
+    # Whoever writes a pattern for tables means what it matches, whatever its suffix.
+    wanted = "any" if spec.kind == "glob" and spec.wanted == "rows" else spec.wanted
+    found = walk(top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted)
     for ref in found:
         if regex is not None and not regex.fullmatch(
             join(top, ref.key) if not ref.uri else ref.uri
@@ -127,6 +133,29 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Ref]:
 def _single(spec: MatchSpec) -> Ref:
     key = make_key(spec.input[len(spec.root.rstrip("/")) + 1 :])
     return find_sizes(Ref(key, spec.input), spec.root, follow_links=True)
+
+
+def match_now(spec: MatchSpec) -> list[Ref]:
+    """Returns all refs of an input, matched in this process, sorted by key.
+
+    Raises:
+        ShardmillError: A listing is broken.
+    """
+    if spec.kind == "file":
+        return [_single(spec)]
+    if spec.kind != "listing":
+        top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
+        return sorted(ref for task in first_level(top) for ref in walk_input(spec, task))
+    listed: dict[str, list[Ref]] = {}
+    for ref in _read_listing(spec, labelled=False, split=False):
+        if ref.error == FATAL:
+            raise InputError(ref.message)
+        listed.setdefault(ref.key, []).append(ref)
+    refs = [ref for key, same in sorted(listed.items()) for ref in merge_entries(key, same)]
+    return [
+        ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
+        for ref in refs
+    ]
 
 
 @dataclass(eq=False)

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import google_crc32c
-
 from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
@@ -22,6 +20,7 @@ from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.encoder import Block, Example, Item
 from shardmill.transforms.member_writer import MemberWriter
 from shardmill.transforms.placement import PartKey
+from shardmill.transforms.sidecar import seal, unseal
 
 FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
@@ -64,19 +63,15 @@ class Part:
         body: dict[str, Any] = asdict(self)
         del body["found"]
         body["reject_list"] = [list(reject) for reject in rejects]
-        return _dump({**body, "seal": google_crc32c.value(_dump(body).encode())})
-
-
-def _dump(body: dict[str, Any]) -> str:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        return seal(body)
 
 
 def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
     """Returns what a sidecar says, or None when it is damaged."""
+    body = unseal(data)
+    if body is None:
+        return None
     try:
-        body = json.loads(data)
-        if body.pop("seal") != google_crc32c.value(_dump(body).encode()):
-            return None
         rejects = [Reject(*values) for values in body.pop("reject_list")]
         split, label, part = body.pop("key")
         return Part(key=(split, label, part), **body), rejects

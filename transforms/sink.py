@@ -7,7 +7,7 @@ made by one call, parts are concatenated into shards, and the shards are publish
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -21,7 +21,7 @@ from shardmill.schemas.storage import Storage, open_storage
 from shardmill.transforms import metrics, progress
 from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.census import Census, CountRefs
-from shardmill.transforms.encoder import Block, Encoder, Item
+from shardmill.transforms.encoder import Encoder, Item
 from shardmill.transforms.finish import SinkSpec, finish, planned_outcome
 from shardmill.transforms.labels import sort_labels
 from shardmill.transforms.outcome import Outcome, deliver
@@ -43,11 +43,16 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
         expected_bytes: Bytes that one record becomes, or None where that is its input's size.
         census: Of all refs.
     """
-    problem = _unusable(census)
+    problem = why_unusable(census, "an image")
     if problem:
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
+    return settle_plan(spec, Plan("build", "", parts, labels, census.input_id))
+
+
+def settle_plan(spec: SinkSpec, plan: Plan) -> Plan:
+    """Returns what is left to do of a plan to build, after a look at the output."""
     storage = open_storage(spec.output)
     try:
         look = check_output if spec.dry_run else settle
@@ -55,14 +60,14 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
     except OutputError as error:
         return Plan("failed", str(error))
     if published is not None:
-        ids = spec.config_id, census.input_id
+        ids = spec.config_id, plan.input_id
         problem = why_not_up_to_date(storage, spec.output, published, *ids)
         if not problem:
             _tidy(storage, spec)
-            return Plan("up_to_date", f"{spec.output} is up to date.", parts, labels)
+            return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if not spec.overwrite:
             return Plan("failed", problem)
-    return Plan("dry_run" if spec.dry_run else "build", "", parts, labels, census.input_id)
+    return replace(plan, status="dry_run") if spec.dry_run else plan
 
 
 def _tidy(storage: Storage, spec: SinkSpec) -> None:
@@ -76,15 +81,20 @@ def _tidy(storage: Storage, spec: SinkSpec) -> None:
             storage.delete_tree(spec.build)
 
 
-def _unusable(census: Census) -> str:
-    """Returns why nothing can be made of what was matched, or an empty text."""
+def why_unusable(census: Census, wanted: str) -> str:
+    """Returns why nothing can be made of what was matched, or an empty text.
+
+    Args:
+        census: What was matched.
+        wanted: What the files should have been, with its article.
+    """
     if census.fatal:
         return census.fatal
     if not census.matched:
         return "The input matched no files: check --input."
     if not census.refs:
         return (
-            f"None of the {census.matched:,} matched files is named like an image: check --input."
+            f"None of the {census.matched:,} matched files is named like {wanted}: check --input."
         )
     if sum(census.errors.values()) < census.refs:
         return ""
@@ -95,6 +105,9 @@ def _unusable(census: Census) -> str:
         "no_split": "set --splits to shares, or name the first folders train, validation, test",
         "unknown_label": "add the labels to the --labels file",
         "outside_root": "add --follow_links",
+        "columns": "give the files the schema's columns, or the schema theirs",
+        "header": "name the columns with --columns",
+        "not_csv": "check --input and --encoding",
     }
     return (
         f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
@@ -137,7 +150,9 @@ class _WritePart(beam.DoFn):
         storage = open_storage(spec.output)
         name = part_id(spec.config_id, key, refs, plan.labels)
         found = find_part(storage, spec.parts, name)
-        watched = progress.progress_of(spec.invocation)
+        watched = None
+        if spec.finishing.watches_inputs:
+            watched = progress.progress_of(spec.invocation)
         if found is not None:
             if watched:
                 watched.add(len(refs), sum(found.rejects.values()))
@@ -150,8 +165,7 @@ class _WritePart(beam.DoFn):
 
 def _counted(items: Iterable[Item], watched: progress.Progress) -> Iterator[Item]:
     for item in items:
-        if not isinstance(item, Block):  # rows are counted as they are read
-            watched.step(rejected=isinstance(item, Reject))
+        watched.step(rejected=isinstance(item, Reject))
         yield item
 
 
@@ -312,4 +326,12 @@ def _shard_jobs(
     yield from plan_shards(spec.shards, name, plan.parts_of(name), found)
 
 
-__all__ = ["BuildInput", "BuildShards", "WriteShards", "make_plan", "place_ref"]
+__all__ = [
+    "BuildInput",
+    "BuildShards",
+    "WriteShards",
+    "make_plan",
+    "place_ref",
+    "settle_plan",
+    "why_unusable",
+]

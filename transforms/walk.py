@@ -34,7 +34,8 @@ _OTHER_SUFFIXES = frozenset(
 )
 
 
-Wanted = Literal["images", "records"]
+Wanted = Literal["images", "records", "rows", "any"]
+_TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
 
 
 class WalkTask(NamedTuple):
@@ -53,6 +54,8 @@ def is_other(name: str, wanted: Wanted = "images") -> bool:
     """Tells whether a file's name claims to be something other than what is wanted."""
     if wanted == "records":
         return claims_other(name)
+    if wanted in ("rows", "any"):
+        return wanted == "rows" and not _TABLE.search(name)
     return os.path.splitext(name)[1].lower() in _OTHER_SUFFIXES
 
 

@@ -1,0 +1,140 @@
+"""BuildConfig: the options that every pipeline which writes a dataset shares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
+from shardmill.schemas.splits import Splits
+from shardmill.transforms.match import absolute
+from shardmill.transforms.parts import FORMAT_VERSION
+from shardmill.transforms.placement import PlaceSpec
+from shardmill.transforms.planning import ShardSpec, parse_bytes
+
+COMPRESSIONS = ("gzip", "none")
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """What is read, where it goes, and how shards are made of it.
+
+    Attributes:
+        noun: What inputs are called.
+        not_identity: Options that say where or how a build runs, and do not decide what it writes.
+
+    Raises:
+        UsageError: A value breaks a rule, or two do not go together.
+    """
+
+    not_identity: ClassVar[frozenset[str]] = frozenset(
+        {"input", "output", "root", "follow_links", "max_reject_fraction", "overwrite", "dry_run",
+         "threads"}
+    )  # fmt: skip
+
+    noun: ClassVar[str] = "images"
+
+    input: str
+    output: str
+    root: str = ""
+    follow_links: bool = False
+    splits: str = "train:0.9,validation:0.1"
+    num_shards: int | None = None
+    shard_bytes: str = "128MiB"
+    shard_examples: int | None = None
+    shard_name: str = ""
+    compression: str = "gzip"
+    seed: int = 0
+    max_reject_fraction: float = 0.05
+    overwrite: bool = False
+    dry_run: bool = False
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.output:
+            raise UsageError("--output is empty: give the folder of the new dataset.")
+        if self.compression not in COMPRESSIONS:
+            raise UsageError(f"--compression={self.compression} is unknown: use gzip or none.")
+        if not 0 <= self.max_reject_fraction <= 1:
+            raise UsageError(
+                f"--max_reject_fraction={self.max_reject_fraction:g} is no share: use 0 to 1."
+            )
+        if self.threads < 0:
+            raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one a core.")
+
+    @property
+    def absolute_output(self) -> str:
+        """The output as a path that means the same in any process."""
+        return absolute(self.output)
+
+    @property
+    def by_label(self) -> bool:
+        """Whether each label has shards of its own."""
+        return False
+
+    @property
+    def place_spec(self) -> PlaceSpec:
+        """How examples find their places."""
+        return PlaceSpec(Splits.parse(self.splits), self.seed)
+
+    @property
+    def one_split(self) -> bool:
+        """Whether there can be one split only."""
+        return len([name for name, share in self.place_spec.splits.shares if share]) == 1
+
+    @cached_property
+    def shard_spec(self) -> ShardSpec:
+        """How many shards there are and what they are called."""
+        default = LABEL_TEMPLATE if self.by_label else DEFAULT_TEMPLATE
+        if self.compression == "none":
+            default = default.removesuffix(".gz")
+        template = ShardTemplate(self.shard_name or default)
+        shown = f"--shard_name={self.shard_name!r}"
+        if "split" not in template.fields and not self.one_split:
+            raise UsageError(
+                f"{shown} would give shards of several splits one name: "
+                "add {split}, or make one split as in --splits=train:1."
+            )
+        if "label" not in template.fields and self.by_label:
+            raise UsageError(
+                f"{shown} would give shards of several labels one name: add {{label}}."
+            )
+        if "label" in template.fields and not self.by_label:
+            raise UsageError(f"{shown} has {{label}}: that needs --shard_by=label.")
+        if "index" not in template.fields and self.num_shards != 1:
+            raise UsageError(f"{shown} would give several shards one name: add {{index}}.")
+        return ShardSpec(
+            template,
+            self.num_shards,
+            parse_bytes(self.shard_bytes, "shard_bytes"),
+            self.shard_examples,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the options that decide what is written, and nothing else."""
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
+        }
+
+
+def config_id(pipeline: str, versions: Mapping[str, str], options: Mapping[str, Any]) -> str:
+    """Returns the identity of a config, format and codecs: 16 hexadecimal digits.
+
+    Args:
+        pipeline: Name of the pipeline.
+        versions: Of the codecs.
+        options: The options that decide what is written.
+    """
+    body = {
+        "pipeline": pipeline,
+        "format": FORMAT_VERSION,
+        "versions": dict(versions),
+        "options": dict(options),
+    }
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()

@@ -1,0 +1,21 @@
+"""``shardmill rows``."""
+
+from __future__ import annotations
+
+import os
+
+from shardmill.pipelines import run
+
+
+def main(argv: list[str]) -> int:
+    """Builds and publishes a dataset of rows; returns the exit code."""
+    with run.quiet_import():
+        from shardmill.pipelines.rows_options import parse_rows
+
+        config, rest, debug = parse_rows(argv)
+        if config.preprocessing and not debug:
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from shardmill.pipelines import rows
+        from shardmill.pipelines.building import run_build
+        from shardmill.transforms.rows.analyze import analysis_error
+    return run_build(rows, config, rest, debug=debug, unit="MiB of CSV", explain=analysis_error)

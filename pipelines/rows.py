@@ -1,0 +1,209 @@
+"""The rows pipeline: CSV files become a published TFRecord dataset.
+
+Run it as ``shardmill rows`` or ``python -m shardmill.pipelines.rows``, or put
+``build(root, config)`` into a pipeline of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import apache_beam as beam
+import deflate
+
+from shardmill.pipelines.build_config import config_id
+from shardmill.pipelines.rows_config import RowsConfig, check_named
+from shardmill.schemas.columns import Column, format_schema
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.census import Census
+from shardmill.transforms.finish import SinkSpec
+from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input, match_now
+from shardmill.transforms.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.placement import REFUSED, Series
+from shardmill.transforms.planning import parse_bytes
+from shardmill.transforms.pool import usable_cores
+from shardmill.transforms.rows.make import RunSpec
+from shardmill.transforms.rows.plan import TABLE, RowsPlanSpec
+from shardmill.transforms.rows.preprocess import Preprocessing, load_preprocessing
+from shardmill.transforms.rows.records import RowsFinishing
+from shardmill.transforms.rows.sample import LEAST_BYTES, Sample, sample_files
+from shardmill.transforms.rows.table import TableSpec
+from shardmill.transforms.rows.write import RowsSpec, WriteRows
+from shardmill.transforms.sink import why_unusable
+
+ROWS_VERSION = "1"  # of how cells become values, and values bytes
+_ENTRY_BYTES = 14  # of a feature's framing in a record, beside its name and value
+
+
+@dataclass(frozen=True)
+class RowsJob:
+    """A config whose input and output were looked at.
+
+    Attributes:
+        config: The config.
+        match: Where the files are.
+        spec: What is written, where, and how.
+    """
+
+    config: RowsConfig
+    match: MatchSpec
+    spec: RowsSpec
+
+
+def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> RowsJob:
+    """Returns the job of a config; finds the input, and reads or infers the schema.
+
+    Args:
+        config: The options.
+        runner: Name of the runner, for the manifest.
+        invocation: Identity of this run, so that its progress can be watched.
+
+    Raises:
+        ShardmillError: The input is missing or unusable, or an option breaks a rule.
+    """
+    output = absolute(config.output)
+    match = find_input(
+        config.input, config.root, follow_links=config.follow_links, exclude=output, wanted="rows"
+    )
+    if match.kind == "listing" and not config.root:
+        match = find_input(
+            config.input, match.root, follow_links=config.follow_links, wanted="rows"
+        )
+    given = config.read_schema()
+    preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
+    refs = match_now(match)
+    sample = _sample(config, refs, schema_is_given=given is not None)
+    columns = given or sample.infer(config.label, {config.split_by})
+    check_named(config, columns, sample.columns)
+    _check_learning(config, preprocessing)
+    schema = format_schema(columns)
+    versions = _versions(preprocessing)
+    options = config.identity_of(schema, preprocessing.digest if preprocessing else "")
+    sink = SinkSpec(
+        output=output,
+        config_id=config_id("rows", versions, options),
+        place=config.place_spec,
+        shards=config.shard_spec,
+        compression="gzip" if config.compression == "gzip" else "none",
+        max_reject_fraction=config.max_reject_fraction,
+        overwrite=config.overwrite,
+        dry_run=config.dry_run,
+        root=match.root,
+        config={name: value for name, value in options.items() if name != "schema"},
+        runner=runner,
+        invocation=invocation,
+        finishing=RowsFinishing(
+            _has_text_labels(config, columns) and preprocessing is None, preprocessing is not None
+        ),
+    )
+    table = TableSpec(
+        columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
+        config.split_by,
+    )  # fmt: skip
+    runs = RunSpec(table, config.dialect, sink.config_id, sink.build, versions)
+    plan = RowsPlanSpec(
+        sink,
+        growth=_growth(columns, sample),
+        row_bytes=sample.row_bytes,
+        named_by_rows=bool(config.split_by),
+        warnings=tuple(_warnings(config, columns, sample)),
+    )
+    threads = config.threads or usable_cores()
+    return RowsJob(config, match, RowsSpec(sink, runs, plan, threads, preprocessing))
+
+
+def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
+    """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
+    return root | "Match" >> MatchFiles(job.match) | "Write" >> WriteRows(job.spec)
+
+
+def build(
+    root: beam.Pipeline | beam.pvalue.PBegin, config: RowsConfig
+) -> beam.PCollection[Outcome]:
+    """Wires the pipeline into one of your own; it fails when nothing could be published.
+
+    Args:
+        root: A pipeline, or its beginning.
+        config: The options.
+
+    Returns:
+        One ``Outcome``, once the dataset is published or found up to date.
+
+    Raises:
+        ShardmillError: The input is missing or unusable, or an option breaks a rule.
+    """
+    return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
+
+
+def _sample(config: RowsConfig, refs: Sequence[Ref], *, schema_is_given: bool) -> Sample:
+    """Looks at the beginnings of files; a little where the schema is known.
+
+    Raises:
+        InputError: No file can be read as rows.
+    """
+    usable = [ref for ref in refs if not ref.error]
+    sample = Sample((), (), 0, 1.0, ())
+    if schema_is_given:
+        sample = sample_files(usable[:1], config.dialect, config.nulls, LEAST_BYTES)
+    if not sample.columns:
+        size = parse_bytes(config.sample_bytes, "sample_bytes")
+        sample = sample_files(refs, config.dialect, config.nulls, size)
+    if sample.columns and (sample.rows or schema_is_given):
+        return sample
+    census = Census()
+    for ref in sample.refs:
+        census.add(ref, REFUSED if ref.error else Series("rows", ""))
+    problem = why_unusable(census, TABLE)
+    if not problem:
+        problem = (
+            f"The {len(usable):,} files of --input={config.input} hold no rows: check --input, "
+            "--header and --skip_lines."
+        )
+    raise InputError(problem)
+
+
+def _check_learning(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
+    if preprocessing is None or config.split_by or config.splits == "directory":
+        return
+    if "train" not in [name for name, share in config.place_spec.splits.shares if share]:
+        raise UsageError(
+            f"--preprocessing learns from the split train, which --splits={config.splits} lacks: "
+            "add it."
+        )
+
+
+def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
+    found = {"rows": ROWS_VERSION, "deflate": deflate.__version__}
+    if preprocessing is None:
+        return found
+    others = ("tensorflow", "tensorflow-transform")
+    return {**found, **{name: version(name) for name in others}}
+
+
+def _has_text_labels(config: RowsConfig, columns: Sequence[Column]) -> bool:
+    return any(column.name == config.label and column.kind == "bytes" for column in columns)
+
+
+def _growth(columns: Sequence[Column], sample: Sample) -> float:
+    """Returns how many bytes of records one byte of text becomes, about."""
+    framing = sum(len(column.name.encode()) + _ENTRY_BYTES for column in columns)
+    return (framing + sample.row_bytes) / sample.row_bytes
+
+
+def _warnings(config: RowsConfig, columns: Sequence[Column], sample: Sample) -> list[str]:
+    known = {column.name for column in columns} | {config.split_by}
+    left = [name for name in sample.columns if name not in known]
+    if not left:
+        return []
+    return [f"columns that the schema does not name were left out: {', '.join(left)}"]
+
+
+if __name__ == "__main__":
+    import sys
+
+    from shardmill.pipelines.cli import main
+
+    sys.exit(main(["rows", *sys.argv[1:]]))

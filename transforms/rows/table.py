@@ -1,0 +1,272 @@
+"""Tables: the rows of one range, typed, placed and put in order. Pure functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.columns import Column
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.splits import SPLIT_FOLDERS, check_split_name
+from shardmill.transforms.labels import has_control
+from shardmill.transforms.placement import PlaceSpec, Series
+from shardmill.transforms.planning import Plan
+from shardmill.transforms.rows.cells import Cells, RowReject
+from shardmill.transforms.rows.places import (
+    Hashes,
+    hash_offsets,
+    hash_texts,
+    part_numbers,
+    split_numbers,
+)
+from shardmill.transforms.rows.segments import NO_LABEL
+from shardmill.transforms.rows.typed import Nulls, TypedColumn, describe, type_cells
+
+Mask = npt.NDArray[np.bool_]
+MAX_LABELS = 1_000
+MANY = "\0"  # stands for more labels than that
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What rows are, and how they find their places.
+
+    Attributes:
+        columns: The schema.
+        place: Splits and seed.
+        nulls: Which cells are missing.
+        label: Column whose values are counted as labels, or empty.
+        key: Column that tells rows apart, or empty: then their places in files do.
+        group_by: Column whose equal cells stay in one split, or empty.
+        split_by: Column that names the split, or empty.
+    """
+
+    columns: tuple[Column, ...]
+    place: PlaceSpec
+    nulls: Nulls = field(default_factory=Nulls)
+    label: str = ""
+    key: str = ""
+    group_by: str = ""
+    split_by: str = ""
+
+
+class Labels(NamedTuple):
+    """Labels of rows: a number for each, and the texts that the numbers mean."""
+
+    numbers: npt.NDArray[np.uint32]
+    names: tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """The rows of one range in their final order: by split, part and position.
+
+    Attributes:
+        columns: Their values, in the order of the file.
+        order: Numbers of the rows that fit, in their final order; int64, shape [rows].
+        split: Split of each, a number into ``splits``; int32, shape [rows].
+        part: Part of each; int64, shape [rows].
+        position: Place of each in the global order; uint64, shape [rows].
+        keys: Second hash of each key, or None; uint64, shape [rows].
+        labels: Label of each, or None.
+        splits: Names of splits.
+        rejects: Rows that do not fit, in the order of the file.
+    """
+
+    columns: list[TypedColumn]
+    order: npt.NDArray[np.int64]
+    split: npt.NDArray[np.int32]
+    part: npt.NDArray[np.int64]
+    position: npt.NDArray[np.uint64]
+    keys: npt.NDArray[np.uint64] | None
+    labels: Labels | None
+    splits: tuple[str, ...]
+    rejects: list[Reject]
+
+    def segments(self) -> Iterator[tuple[str, int, int, int]]:
+        """Yields (split, part, first row, row behind the last) of each part's rows."""
+        if not len(self.order):
+            return
+        new = np.flatnonzero((np.diff(self.split) != 0) | (np.diff(self.part) != 0)) + 1
+        bounds = [0, *new.tolist(), len(self.order)]
+        for first, after in itertools.pairwise(bounds):
+            yield self.splits[self.split[first]], int(self.part[first]), first, after
+
+
+class _Refusals:
+    """Collects why rows do not fit; the first reason of each row stands."""
+
+    def __init__(self, rows: int) -> None:
+        self.bad = np.zeros(rows, bool)
+        self.reasons: dict[int, tuple[str, str]] = {}
+
+    def add(self, bad: Mask, describe_row: Callable[[int], tuple[str, str]]) -> None:
+        for row in np.flatnonzero(bad & ~self.bad).tolist():
+            self.reasons[row] = describe_row(row)
+        self.bad |= bad
+
+
+def make_table(spec: TableSpec, ref: Ref, cells: Cells, plan: Plan) -> Table:
+    """Returns the rows of one range, typed and placed.
+
+    Args:
+        spec: What rows are.
+        ref: Their file.
+        cells: Their cells.
+        plan: How many parts there are.
+    """
+    rows = len(cells.offsets)
+    refusals = _Refusals(rows)
+    columns = [_typed(column, spec.nulls, cells, refusals) for column in spec.columns]
+    labels = _labels(spec.label, columns, refusals)
+    hashes = _hashes(spec, ref, cells, refusals)
+    splits, split = _splits(spec, ref, cells, hashes, refusals)
+    kept = np.flatnonzero(~refusals.bad)
+    split, position = split[kept], hashes.position[kept]
+    part = np.zeros(len(kept), np.int64)
+    for number, name in enumerate(splits):
+        mine = split == number
+        part[mine] = part_numbers(position[mine], plan.parts_of(Series(name, "")))
+    order = np.lexsort((position, part, split))
+    final = kept[order]
+    return Table(
+        columns,
+        final,
+        split[order],
+        part[order],
+        position[order],
+        hashes.check[final] if hashes.check is not None else None,
+        None if labels is None else Labels(labels.numbers[final], labels.names),
+        splits,
+        list(_rejects(ref, cells, refusals.reasons)),
+    )
+
+
+def _typed(column: Column, nulls: Nulls, cells: Cells, refusals: _Refusals) -> TypedColumn:
+    texts = cells.columns.get(column.name)
+    if texts is None:
+        texts = _absent(column, nulls, len(cells.offsets))
+    typed = type_cells(column, texts, nulls)
+    if typed.bad is not None:
+        misfits = typed.misfits
+        if misfits is None:
+            raise AssertionError("rows do not fit, but no text is wrong")
+        refusals.add(typed.bad, lambda row: describe(column, texts, misfits, row))
+    return typed.column
+
+
+def _absent(column: Column, nulls: Nulls, rows: int) -> pa.DictionaryArray:
+    """Returns the cells of a column that a file does not have: all of them missing."""
+    known = nulls.texts if column.kind == "bytes" else nulls.numbers
+    text = min(known, default=b"")
+    return pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array([text], pa.binary())
+    )
+
+
+def _labels(name: str, columns: Sequence[TypedColumn], refusals: _Refusals) -> Labels | None:
+    column = next((column for column in columns if column.name == name), None)
+    if column is None or column.kind == "float32" or column.indices is None:
+        return None
+    indices = column.indices
+    if len(column.values) > MAX_LABELS:  # nobody's classes: identities, or amounts
+        return Labels(np.zeros(len(indices), np.uint32), (MANY,))
+    values = column.values.to_pylist()
+    names = tuple(
+        value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        for value in values
+    )
+    odd = np.array([has_control(name) for name in names] + [False], bool)
+    if odd.any():
+        refusals.add(
+            odd[indices],
+            lambda row: (
+                "label_text",
+                f"{name!r}: the label {names[indices[row]]!r} has a control character",
+            ),
+        )
+    numbers = np.where(indices < 0, NO_LABEL, indices).astype(np.uint32)
+    return Labels(numbers, names)
+
+
+class _RowHashes(NamedTuple):
+    """What places rows; ``check`` is a second hash of keys, where rows have some."""
+
+    split: npt.NDArray[np.uint64]
+    position: npt.NDArray[np.uint64]
+    check: npt.NDArray[np.uint64] | None
+
+
+def _hashes(spec: TableSpec, ref: Ref, cells: Cells, refusals: _Refusals) -> _RowHashes:
+    seed = spec.place.seed
+    own: Hashes
+    if spec.key:
+        keys = cells.columns[spec.key]
+        refusals.add(_empty(keys), lambda _: ("missing", f"{spec.key!r}: the --key is missing"))
+        own = hash_texts(seed, keys)
+    else:
+        own = hash_offsets(seed, ref.key, cells.offsets)
+    split = own.split
+    if spec.group_by:
+        groups = cells.columns[spec.group_by]
+        # A row without a group goes by itself, as an image does.
+        split = np.where(_empty(groups), own.split, hash_texts(seed, groups).split)
+    return _RowHashes(split, own.position, own.split if spec.key else None)
+
+
+def _empty(cells: pa.DictionaryArray) -> Mask:
+    sizes = pc.binary_length(cells.dictionary).to_numpy(zero_copy_only=False)
+    empty: Mask = (sizes == 0)[cells.indices.to_numpy()]
+    return empty
+
+
+def _splits(
+    spec: TableSpec, ref: Ref, cells: Cells, hashes: _RowHashes, refusals: _Refusals
+) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
+    """Returns names of splits, and the number of each row's."""
+    if spec.split_by:
+        return _named_splits(cells.columns[spec.split_by], spec.split_by, refusals)
+    if spec.place.splits.mode != "fractions":
+        return (ref.split,), np.zeros(len(cells.offsets), np.int32)
+    return spec.place.splits.names, split_numbers(spec.place.splits, hashes.split)
+
+
+def _named_splits(
+    cells: pa.DictionaryArray, column: str, refusals: _Refusals
+) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
+    texts = [text.decode("utf-8", "backslashreplace") for text in cells.dictionary.to_pylist()]
+    found = [SPLIT_FOLDERS.get(text.strip().lower(), text.strip()) for text in texts]
+    problems = [check_split_name(name) for name in found]
+    names = tuple(
+        sorted({name for name, bad in zip(found, problems, strict=True) if not bad}, key=str.encode)
+    )
+    ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
+    table = np.array([ids.get(name, -1) for name in found], np.int32)
+    rows = cells.indices.to_numpy()
+    numbers: npt.NDArray[np.int32] = table[rows] if len(table) else np.zeros(0, np.int32)
+    refusals.add(numbers < 0, lambda row: ("no_split", f"{column!r}: {problems[rows[row]]}"))
+    return names, numbers
+
+
+def _rejects(ref: Ref, cells: Cells, reasons: Mapping[int, tuple[str, str]]) -> Iterator[Reject]:
+    """Yields the rejects of a range, those of its structure and those of its values, by place."""
+    found = list(cells.rejects)
+    for row, (error, message) in reasons.items():
+        line = int(cells.lines[row])
+        found.append(
+            RowReject(int(cells.offsets[row]), line, error, f"line {line}, column {message}")
+        )
+    for reject in sorted(found):
+        yield to_reject(ref, reject)
+
+
+def to_reject(ref: Ref, reject: RowReject) -> Reject:
+    """Returns a bad row as the reject of a file."""
+    return Reject(f"{ref.key}:{reject.line}", ref.uri, "decode", reject.error, reject.message)

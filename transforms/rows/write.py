@@ -1,0 +1,229 @@
+"""WriteRows: files of rows go in, a published dataset comes out.
+
+Rows take the way of every input, with one step before it: each range of a file is parsed, typed and
+encoded once, and written as a run. Pointers to a run's segments are what is placed; the sink merges
+the segments of each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import AsSingleton, TaggedOutput
+
+import shardmill.transforms.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms import progress
+from shardmill.transforms.ahead import MapAhead
+from shardmill.transforms.census import Census
+from shardmill.transforms.finish import SinkSpec
+from shardmill.transforms.outcome import Outcome
+from shardmill.transforms.placement import PartKey
+from shardmill.transforms.planning import Plan
+from shardmill.transforms.rows.learn import Learn, Learnt
+from shardmill.transforms.rows.look import look
+from shardmill.transforms.rows.make import (
+    CsvFile,
+    RunSpec,
+    check_unchanged,
+    make_run,
+    place_segments,
+    read_cells,
+    refuse,
+    run_id,
+)
+from shardmill.transforms.rows.plan import CountFiles, RowsPlanSpec, plan_rows
+from shardmill.transforms.rows.preprocess import Preprocessing
+from shardmill.transforms.rows.ranges import RowRange, cut_ranges
+from shardmill.transforms.rows.records import RowEncoder
+from shardmill.transforms.rows.runs import Run, find_run
+from shardmill.transforms.sink import BuildInput, BuildShards, Placed
+
+RANGES, REFUSED_FILES, SEGMENTS, TALLIES = "ranges", "refused", "segments", "tallies"
+_LOOKS = 16
+# What crosses a shuffle: a range of a file as plain values.
+RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """All that rows need; a small picklable value that travels to every worker.
+
+    Attributes:
+        sink: What is written, and where.
+        runs: How ranges become runs.
+        plan: What planning needs to know.
+        threads: Ranges that a worker works on at a time.
+        preprocessing: What TensorFlow Transform does to rows, if anything.
+    """
+
+    sink: SinkSpec
+    runs: RunSpec
+    plan: RowsPlanSpec
+    threads: int
+    preprocessing: Preprocessing | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class WriteRows(beam.PTransform):
+    """Writes files of rows as a published dataset: ``refs | WriteRows(spec)``.
+
+    Takes the ``Ref`` of each file and gives one ``Outcome``.
+
+    Args:
+        spec: What is written, where, and how.
+    """
+
+    spec: RowsSpec
+
+    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+        """Wires the look at files, ranges, runs, and the sink."""
+        spec = self.spec
+        files = pcoll | "Look" >> beam.ParDo(MapAhead(look, _LOOKS), spec.runs)
+        census = files | "Census" >> beam.CombineGlobally(CountFiles(spec.sink.place))
+        plan = census | "Plan" >> beam.Map(lambda census: announced(spec, census))
+        found = files | "CutRanges" >> beam.ParDo(
+            MapAhead(cut, _LOOKS), spec.runs, AsSingleton(plan)
+        ).with_outputs(REFUSED_FILES, TALLIES, main=RANGES)
+        spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
+        learnt = []
+        if spec.preprocessing is not None:
+            graph = (spread, plan) | "Learn" >> Learn(spec.runs, spec.preprocessing, spec.threads)
+            learnt.append(AsSingleton(graph))
+        made = spread | "WriteRuns" >> beam.ParDo(
+            MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *learnt
+        ).with_outputs(TALLIES, main=SEGMENTS)
+        refused = files | "RefuseFiles" >> beam.FlatMap(refuse_file, plan=AsSingleton(plan))
+        placed = (
+            (made[SEGMENTS], found[REFUSED_FILES], refused)
+            | "AllPlaced" >> beam.Flatten()
+            | "Typed" >> beam.Map(lambda item: item).with_output_types(Placed)
+        )
+        base = census | "OfFiles" >> beam.Map(count_files, plan=AsSingleton(plan))
+        tally = (
+            (base, made[TALLIES], found[TALLIES])
+            | "AllTallies" >> beam.Flatten()
+            | "Tally" >> beam.CombineGlobally(_Sum())
+        )
+        encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
+        return BuildInput(placed, plan, tally).of() | BuildShards(spec.sink, encoder)
+
+
+def announced(spec: RowsSpec, census: Census) -> Plan:
+    """Returns the plan, and tells whoever watches how much there is to do."""
+    plan = plan_rows(spec.plan, census)
+    watched = progress.progress_of(spec.sink.invocation)
+    if watched is not None and plan.status == "build":
+        watched.begin("encoding", sum(size for _, size in census.series.values()))
+    return plan
+
+
+def count_files(census: Census, plan: Plan) -> Census:
+    """Returns what the files alone add to the tally of rows: those that give no rows."""
+    if plan.status != "build":
+        return census
+    usable = census.refs - sum(census.errors.values())
+    return Census(
+        matched=census.matched - usable, skipped=census.skipped, duplicates=census.duplicates
+    )
+
+
+def refuse_file(file: CsvFile, plan: Plan) -> Iterator[tuple[PartKey, tuple[bytes, Ref]]]:
+    """Yields where a refused file goes."""
+    if plan.status == "build" and file.ref.error and not file.counted_only:
+        yield refuse(plan, file.ref)
+
+
+def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
+    """Yields the ranges of a file."""
+    ref = file.ref
+    if plan.status != "build" or ref.error:
+        return
+    try:
+        check_unchanged(ref)
+        for part in cut_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
+            yield tuple(ref), file.columns, tuple(part)
+    except RejectedError as refusal:
+        yield from _refused(plan, ref.rejected(refusal.error, refusal.message))
+
+
+def write_runs(
+    task: RangeTask, spec: RowsSpec, plan: Plan, learnt: Learnt | None = None
+) -> Iterator[Any]:
+    """Makes the runs of a range, or finds them; yields their segments and tallies.
+
+    Args:
+        task: The range.
+        spec: What is written.
+        plan: How many parts there are.
+        learnt: What TensorFlow Transform learnt.
+    """
+    ref, part = Ref(*task[0]), RowRange(*task[2])
+    file = CsvFile(ref, task[1])
+    watched = progress.progress_of(spec.sink.invocation)
+    pieces = read_cells(spec.runs, file, part)
+    number = 0
+    try:
+        while True:
+            place = (part.start, part.end, number)
+            name = run_id(spec.runs, plan, ref, place, learnt.digest if learnt else "")
+            run = None
+            if part.end >= 0:  # where the one piece need not be read to know that it is there
+                run = _found(spec.runs, name)
+            if run is None:
+                cells = next(pieces, None)
+                if cells is None:
+                    return
+                run = _found(spec.runs, name) or make_run(
+                    spec.runs, plan, file, name, cells, learnt.path if learnt else ""
+                )
+            rejects = sum(run.rejects.values())
+            if watched is not None:
+                size = part.end - part.start if part.end >= 0 else spec.runs.range_bytes
+                watched.add(size, rejects)
+            order = f"{part.start:016x}.{number:08x}"
+            yield from place_segments(spec.runs, plan, ref, order, run)
+            yield TaggedOutput(TALLIES, Census(matched=run.rows))
+            if part.end >= 0:
+                return
+            number += 1
+    except RejectedError as refusal:
+        refused = ref.rejected(refusal.error, refusal.message)
+        for output in _refused(plan, refused._replace(key=f"{ref.key}@{part.start}")):
+            segment = output.tag == REFUSED_FILES
+            yield output.value if segment else output
+
+
+def _refused(plan: Plan, ref: Ref) -> Iterator[TaggedOutput]:
+    yield TaggedOutput(REFUSED_FILES, refuse(plan, ref))
+    yield TaggedOutput(TALLIES, Census(matched=1))
+
+
+def _found(spec: RunSpec, name: str) -> Run | None:
+    return find_run(open_storage(spec.build), spec.folder, name)
+
+
+class _Sum(beam.CombineFn):
+    """Sums censuses."""
+
+    def create_accumulator(self) -> Census:
+        return Census()
+
+    def add_input(self, mutable_accumulator: Census, element: Census) -> Census:
+        mutable_accumulator.merge(element)
+        return mutable_accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
+        total = Census()
+        for accumulator in accumulators:
+            total.merge(accumulator)
+        return total
+
+    def extract_output(self, accumulator: Census) -> Census:
+        return accumulator
