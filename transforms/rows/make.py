@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import Ref
@@ -32,6 +33,7 @@ from shardmill.transforms.rows.segments import NO_LABEL, Segment, SegmentRef, sl
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
+_TRANSFORM_ROWS = 8_192  # at a time
 _SLICE_BYTES = 16 << 20  # of records that are encoded at a time
 
 
@@ -189,9 +191,17 @@ def transformed(table: Table, transform: str) -> Table:
         table: The rows.
         transform: Folder of the graph.
     """
-    from shardmill.transforms.rows.transform import load_transformer  # imports TensorFlow
+    from shardmill.transforms.rows.transform import transformer_of  # TensorFlow's helper
 
-    columns = load_transformer(transform).apply_all(table.columns, table.order)
+    apply = transformer_of(transform).apply
+    batches = [
+        apply(table.columns, table.order[start : start + _TRANSFORM_ROWS])
+        for start in range(0, max(1, len(table.order)), _TRANSFORM_ROWS)
+    ]
+    columns = [
+        first._replace(values=pa.concat_arrays([batch[number].values for batch in batches]))
+        for number, first in enumerate(batches[0])
+    ]
     return table._replace(columns=columns, order=np.arange(len(table.order)))
 
 
