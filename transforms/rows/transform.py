@@ -191,9 +191,7 @@ class Transformer:
             folder: A TensorFlow Transform output directory as ``AnalyzeRows`` gives it, local or
                 gs://.
         """
-        # Takes TensorFlow along, and with it the operations that TensorFlow Transform registers.
         import tensorflow as tf
-        import tensorflow_transform as tft
         from tfx_bsl.public.tfxio import TensorAdapter
 
         self._tf = tf
@@ -208,12 +206,12 @@ class Transformer:
             if form.HasField("ragged_tensor")
         }
         self._sparse = {sparse.name: sparse for sparse in proto.sparse_feature}
+        config = adapter_config(_parse(_read_text(join(folder, RAW_METADATA, SCHEMA_FILE))))
+        self._adapter = TensorAdapter(config)
         with tempfile.TemporaryDirectory(prefix="shardmill-") as copy:
-            local = _fetch(folder, copy) if scheme_of(folder) else folder
-            output = tft.TFTransformOutput(local)
-            self._apply = output.transform_features_layer()
-            config = adapter_config(output.raw_metadata.schema)
-            self._adapter = TensorAdapter(config)
+            model = join(folder, MODEL)
+            # Vocabularies are read into tables here: the files are not needed again.
+            self._model = tf.saved_model.load(_fetch(model, copy) if scheme_of(model) else model)
         self._names = [field.name for field in config.arrow_schema]
 
     def apply(
@@ -236,7 +234,8 @@ class Transformer:
         batch = to_record_batch([by_name[name] for name in self._names], order)
         with tf.device("/CPU:0"):
             try:
-                outputs = self._apply(self._adapter.ToBatchTensors(batch))
+                # A Keras layer around it would take ten times as long for small batches.
+                outputs = self._model.transform_fn(self._adapter.ToBatchTensors(batch))
             except tf.errors.OpError as error:
                 raise InputError(
                     f"The transform of --preprocessing fails on some of the rows "
