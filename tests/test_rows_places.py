@@ -182,6 +182,10 @@ def test_exact_bounds_of_splits() -> None:
     splits = Splits.parse("a:1/3,none:0,b:1/3,c:1/3,last:0")
     assert split_numbers(splits, hashes).tolist() == [0, 0, 2, 2, 3, 3]
     assert [splits.of_hash(int(h)) for h in hashes] == ["a", "a", "b", "b", "c", "c"]
+    for bits, wanted in ((64, [0, 1]), (65, [0, 0])):  # the last bound but one: 2**64 - 1, 2**64
+        few = Splits.parse(f"a:{2**bits - 1}/{2**bits},b:1/{2**bits}")
+        assert split_numbers(few, np.array([ALL - 1, ALL], np.uint64)).tolist() == wanted
+        assert [few.names.index(few.of_hash(h)) for h in (ALL - 1, ALL)] == wanted
     with pytest.raises(ValueError, match="mode directory"):
         split_numbers(Splits.parse("directory"), hashes)
 
