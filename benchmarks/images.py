@@ -16,33 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from timing import Run, folder_bytes, run
 
 HERE = Path(__file__).resolve().parent
 SIZE = 224
-
-
-@dataclass
-class Run:
-    """One finished process: seconds on the clock and of processors, and peak memory in MiB."""
-
-    wall: float
-    cpu: float
-    memory: float
-
-
-def run(command: list[str], out: Path) -> Run:
-    """Runs a command with a fresh output folder and returns what it took."""
-    shutil.rmtree(out, ignore_errors=True)
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    if status:
-        raise SystemExit(f"{command} failed: {process.stderr.read().decode()}")
-    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def write_photos(folder: Path, count: int, size: str = "500x375") -> Path:
@@ -66,11 +45,6 @@ def commands(source: Path, out: Path, size: int = SIZE) -> dict[str, list[str]]:
         for name in ("floor", "tutorial", "beam")
     }
     return {"shardmill": ours, **others}
-
-
-def folder_bytes(folder: Path) -> int:
-    """Returns the bytes of all files below a folder."""
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
 
 
 def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[str, dict]:

@@ -53,7 +53,7 @@ def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Rejec
     segments = [unpack_segment(content) for content in _read_all(refs)]
     positions = np.concatenate([segment.positions for segment in segments])
     order = np.argsort(positions, kind="stable")
-    frames = _frames(segments)
+    frames = join_frames(segments)
     labels = _Labels(segments)
     repeated = _repeated(segments, positions, order)
     duplicates = 0
@@ -88,8 +88,8 @@ def _read(ref: Ref) -> bytes:
         return SegmentRef.read(ref, reader)
 
 
-def _frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
-    """Returns the frames of all segments as one array."""
+def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
+    """Returns the frames of all segments as one array, in the order of segments."""
     sizes = np.concatenate([segment.lengths for segment in segments])
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
@@ -177,4 +177,4 @@ class _Labels:
         return Counter({name: int(n) for name, n in zip(self._names, counts, strict=True) if n})
 
 
-__all__ = ["merge_segments", "read_rejects"]
+__all__ = ["join_frames", "merge_segments", "read_rejects"]

@@ -1,0 +1,107 @@
+"""What ``shardmill rows`` is measured against: python row_rivals.py NAME TABLE OUT.
+
+floor     one process of two threads, made of Shardmill's own parts but without Beam, runs on the
+          disk, sidecars or resume: every range parsed, typed, placed and encoded in memory, parts
+          merged, compressed and written. It needs memory for all records.
+tutorial  the way of the TensorFlow tutorials: one loop over csv rows, tf.train.Example, a GZIP
+          writer. One core.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+LABEL = "label"
+
+
+def floor(source: Path, out: Path) -> None:
+    """Writes one shard a split from Shardmill's parts."""
+    import numpy as np
+    import pyarrow as pa
+
+    from shardmill.pipelines import rows
+    from shardmill.pipelines.rows_config import RowsConfig
+    from shardmill.schemas.storage import open_storage
+    from shardmill.transforms.match import match_now
+    from shardmill.transforms.member_writer import MemberWriter
+    from shardmill.transforms.placement import Series
+    from shardmill.transforms.planning import Plan
+    from shardmill.transforms.rows.make import encode_segments
+    from shardmill.transforms.rows.merge import join_frames
+    from shardmill.transforms.rows.ranges import cut_ranges, read_range
+    from shardmill.transforms.rows.segments import slices
+    from shardmill.transforms.rows.table import make_table
+
+    job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
+    spec = job.spec.runs
+    (ref,) = match_now(job.match)
+    names = tuple(column.name for column in spec.table.columns)
+    parts = max(1, round(ref.size * job.spec.plan.growth) >> 26)
+    plan = Plan("build", parts={Series("train", ""): parts, Series("validation", ""): 1})
+
+    def encode(part):  # noqa: ANN001, ANN202
+        (cells,) = read_range(ref.uri, spec.dialect, names, part)
+        return list(encode_segments(make_table(spec.table, ref, cells, plan)))
+
+    segments = defaultdict(list)
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(encode, cut_ranges(ref.uri, spec.dialect)):
+            for split, number, segment in found:
+                segments[split, number].append(segment)
+    out.mkdir(parents=True)
+    storage = open_storage(str(out))
+    for split in ("train", "validation"):
+        with storage.open_write(str(out / f"{split}.tfrecord.gz")) as target:
+            writer = MemberWriter(target, "deflated")
+            for key in sorted(key for key in segments if key[0] == split):
+                mine = segments.pop(key)
+                order = np.argsort(np.concatenate([s.positions for s in mine]), kind="stable")
+                lengths = np.concatenate([s.lengths for s in mine])[order]
+                frames = join_frames(mine)
+                for start, stop in slices(lengths, 8 << 20):
+                    taken = frames.take(pa.array(order[start:stop]))
+                    writer.add_frames(memoryview(taken.buffers()[2]), lengths[start:stop])
+            writer.close()
+
+
+def tutorial(source: Path, out: Path) -> None:
+    """Writes one file by the loop that tutorials show, types known beforehand."""
+    import csv
+
+    import tensorflow as tf
+
+    def int_feature(text: str) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[int(text)]))
+
+    def float_feature(text: str) -> tf.train.Feature:
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[float(text)]))
+
+    def bytes_feature(text: str) -> tf.train.Feature:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+
+    texts = ("protocol_type", "service", "flag", "label")
+
+    def kind(name: str):  # noqa: ANN202
+        if name in texts:
+            return bytes_feature
+        return float_feature if name.endswith("_rate") else int_feature
+
+    out.mkdir(parents=True)
+    options = tf.io.TFRecordOptions(compression_type="GZIP")
+    with (
+        open(source, newline="") as file,
+        tf.io.TFRecordWriter(str(out / "train.tfrecord.gz"), options) as writer,
+    ):
+        reader = csv.reader(file)
+        kinds = [(name, kind(name)) for name in next(reader)]
+        for row in reader:
+            features = {name: make(text) for (name, make), text in zip(kinds, row, strict=True)}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+
+
+if __name__ == "__main__":
+    {"floor": floor, "tutorial": tutorial}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
