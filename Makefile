@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types soak bench bench-count constraints format clean
+.PHONY: help demo test lint types soak bench bench-count bench-rows constraints format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Mea
 
 bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of an hour)
 	@$(BIN)/python benchmarks/count.py
+
+bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure rows (half an hour)
+	@$(BIN)/python benchmarks/rows.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_publish.py tests/test_kill.py \
