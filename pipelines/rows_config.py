@@ -151,6 +151,6 @@ def _listed(columns: Sequence[str]) -> str:
     from shardmill.transforms.rows.look import listed
 
     alone = columns[0] if len(columns) == 1 else ""
-    near = next((mark for mark in (";", "\t", "|") if mark in alone), "")
+    near = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
     hint = f"; its one column holds {near!r}, so --delimiter={near!r} may be right" if near else ""
     return listed(columns) + hint

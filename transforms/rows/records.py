@@ -16,7 +16,7 @@ from shardmill.transforms.encoder import Beside, Finishing, Item
 from shardmill.transforms.rows.merge import merge_segments, read_rejects
 from shardmill.transforms.rows.table import MANY, MAX_LABELS
 
-_COLUMN = re.compile(r"line \d+, column ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): ", re.DOTALL)
+_COLUMN = re.compile(r"line (?P<line>\d+), column (?P<name>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<problem>.*)", re.DOTALL)
 _TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
@@ -107,12 +107,16 @@ class RowsFinishing(Finishing):
         counts: Counter[str] = Counter()
         examples: dict[str, str] = {}
         for reject in rejects:
-            found = _COLUMN.match(reject.message)
-            name = found.group(1) if found else reject.error
+            found = _COLUMN.fullmatch(reject.message)
+            name = found["name"] if found else reject.error
             counts[name] += 1
-            examples.setdefault(name, f"{reject.key.rpartition(':')[0]}, {reject.message}")
+            if found:
+                file = reject.key.rpartition(":")[0]
+                examples.setdefault(name, f"line {found['line']} of {file}: {found['problem']}")
+            else:
+                examples.setdefault(name, f"{reject.key}: {reject.message}")
         if not counts:
             return ""
         name, count = max(counts.items(), key=lambda item: (item[1], item[0]))
         where = f"in column {name}" if name.startswith(("'", '"')) else f"for {name}"
-        return f"{count:,} of them {where}, such as {examples[name]}"
+        return f"{count:,} of them {where}, as in {examples[name]}"
