@@ -16,7 +16,8 @@ from shardmill.transforms.encoder import Beside, Finishing, Item
 from shardmill.transforms.rows.merge import merge_segments, read_rejects
 from shardmill.transforms.rows.table import MANY, MAX_LABELS
 
-_COLUMN = re.compile(r"line (?P<line>\d+), column (?P<name>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<problem>.*)", re.DOTALL)
+_NAME = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_COLUMN = re.compile(rf"line (?P<line>\d+), column (?P<name>{_NAME}): (?P<problem>.*)", re.DOTALL)
 _TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
