@@ -6,8 +6,8 @@ Run it as ``shardmill rows`` or ``python -m shardmill.pipelines.rows``, or put
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import apache_beam as beam
@@ -25,6 +25,7 @@ from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.placement import REFUSED, Series
 from shardmill.transforms.planning import parse_bytes
 from shardmill.transforms.pool import usable_cores
+from shardmill.transforms.rows.look import lacking, listed
 from shardmill.transforms.rows.make import RunSpec
 from shardmill.transforms.rows.plan import TABLE, RowsPlanSpec
 from shardmill.transforms.rows.preprocess import Preprocessing, load_preprocessing
@@ -75,7 +76,7 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs = match_now(match)
-    sample = _sample(config, refs, schema_is_given=given is not None)
+    sample = _sample(config, refs, given)
     columns = given or sample.infer(config.label, {config.split_by})
     check_named(config, columns, sample.columns)
     _check_learning(config, preprocessing)
@@ -138,31 +139,72 @@ def build(
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
 
 
-def _sample(config: RowsConfig, refs: Sequence[Ref], *, schema_is_given: bool) -> Sample:
-    """Looks at the beginnings of files; a little where the schema is known.
+def _sample(config: RowsConfig, refs: Sequence[Ref], given: Sequence[Column] | None) -> Sample:
+    """Looks at the beginnings of files; at one alone where the schema is given and fits it.
 
     Raises:
-        InputError: No file can be read as rows.
+        InputError: No file can be read as rows, or none has the columns of the schema.
     """
     usable = [ref for ref in refs if not ref.error]
-    sample = Sample((), (), 0, 1.0, ())
-    if schema_is_given:
+    if given is not None:
         sample = sample_files(usable[:1], config.dialect, config.nulls, LEAST_BYTES)
-    if not sample.columns:
-        size = parse_bytes(config.sample_bytes, "sample_bytes")
-        sample = sample_files(refs, config.dialect, config.nulls, size)
-    if sample.columns and (sample.rows or schema_is_given):
+        if sample.columns and not lacking(given, sample.columns):
+            return sample
+    size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else LEAST_BYTES
+    sample = sample_files(refs, config.dialect, config.nulls, size)
+    if sample.columns and given is not None:
+        return _fitting(config, given, sample)
+    if sample.rows:
         return sample
+    raise InputError(_why_no_rows(config, sample, {ref.key for ref in usable}))
+
+
+def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sample:
+    """Returns a sample whose columns are those of the files that fit a schema.
+
+    Raises:
+        InputError: None does.
+    """
+    for columns in sample.layouts:
+        if not lacking(given, columns):
+            return replace(sample, columns=columns, profiles=())
+    columns = sample.layouts[0]
+    raise InputError(
+        f"No file of --input={config.input} has the columns of --schema={config.schema}: "
+        f"{'most have' if len(sample.layouts) > 1 else 'it has'} no column "
+        f"{listed(lacking(given, columns))}, only {listed(columns)}; change one of them, or make "
+        "such columns optional in the schema."
+    )
+
+
+def _why_no_rows(config: RowsConfig, sample: Sample, looked: Container[str]) -> str:
+    """Returns why there is nothing to work on.
+
+    Args:
+        config: The options.
+        sample: What was found.
+        looked: Keys of the files that were opened.
+    """
+    if sample.problem:
+        return (
+            f"No row of --input={config.input} can be read: {sample.problem}; check --input, "
+            "--delimiter and --quote."
+        )
     census = Census()
     for ref in sample.refs:
         census.add(ref, REFUSED if ref.error else Series("rows", ""))
     problem = why_unusable(census, TABLE)
     if not problem:
-        problem = (
-            f"The {len(usable):,} files of --input={config.input} hold no rows: check --input, "
-            "--header and --skip_lines."
+        names = f", only {listed(sample.columns)} as names of columns" if sample.columns else ""
+        return (
+            f"--input={config.input} holds no rows{names}: check --input, --header and "
+            "--skip_lines."
         )
-    raise InputError(problem)
+    refused = sorted(ref for ref in sample.refs if ref.error and ref.key in looked)
+    if not refused or census.fatal:
+        return problem
+    first = refused[0]
+    return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}."
 
 
 def _check_learning(config: RowsConfig, preprocessing: Preprocessing | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ class RowsConfig(BuildConfig):
     key: str = ""
     group_by: str = ""
     split_by: str = ""
-    delimiter: str = ""
+    delimiter: str = ","
     quote: str = '"'
     encoding: str = "utf-8"
     header: str = ""
@@ -78,7 +79,7 @@ class RowsConfig(BuildConfig):
         columns = tuple(self.columns.split(",")) if self.columns else ()
         header = self.header or ("none" if columns else "first")
         return Dialect(
-            self.delimiter or ",",
+            self.delimiter,
             self.quote,
             self.encoding,
             cast("HeaderMode", header),
@@ -101,10 +102,13 @@ class RowsConfig(BuildConfig):
         if not self.schema:
             return None
         flag = f"--schema={self.schema}"
+        storage = open_storage(self.schema)
+        entry = storage.stat(self.schema)
+        if entry is None or entry.kind == "dir":
+            what = "does not exist" if entry is None else "is a folder"
+            raise UsageError(f"{flag} {what}: give a schema.pbtxt.")
         try:
-            text = open_storage(self.schema).read(self.schema).decode("utf-8")
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise UsageError(f"{flag} does not exist: give a schema.pbtxt.") from error
+            text = storage.read(self.schema).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"{flag} is not UTF-8: give a schema.pbtxt in text form.") from error
         return parse_schema(text, flag)
@@ -134,17 +138,23 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
     for flag in ("key", "group_by", "split_by"):
         name = getattr(config, flag)
         if name and name not in columns:
-            raise UsageError(f"--{flag}={name} is no column: the input has {_listed(columns)}.")
+            raise UsageError(_no_column(flag, name, "the input has", columns))
     if not config.label:
         return
     names = [column.name for column in schema]
     if config.label not in names:
         have = "the input has" if config.label not in columns else "the schema has"
-        raise UsageError(f"--label={config.label} is no column: {have} {_listed(names)}.")
+        raise UsageError(_no_column("label", config.label, have, names))
     if next(column for column in schema if column.name == config.label).separator:
         raise UsageError(
             f"--label={config.label} has several values a cell by the schema: a label is one."
         )
+
+
+def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, columns, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"--{flag}={name} is no column: {have} {_listed(columns)}{hint}"
 
 
 def _listed(columns: Sequence[str]) -> str:

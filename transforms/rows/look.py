@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from shardmill.schemas.columns import Column
 from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import RejectedError
@@ -50,7 +51,7 @@ def check_columns(table: TableSpec, columns: Sequence[str]) -> None:
     Raises:
         RejectedError: It lacks one.
     """
-    needed = [column.name for column in table.columns if column.required and not column.default]
+    needed = [*lacking(table.columns, columns)]
     needed += [name for name in (table.key, table.group_by, table.split_by) if name]
     missing = [name for name in dict.fromkeys(needed) if name not in columns]
     if not missing:
@@ -61,6 +62,12 @@ def check_columns(table: TableSpec, columns: Sequence[str]) -> None:
         f"it has no column {listed(missing)}, only {listed(columns)}: give it the columns of the "
         "schema, or make them optional there",
     )
+
+
+def lacking(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
+    """Returns the columns that rows of a schema need and a file does not have."""
+    needed = [column.name for column in schema if column.required and not column.default]
+    return [name for name in needed if name not in columns]
 
 
 def listed(names: Sequence[str]) -> str:

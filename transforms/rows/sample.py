@@ -31,6 +31,7 @@ class Sampled(NamedTuple):
         profiles: Facts about each.
         rows: Rows in the sample.
         text_bytes: Bytes of text they take.
+        problem: Why the first bad row cannot be read, or empty.
     """
 
     ref: Ref
@@ -38,6 +39,7 @@ class Sampled(NamedTuple):
     profiles: tuple[ColumnProfile, ...] = ()
     rows: int = 0
     text_bytes: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Sample:
         rows: Rows in the sample.
         row_bytes: Bytes of text that one row takes, about.
         refs: The files, those refused that cannot be read.
+        layouts: Columns of all files, each once, the most frequent first.
+        problem: Why the first bad row of the first file that has one cannot be read, or empty.
     """
 
     columns: tuple[str, ...]
@@ -57,6 +61,8 @@ class Sample:
     rows: int
     row_bytes: float
     refs: tuple[Ref, ...]
+    layouts: tuple[tuple[str, ...], ...] = ()
+    problem: str = ""
 
     def infer(self, label: str, leave_out: Iterable[str]) -> tuple[Column, ...]:
         """Returns what the columns are.
@@ -101,7 +107,16 @@ def sample_files(refs: Sequence[Ref], dialect: Dialect, nulls: Nulls, sample_byt
     )
     rows = sum(sampled.rows for sampled in alike)
     text_bytes = sum(sampled.text_bytes for sampled in alike)
-    return Sample(columns, profiles, rows, max(1.0, text_bytes / max(1, rows)), found)
+    layouts = {frozenset(sampled.columns): sampled.columns for sampled in reversed(sound)}
+    return Sample(
+        columns,
+        profiles,
+        rows,
+        max(1.0, text_bytes / max(1, rows)),
+        found,
+        tuple(layouts[names] for names, _ in counts.most_common()),
+        next((sampled.problem for sampled in sound if sampled.problem), ""),
+    )
 
 
 def sample_file(ref: Ref, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sampled:
@@ -120,7 +135,8 @@ def sample_file(ref: Ref, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> 
     profiles = tuple(profile_cells(cells.columns[name], nulls) for name in head.columns)
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
-    return Sampled(ref, head.columns, profiles, rows, span)
+    problem = f"{ref.key}, {cells.rejects[0].message}" if cells.rejects else ""
+    return Sampled(ref, head.columns, profiles, rows, span, problem)
 
 
 def _merged(profiles: Iterable[ColumnProfile]) -> ColumnProfile:
