@@ -13,8 +13,9 @@ from shardmill.schemas.containers import PackedError, gzip_chunks
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_RATIO = 250
 _XZ_MEMORY = 256 << 20
-_PIECE = 4 << 10  # fed at a time, so that little is lost where a stream is damaged
+_PIECE = 4 << 10  # taken at a time where a call that fails gives nothing of its piece
 _UNPACKED = 1 << 18  # at most, from one call
+_MISTRUST = "rows before it may be wrong too, so replace the file"
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")  # begin a block, and the end of a stream
 _LOOK = 10
@@ -98,7 +99,9 @@ def _gzip(source: _Counted) -> Iterator[bytes]:
     try:
         yield from gzip_chunks(source.pieces(1 << 16))
     except PackedError as error:
-        raise PackedEndError("compressed", f"is where the text stops short: {error}") from error
+        wrong = "; " + _MISTRUST if error.reason == "bad_gzip" else ""
+        message = f"is where the text stops short: {error}{wrong}"
+        raise PackedEndError("compressed", message) from error
 
 
 def _bzip2(source: _Counted) -> Iterator[bytes]:
@@ -123,7 +126,7 @@ def _streams(source: _Counted, packing: str) -> Iterator[bytes]:
             try:
                 out = decoder.decompress(left, _UNPACKED)
             except (OSError, ValueError, lzma.LZMAError) as error:
-                raise _damaged(packing, str(error)) from error
+                raise _damaged(packing, f"{error}; {_MISTRUST}") from error
             fed, left = True, decoder.unused_data if decoder.eof else b""
             if out:
                 yield out
@@ -141,7 +144,7 @@ def _decoder(packing: str) -> bz2.BZ2Decompressor | lzma.LZMADecompressor:
 
 def _damaged(packing: str, why: str) -> PackedEndError:
     return PackedEndError(
-        "compressed", f"is where the text stops short: the {packing} data is damaged ({why})"
+        "compressed", f"is where the text stops short: the {packing} data is damaged: {why}"
     )
 
 
@@ -151,7 +154,7 @@ def _zstd(source: _Counted) -> Iterator[bytes]:
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
     while True:
         try:
-            out = stream.read(_UNPACKED)
+            out = stream.read(_PIECE)
         except OSError as error:  # Arrow's; what the storage raises is none
             raise _damaged("zstd", str(error)) from error
         if not out:
