@@ -65,11 +65,14 @@ def test_light_imports_load_neither_beam_nor_tensorflow(modules: str) -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_the_images_pipeline_never_loads_tensorflow(photos, tmp_path) -> None:
+@pytest.mark.parametrize("command", ["images", "rows"])
+def test_a_build_never_loads_tensorflow(command, photos, tmp_path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n1,x\n2,y\n")
+    source = photos if command == "images" else tmp_path / "table.csv"
     code = (
         "import sys\n"
         "from shardmill.pipelines.cli import main\n"
-        f"code = main(['images', '--input={photos}', '--output={tmp_path}/ds'])\n"
+        f"code = main(['{command}', '--input={source}', '--output={tmp_path}/ds'])\n"
         "assert code == 0\n"
         "assert 'apache_beam' in sys.modules\n"
         "loaded = {name.split('.')[0] for name in sys.modules}\n"
