@@ -160,11 +160,16 @@ def _rename_function(function: Any, renamed: dict[str, str]) -> None:
         _rename_node(node, renamed, arguments)
     for key, value in function.ret.items():
         function.ret[key] = arguments.get(value, value)
+    # Nodes stand in the order of Python sets; their inputs say what comes before what.
+    nodes = sorted(function.node_def, key=lambda node: str(node.name))
+    del function.node_def[:]
+    function.node_def.extend(nodes)
 
 
 def _rename_node(node: Any, functions: dict[str, str], arguments: dict[str, str]) -> None:
     node.op = functions.get(node.op, node.op)
-    node.input[:] = [arguments.get(name, name) for name in node.input]
+    inputs = [arguments.get(name, name) for name in node.input if not name.startswith("^")]
+    node.input[:] = inputs + sorted(name for name in node.input if name.startswith("^"))
     for key in ("shared_name", "_gradient_op_type", "_user_specified_name"):
         node.attr.pop(key, None)
     for value in node.attr.values():
