@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.splits import Splits
+from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.match import absolute
 from shardmill.transforms.parts import FORMAT_VERSION
 from shardmill.transforms.placement import PlaceSpec
@@ -113,6 +114,25 @@ class BuildConfig:
             self.num_shards,
             parse_bytes(self.shard_bytes, "shard_bytes"),
             self.shard_examples,
+        )
+
+    def sink_spec(self, identity: str, root: str) -> SinkSpec:
+        """Returns what is written, and where.
+
+        Args:
+            identity: Of all options that decide bytes.
+            root: Folder that keys are relative to.
+        """
+        return SinkSpec(
+            output=self.absolute_output,
+            config_id=identity,
+            place=self.place_spec,
+            shards=self.shard_spec,
+            compression="gzip" if self.compression == "gzip" else "none",
+            max_reject_fraction=self.max_reject_fraction,
+            overwrite=self.overwrite,
+            dry_run=self.dry_run,
+            root=root,
         )
 
     def identity(self) -> dict[str, Any]:

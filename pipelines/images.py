@@ -6,7 +6,7 @@ Run it as ``shardmill images`` or ``python -m shardmill.pipelines.images``, or p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
@@ -51,17 +51,9 @@ def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> 
     match = find_input(
         config.input, config.root, listing=listed, follow_links=config.follow_links, exclude=output
     )
-    sink = SinkSpec(
-        output=output,
-        config_id=config.config_id(),
-        place=config.place_spec,
-        shards=config.shard_spec,
-        compression="gzip" if config.compression == "gzip" else "none",
+    sink = replace(
+        config.sink_spec(config.config_id(), match.root),
         labels=config.label_spec.fixed,
-        max_reject_fraction=config.max_reject_fraction,
-        overwrite=config.overwrite,
-        dry_run=config.dry_run,
-        root=match.root,
         config=config.identity(),
         runner=runner,
         invocation=invocation,

@@ -19,7 +19,6 @@ from shardmill.schemas.columns import Column, format_schema
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.census import Census
-from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input, match_now
 from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.placement import REFUSED, Series
@@ -69,10 +68,6 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
     match = find_input(
         config.input, config.root, follow_links=config.follow_links, exclude=output, wanted="rows"
     )
-    if match.kind == "listing" and not config.root:
-        match = find_input(
-            config.input, match.root, follow_links=config.follow_links, wanted="rows"
-        )
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs = match_now(match)
@@ -83,16 +78,8 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
     schema = format_schema(columns)
     versions = _versions(preprocessing)
     options = config.identity_of(schema, preprocessing.digest if preprocessing else "")
-    sink = SinkSpec(
-        output=output,
-        config_id=config_id("rows", versions, options),
-        place=config.place_spec,
-        shards=config.shard_spec,
-        compression="gzip" if config.compression == "gzip" else "none",
-        max_reject_fraction=config.max_reject_fraction,
-        overwrite=config.overwrite,
-        dry_run=config.dry_run,
-        root=match.root,
+    sink = replace(
+        config.sink_spec(config_id("rows", versions, options), match.root),
         config={name: value for name, value in options.items() if name != "schema"},
         runner=runner,
         invocation=invocation,

@@ -33,7 +33,7 @@ from shardmill.transforms.rows.segments import NO_LABEL, Segment, SegmentRef, sl
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
-_TRANSFORM_ROWS = 8_192  # at a time
+_TRANSFORM_ROWS = 1 << 16  # at a time
 _SLICE_BYTES = 16 << 20  # of records that are encoded at a time
 
 
