@@ -187,7 +187,7 @@ def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> N
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert "140 of 4,000 inputs were rejected (cast 140)" in err
-    assert "140 of them in column 'n', such as late.csv, line 3002, column 'n': 'n/a 0'" in err
+    assert "140 of them in column 'n', as in line 3002 of late.csv: 'n/a 0'" in err
     assert "make it FLOAT or BYTES in the schema" in err
     assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
     # What the sentence says: raise the limit, or change the schema.
