@@ -17,6 +17,7 @@ LF, CR = 10, 13
 # Whether more of the text follows what is looked at.
 Ending = Literal["more", "end"]
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 Bits = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
@@ -47,8 +48,8 @@ class Text(NamedTuple):
 
     def break_behind(self, place: int) -> int:
         """Returns where the first line break behind a place begins, -1 where there is none."""
-        number = int(np.searchsorted(self.breaks, place))
-        return int(self.breaks[number]) if number < len(self.breaks) else -1
+        number = int(self.breaks.searchsorted(place))
+        return self.breaks.item(number) if number < len(self.breaks) else -1
 
 
 class Quotes(NamedTuple):
@@ -77,9 +78,7 @@ def read_quotes(text: Text) -> Quotes:
     if not text.quote or text.quote not in text.data:
         return Quotes(np.zeros(0, np.int64), [])
     turns = _Turns(text)
-    if turns.all_right():
-        return Quotes(turns.places, [])
-    return turns.walk()
+    return turns.by_turns() or turns.without_letters() or turns.walk()
 
 
 class _Turns:
@@ -90,11 +89,9 @@ class _Turns:
         self._text = text
         self.places: Ints = np.flatnonzero(view == quote)
         before = view[self.places - 1]
-        after = view[np.minimum(self.places + 1, len(view) - 1)]
         if self.places[0] == 0:
             before[0] = LF
-        if self.places[-1] == len(view) - 1:
-            after[-1] = LF
+        after = np.append(view, np.uint8(LF))[self.places + 1]
         self._opens: Bits = self._edge(before)
         self._closes: Bits = self._edge(after)
         self._closes |= after == quote
@@ -111,20 +108,30 @@ class _Turns:
     def _reopens(self) -> Bits:
         return self._opens | self._doubled
 
-    def all_right(self) -> bool:
-        """Tells whether all quotes open and close by turns, from the first to the last."""
-        even = len(self.places) % 2 == 0 or self._text.ending == "more"
-        return bool(
-            even
-            and self._opens[0]
-            and self._closes[1::2].all()
-            and (self._opens[0::2] | self._doubled[0::2]).all()
-        )
+    def by_turns(self) -> Quotes | None:
+        """Returns the quotes if all of them open and close, by turns; else None."""
+        right = self._right(self._opens, self._closes, self._reopens)
+        return Quotes(self.places, []) if right else None
+
+    def without_letters(self) -> Quotes | None:
+        """Returns the same for all quotes but those between letters, such as inch marks.
+
+        They are letters too where they stand outside of quotes; else the answer is None.
+        """
+        kept = self._reopens | self._closes
+        right = self._right(self._opens[kept], self._closes[kept], self._reopens[kept])
+        quotes = Quotes(self.places[kept], [])
+        return quotes if right and not quotes.inside(self.places[~kept]).any() else None
+
+    def _right(self, opens: Bits, closes: Bits, reopens: Bits) -> bool:
+        if not len(opens):
+            return True
+        even = len(opens) % 2 == 0 or self._text.ending == "more"
+        return bool(even and opens[0] and closes[1::2].all() and reopens[0::2].all())
 
     def walk(self) -> Quotes:
         """Returns what the quotes do, stopping at each that breaks the turn."""
-        count, wrong = len(self.places), (self._next_wrong(0), self._next_wrong(1))
-        next_open = _next(self._opens)
+        count, next_open = len(self.places), _next(self._opens)
         kept = np.ones(count, np.bool_)
         bad: list[tuple[int, str]] = []
         at = 0  # outside of quotes
@@ -133,7 +140,7 @@ class _Turns:
             kept[at:opener] = False  # letters
             if opener == count:
                 break
-            event = wrong[opener & 1].item(opener + 1)
+            event = (self._odd_wrong if opener & 1 else self._even_wrong).item(opener + 1)
             if event < count and not (event - opener) & 1:
                 at = event  # a letter too: the cell before it was closed
                 continue
@@ -144,7 +151,7 @@ class _Turns:
 
     def _recover(self, opener: int, event: int, kept: Bits, bad: list[tuple[int, str]]) -> int:
         """Notes a bad cell and returns the first quote behind the line that it begins in."""
-        first = self._cell_starts[opener & 1].item(event - 1)
+        first = (self._odd_starts if opener & 1 else self._even_starts).item(event - 1)
         place = self.places.item(first)
         line_end = self._text.break_behind(place)
         if line_end < 0:
@@ -153,7 +160,7 @@ class _Turns:
                 bad.append((place, self._why(event, len(self._text.view))))
             return len(kept)
         bad.append((place, self._why(event, line_end)))
-        at = int(np.searchsorted(self.places, line_end))
+        at = int(self.places.searchsorted(line_end))
         kept[first:at] = False
         return at
 
@@ -162,27 +169,44 @@ class _Turns:
         closed = event < len(self.places) and self.places.item(event) < line_end
         return TEXT_BEHIND if closed else NOT_CLOSED
 
-    def _next_wrong(self, turn: int) -> Ints:
-        """Returns for each quote the first from there that breaks the turn; ``turn`` ones open."""
+    # Tables for each quote, for when even quotes open and when odd ones do; made when needed, in
+    # numbers of half the size.
+
+    @cached_property
+    def _even_wrong(self) -> Numbers:
+        return self._next_wrong(0)
+
+    @cached_property
+    def _odd_wrong(self) -> Numbers:
+        return self._next_wrong(1)
+
+    @cached_property
+    def _even_starts(self) -> Numbers:
+        return self._cell_starts(0)
+
+    @cached_property
+    def _odd_starts(self) -> Numbers:
+        return self._cell_starts(1)
+
+    def _next_wrong(self, turn: int) -> Numbers:
+        """Returns the first quote from each on that breaks the turn."""
         wrong = np.empty(len(self.places), np.bool_)
         wrong[turn::2] = ~self._reopens[turn::2]
         wrong[1 - turn :: 2] = ~self._closes[1 - turn :: 2]
         return _next(wrong)
 
-    @cached_property
-    def _cell_starts(self) -> tuple[Ints, Ints]:
-        """For each quote the last up to there that opens a cell, when even or odd ones open."""
-        numbers = np.arange(len(self.places))
-        begins = np.where(self._doubled, 0, numbers)
-        even = np.maximum.accumulate(np.where(numbers & 1, 0, begins))
-        odd = np.maximum.accumulate(np.where(numbers & 1, begins, 0))
-        return even, odd
+    def _cell_starts(self, turn: int) -> Numbers:
+        """Returns the last quote up to each that opens a cell."""
+        starts = np.zeros(len(self.places), np.int32)
+        opens = ~self._doubled
+        opens[1 - turn :: 2] = False
+        np.copyto(starts, np.arange(len(starts), dtype=np.int32), where=opens)
+        return np.maximum.accumulate(starts, out=starts)
 
 
-def _next(flags: Bits) -> Ints:
+def _next(flags: Bits) -> Numbers:
     """Returns for each place and the one behind the last where the next flag is, from there on."""
     count = len(flags)
-    places = np.full(count + 1, count)
-    np.copyto(places[:count], np.arange(count), where=flags)
-    result: Ints = np.minimum.accumulate(places[::-1])[::-1]
-    return result
+    places = np.full(count + 1, count, np.int32)
+    np.copyto(places[:count], np.arange(count, dtype=np.int32), where=flags)
+    return np.minimum.accumulate(places[::-1], out=places[::-1])[::-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,14 +10,12 @@ from shardmill.transforms.rows import structure
 from shardmill.transforms.rows.quotes import CR, LF, Ending
 from shardmill.transforms.rows.structure import Rows, Syntax, find_rows
 
-_BREAK = re.compile(rb"[\r\n]")
-
 
 class RowScanner:
     """Finds the rows of text that comes in blocks; how it is cut into them changes nothing.
 
-    It holds what is not decided yet: the beginning of a row mostly, and never more than two rows
-    of the largest size. A longer one is passed without being held.
+    It holds what is not decided yet: the beginning of a row mostly, and never more than a row
+    of the largest size and a block. A longer one is passed without being held.
 
     Attributes:
         offset: Of what is not decided yet in the text.
@@ -38,8 +35,9 @@ class RowScanner:
         """Yields rows that are decided now."""
         self._held.append(block)
         self._new += len(block)
-        # So that a long row is not looked at again for each block of it.
-        if self._new >= min(self._known, structure.MAX_ROW_BYTES):
+        # A row is looked at again when twice of it is there, or all that decides about it.
+        decides = structure.MAX_ROW_BYTES + len(self._syntax.delimiter) + 2
+        if self._new >= min(self._known, decides - self._known):
             yield from self._scan("more")
 
     def skim(self, block: bytes, limit: int) -> bool:
@@ -51,10 +49,12 @@ class RowScanner:
         end = self.offset + sum(map(len, self._held)) + len(block)
         if self._skips or end > limit or end - self.offset > structure.MAX_ROW_BYTES:
             return False
-        data = b"".join((*self._held, block))
-        taken = data.rfind(b"\n") + 1
-        if not taken or (self._syntax.quote and self._syntax.quote in data):
+        if b"\n" not in block:
             return False
+        data = b"".join((*self._held, block))
+        if self._syntax.quote and self._syntax.quote in data:
+            return False
+        taken = data.rfind(b"\n") + 1
         self.line += _count_breaks(data, taken)
         self.offset += taken
         self._held, self._known, self._new = [data[taken:]], len(data) - taken, 0
@@ -88,10 +88,10 @@ class RowScanner:
 
     def _skip(self, data: bytes, ending: Ending) -> tuple[bytes, bool]:
         """Returns what of the data follows the line that it begins in, or whether to go on."""
-        found = _BREAK.search(data)
-        at = found.start() if found else len(data)
+        places = (data.find(b"\n"), data.find(b"\r"))
+        at = min((place for place in places if place >= 0), default=len(data))
         cut = data[at:] == b"\r" and ending == "more"  # a line feed may follow
-        goes_on = not found or cut
+        goes_on = at == len(data) or cut
         if not goes_on:
             at += 2 if data[at : at + 2] == b"\r\n" else 1
             self.line += 1
