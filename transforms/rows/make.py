@@ -262,10 +262,10 @@ def place_segments(
 
 
 def refuse(plan: Plan, ref: Ref) -> tuple[PartKey, tuple[bytes, Ref]]:
-    """Returns where a ref goes that has rejects, or is one."""
-    position = hash_key(0, ref.key).position
-    number = part_of(position, plan.parts_of(REFUSED) or 1)
-    return PartKey(*REFUSED, number), (position.to_bytes(8, "big"), ref)
+    """Returns where a ref goes that has rejects, or is one; those of a file follow each other."""
+    number = part_of(hash_key(0, ref.key).position, plan.parts_of(REFUSED) or 1)
+    file = ref.key.rpartition("#")[0] or ref.key
+    return PartKey(*REFUSED, number), (hash_key(0, file).position.to_bytes(8, "big"), ref)
 
 
 def _segment_ref(ref: Ref, name: str, path: str, place: Place) -> Ref:
