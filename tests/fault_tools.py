@@ -29,11 +29,12 @@ JOURNAL = ".publish.json"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """How a command ended; ``peak`` is the most memory it had, in MiB."""
 
     code: int
     stdout: str
     stderr: str
+    peak: int = 0
 
     @property
     def sentence(self) -> str:
@@ -63,23 +64,19 @@ class Command:
         """Waits for its end."""
         answer = self.zygote.ask(order="wait", pid=self.pid)
         assert "code" in answer, "it was stopped and not ended"
-        self.ended = Ended(
-            answer["code"],
-            (self.folder / "stdout").read_text(),
-            (self.folder / "stderr").read_text(),
-        )
-        return self.ended
+        return self._end(answer)
 
     def wait_stopped(self) -> bool:
         """Waits until it stopped itself; False when it ended before."""
         answer = self.zygote.ask(order="wait", pid=self.pid)
         if "code" in answer:
-            self.ended = Ended(
-                answer["code"],
-                (self.folder / "stdout").read_text(),
-                (self.folder / "stderr").read_text(),
-            )
+            self._end(answer)
         return bool(answer.get("stopped"))
+
+    def _end(self, answer: dict) -> Ended:
+        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        self.ended = Ended(answer["code"], *said, answer["peak"] >> 10)
+        return self.ended
 
     def send(self, number: int) -> None:
         """Sends a signal."""

@@ -116,10 +116,10 @@ def _start(order: dict) -> dict:
 
 
 def _wait(order: dict) -> dict:
-    _, status = os.waitpid(order["pid"], os.WUNTRACED)
+    _, status, used = os.wait4(order["pid"], os.WUNTRACED)
     if os.WIFSTOPPED(status):
         return {"stopped": True}
-    return {"code": os.waitstatus_to_exitcode(status)}
+    return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss}
 
 
 def main() -> None:
@@ -130,6 +130,8 @@ def main() -> None:
         import shardmill.pipelines.images
         import shardmill.pipelines.options
         import shardmill.pipelines.preflight
+        import shardmill.pipelines.rows
+        import shardmill.pipelines.rows_options
         import shardmill.pipelines.summary  # noqa: F401
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = set()

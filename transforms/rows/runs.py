@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -83,9 +83,8 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
         body = unseal(storage.read(path))
     except FileNotFoundError:
         return None
-    if body is not None:
-        places = tuple(Place(*place) for place in body.pop("places"))
-        run = Run(places=places, found=True, **body)
+    run = None if body is None else _parse_run(body)
+    if run is not None and run.payload.startswith(f"{name}-"):
         try:
             if storage.checksum(join(folder, run.payload)) == run.crc32c:
                 return run
@@ -93,6 +92,15 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
             pass
     storage.delete(path)
     return None
+
+
+def _parse_run(body: dict[str, Any]) -> Run | None:
+    """Returns the run of a sidecar's body, or None when it is the sidecar of something else."""
+    try:
+        places = tuple(Place(*place) for place in body.pop("places"))
+        return Run(places=places, found=True, **body)
+    except (TypeError, KeyError):
+        return None
 
 
 class RunWriter:

@@ -101,10 +101,8 @@ def sample_files(refs: Sequence[Ref], dialect: Dialect, nulls: Nulls, sample_byt
     usual = max(counts, key=lambda names: counts[names])
     alike = [sampled for sampled in sound if frozenset(sampled.columns) == usual]
     columns = alike[0].columns
-    profiles = tuple(
-        _merged(sampled.profiles[sampled.columns.index(name)] for sampled in alike)
-        for name in columns
-    )
+    found_in = [dict(zip(sampled.columns, sampled.profiles, strict=True)) for sampled in alike]
+    profiles = tuple(_merged(each[name] for each in found_in) for name in columns)
     rows = sum(sampled.rows for sampled in alike)
     text_bytes = sum(sampled.text_bytes for sampled in alike)
     layouts = {frozenset(sampled.columns): sampled.columns for sampled in reversed(sound)}

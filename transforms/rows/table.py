@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.columns import Column
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.splits import SPLIT_FOLDERS, check_split_name
@@ -20,6 +21,7 @@ from shardmill.transforms.labels import has_control
 from shardmill.transforms.placement import PlaceSpec, Series
 from shardmill.transforms.planning import Plan
 from shardmill.transforms.rows.cells import Cells, RowReject
+from shardmill.transforms.rows.dialect import shown
 from shardmill.transforms.rows.places import (
     Hashes,
     hash_offsets,
@@ -32,6 +34,8 @@ from shardmill.transforms.rows.typed import Nulls, TypedColumn, describe, type_c
 
 Mask = npt.NDArray[np.bool_]
 MAX_LABELS = 1_000
+MAX_SPLITS = 100  # that rows may name in one range
+MAX_SPLIT_NAME = 64
 MANY = "\0"  # stands for more labels than that
 
 
@@ -243,16 +247,29 @@ def _named_splits(
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
     texts = [text.decode("utf-8", "backslashreplace") for text in cells.dictionary.to_pylist()]
     found = [SPLIT_FOLDERS.get(text.strip().lower(), text.strip()) for text in texts]
-    problems = [check_split_name(name) for name in found]
+    problems = [_split_problem(name) for name in found]
     names = tuple(
         sorted({name for name, bad in zip(found, problems, strict=True) if not bad}, key=str.encode)
     )
+    if len(names) > MAX_SPLITS:
+        # Each would be shards of its own: whoever names so many took the wrong column.
+        raise UsageError(
+            f"--split_by={column} names more than {MAX_SPLITS} splits, such as "
+            f"{', '.join(map(shown, names[:3]))}: "
+            "name a column that holds train, validation, test and the like."
+        )
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     table = np.array([ids.get(name, -1) for name in found], np.int32)
     rows = cells.indices.to_numpy()
     numbers: npt.NDArray[np.int32] = table[rows] if len(table) else np.zeros(0, np.int32)
     refusals.add(numbers < 0, lambda row: ("no_split", f"{column!r}: {problems[rows[row]]}"))
     return names, numbers
+
+
+def _split_problem(name: str) -> str | None:
+    if len(name) > MAX_SPLIT_NAME:
+        return f"the split name {shown(name)} has more than {MAX_SPLIT_NAME} letters"
+    return check_split_name(name)
 
 
 def _rejects(ref: Ref, cells: Cells, reasons: Mapping[int, tuple[str, str]]) -> Iterator[Reject]:
