@@ -30,7 +30,7 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 	@$(INSTALL) --config-settings editable_mode=strict --editable '.[$*]'
 	@rm -f $(VENV)/.installed-$*-* && touch $@
 
-demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into a dataset of real small images
+demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
@@ -58,7 +58,8 @@ bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  #
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_publish.py tests/test_kill.py \
-	  tests/test_races.py tests/test_faults.py tests/test_gcs_builds.py --timeout 3000
+	  tests/test_races.py tests/test_faults.py tests/test_gcs_builds.py tests/test_rows_kill.py \
+	  tests/test_rows_faults.py tests/test_rows_gcs.py tests/test_rows_memory.py --timeout 3000
 
 constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \

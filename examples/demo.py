@@ -1,13 +1,15 @@
-"""The demo: real small images become a dataset, which is then checked and looked into.
+"""The demo: real small images and real rows become datasets, checked and looked into.
 
 usage: python examples/demo.py FOLDER
 
 The images are scikit-learn's 1,797 handwritten digits in class folders and its two sample
-photographs, beside two broken files, so that rejects are seen.
+photographs, beside two broken files, so that rejects are seen. The rows are the passengers of the
+Titanic, which scikit-learn carries too.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 import sklearn
 from PIL import Image
 from sklearn.datasets import load_digits
+from titanic import write_titanic
 
 HERE = Path(__file__).resolve().parent
 
@@ -39,13 +42,12 @@ def write_images(folder: Path) -> int:
 
 def run(*command: str) -> None:
     """Shows a command and runs it."""
-    print(f"\n$ {' '.join(command)}", flush=True)
+    print(f"\n$ {shlex.join(command)}", flush=True)
     subprocess.run(command, check=True)
 
 
-def main(folder: Path) -> None:
-    """Runs the demo in a folder, which is made anew."""
-    shutil.rmtree(folder, ignore_errors=True)
+def show_images(folder: Path) -> Path:
+    """Builds, shows, checks and counts a dataset of images; returns its folder."""
     images, dataset = str(folder / "images"), str(folder / "dataset")
     count = write_images(folder / "images")
     print(f"Wrote {count:,} image files in class folders to {images}, two of them broken.")
@@ -58,14 +60,36 @@ def main(folder: Path) -> None:
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip
+    return Path(dataset)
+
+
+def show_rows(folder: Path) -> Path:
+    """Builds and shows a dataset of rows; returns its folder."""
+    table, dataset = folder / "titanic.csv", str(folder / "titanic")
+    count = write_titanic(table)
+    print(f"\nWrote {count:,} passengers of the Titanic to {table}; a ? is what nobody knows.")
+    print("".join(table.read_text().splitlines(keepends=True)[:3]), end="")
+    run("shardmill", "rows", f"--input={table}", f"--output={dataset}", "--label=survived",
+        "--null_values=?")  # fmt: skip
+    run("grep", "-B1", "-A9", 'name: "age"', f"{dataset}/schema.pbtxt")
+    run("shardmill", "show", dataset, "--records=1")
+    run("shardmill", "steps", dataset, "--split=train", "--batch_size=32")
+    return Path(dataset)
+
+
+def main(folder: Path) -> None:
+    """Runs the demo in a folder, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    images, rows = show_images(folder), show_rows(folder)
     command = Path(sys.executable).parent / "shardmill"
     if command.is_relative_to(Path.cwd()):
         command = command.relative_to(Path.cwd())
     print(f"""
-The dataset is in {dataset}. Try next:
-  zcat {dataset}/train-00000-of-00004.tfrecord.gz | wc -c
+The datasets are in {images} and {rows}. Try next:
+  zcat {images}/train-00000-of-00004.tfrecord.gz | wc -c
   {command} images --help
-  {command} images --input=YOUR_PHOTOS --output=ds --image_size=224""")
+  {command} images --input=YOUR_PHOTOS --output=ds --image_size=224
+  {command} rows --input=YOUR.csv --output=ds""")
 
 
 if __name__ == "__main__":

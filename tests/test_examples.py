@@ -1,12 +1,16 @@
 """The examples that the docs show, run as a reader would run them."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import ROOT, build_dataset
+from examples_data import write_titanic
 from readers import tf_examples
+from rows_tools import build_rows
 
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.schemas.manifest import Manifest
@@ -79,3 +83,34 @@ def test_encode_images_before_another_sink(photos, tmp_path) -> None:
     assert len(tf_examples(path, "")) == 21
     (path,) = tmp_path.glob("rejects-*")
     assert path.read_text() == "cat/bad.jpg\n"
+
+
+def build_titanic(folder: Path, name: str, **options) -> Manifest:
+    table = folder / "titanic.csv"
+    if not table.exists():
+        assert write_titanic(table) == 1309
+    _, manifest = build_rows(
+        input=table, output=folder / name, label="survived", null_values="?", **options
+    )
+    assert manifest is not None
+    return manifest
+
+
+def test_keras_trains_on_rows(tmp_path) -> None:
+    manifest = build_titanic(tmp_path, "ds", splits="train:0.8,validation:0.2")
+    out = run_example("train_rows.py", tmp_path / "ds")
+    shares = dict(re.findall(r"^(baseline|model) +([\d.]+)%", out, re.MULTILINE))
+    split = manifest.splits["validation"]
+    dead = split.label_counts["0"] / split.num_examples
+    assert float(shares["baseline"]) == round(100 * dead, 1)
+    assert float(shares["model"]) > float(shares["baseline"]) + 5
+
+
+def test_a_served_model_transforms_as_training_did(tmp_path) -> None:
+    build_titanic(tmp_path, "raw")
+    build_titanic(tmp_path, "ds", preprocessing=ROOT / "examples" / "preprocessing.py")
+    out = run_example("transform_rows.py", tmp_path / "ds", tmp_path / "raw", tmp_path / "model")
+    assert "served    1,309 raw rows: each has the features that training saw" in out
+    (accuracy,) = re.findall(r"^accuracy +([\d.]+)%", out, re.MULTILINE)
+    assert float(accuracy) > 70
+    assert (tmp_path / "model" / "saved_model.pb").exists()

@@ -1,0 +1,120 @@
+"""Trains a Keras model on a dataset of rows, with all preprocessing in Keras layers.
+
+usage:
+  python examples/titanic.py titanic.csv
+  shardmill rows --input=titanic.csv --output=ds --label=survived --null_values='?' \
+    --splits=train:0.8,validation:0.2
+  python examples/train_rows.py ds
+
+What to parse comes from the dataset's schema.pbtxt, how many steps an epoch has from its manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from shardmill.loaders import steps_per_epoch
+
+LABEL = "survived"
+NUMBERS = ("age", "fare", "parch", "pclass", "sibsp")
+TEXTS = ("embarked", "sex")
+BATCH = 32
+EPOCHS = 12
+TYPES = {schema_pb2.INT: tf.int64, schema_pb2.FLOAT: tf.float32, schema_pb2.BYTES: tf.string}
+MISSING = {schema_pb2.INT: -1, schema_pb2.FLOAT: float("nan"), schema_pb2.BYTES: ""}
+
+
+def feature_spec(folder: Path) -> dict[str, tf.io.FixedLenFeature]:
+    """Returns what to parse; a value that a record lacks becomes that of ``MISSING``."""
+    text = (folder / "schema.pbtxt").read_text()
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    return {
+        feature.name: tf.io.FixedLenFeature(
+            [1],
+            TYPES[feature.type],
+            None if feature.presence.min_fraction == 1 else [MISSING[feature.type]],
+        )
+        for feature in schema.feature
+        if feature.name in (LABEL, *NUMBERS, *TEXTS)
+    }
+
+
+def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
+    """Returns batches of one split, each a dict of features and the labels."""
+    return tf.data.experimental.make_batched_features_dataset(
+        f"{folder}/{split}-*",
+        BATCH,
+        feature_spec(folder),
+        reader=lambda files: tf.data.TFRecordDataset(files, compression_type="GZIP"),
+        label_key=LABEL,
+        num_epochs=epochs,
+        shuffle=split == "train",
+        shuffle_seed=0,
+    )
+
+
+def make_model(rows: tf.data.Dataset) -> keras.Model:
+    """Returns a model of raw features; its vocabularies and means are learnt from the rows."""
+    inputs: dict[str, Any] = {}
+    prepared = []
+    for name in NUMBERS:
+        values = tf.concat([tf.cast(features[name], tf.float32) for features, _ in rows], 0)
+        normalize = keras.layers.Normalization(axis=None)
+        normalize.adapt(values[~tf.math.is_nan(values)])
+        inputs[name] = keras.Input((1,), name=name, dtype="float32")
+        missing = keras.ops.isnan(inputs[name])
+        prepared.append(keras.ops.where(missing, 0.0, normalize(inputs[name])))
+        prepared.append(keras.ops.cast(missing, "float32"))
+    for name in TEXTS:
+        lookup = keras.layers.StringLookup(output_mode="one_hot")
+        lookup.adapt(rows.map(lambda features, _, name=name: features[name]))
+        inputs[name] = keras.Input((1,), name=name, dtype="string")
+        prepared.append(lookup(inputs[name]))
+    hidden = keras.layers.Dense(16, "relu")(keras.layers.concatenate(prepared))
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def baseline(folder: Path) -> float:
+    """Returns the accuracy of always saying what is most frequent among the training rows."""
+    splits = json.loads((folder / "manifest.json").read_text())["splits"]
+    counts = splits["train"]["label_counts"]
+    validation = splits["validation"]
+    return validation["label_counts"][max(counts, key=counts.get)] / validation["num_examples"]
+
+
+def main(folder: Path) -> None:
+    """Trains and says how good the model is."""
+    keras.utils.set_random_seed(0)
+    steps = steps_per_epoch(folder, "train", batch_size=BATCH)
+    validation_steps = steps_per_epoch(folder, "validation", batch_size=BATCH)
+    # tf.data fails if a split had more or fewer batches than were counted.
+    counted = [
+        batches(folder, split, 1).apply(tf.data.experimental.assert_cardinality(number))
+        for split, number in (("train", steps), ("validation", validation_steps))
+    ]
+    model = make_model(counted[0])
+    history = model.fit(
+        batches(folder, "train", None),
+        steps_per_epoch=steps,
+        epochs=EPOCHS,
+        validation_data=counted[1],
+        validation_steps=validation_steps,
+        verbose=0,
+    )
+    print(f"steps     {steps} an epoch, {validation_steps} of validation")
+    print(f"baseline  {baseline(folder):.1%} of the validation rows")
+    print(f"model     {history.history['val_accuracy'][-1]:.1%}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
