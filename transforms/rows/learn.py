@@ -110,6 +110,7 @@ def keep_learnt(path: str, spec: RunSpec, plan: Plan, rows: int) -> Learnt:
     """
     if plan.status != "build":
         open_storage(path).delete_tree(path)
+        remove_empty(join(spec.build, FOLDER), spec.build)
         return Learnt("", "")
     known = find_pointer(spec.build, plan.input_id)
     if known is not None:
@@ -121,3 +122,12 @@ def keep_learnt(path: str, spec: RunSpec, plan: Plan, rows: int) -> Learnt:
         )
     pointer = known or keep(spec.build, plan.input_id, path)
     return Learnt(join(spec.build, pointer.folder), pointer.digest)
+
+
+def remove_empty(*folders: str) -> None:
+    """Removes folders, each after what it holds, up to the first that holds something."""
+    for folder in folders:
+        storage = open_storage(folder)
+        if any(True for _ in storage.list_dir(folder)):
+            return
+        storage.delete_tree(folder)
