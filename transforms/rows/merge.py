@@ -133,18 +133,22 @@ def _file_of(refs: Sequence[Ref], segments: Sequence[Segment], row: int) -> Ref:
 def _shown_key(frame: bytes, key: str) -> str:
     """Returns a record's key as messages show it, where the record has it."""
     feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
-    return f" {key}={feature.values[0]!r}"[:_SHOWN] if feature and feature.values else ""
+    if feature is None or not feature.values:
+        return ""
+    value = feature.values[0]
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return f" {key}={text!r}"[:_SHOWN]
 
 
 def _conflict(mine: Ref, other: Ref, shown: str) -> Reject:
     file, first = (ref.key.rpartition("#")[0] for ref in (mine, other))
-    where = "it" if file == first else first
+    where = "the same file" if file == first else first
     return Reject(
         file,
         mine.message,
         "encode",
         "key_conflict",
-        f"a row has the --key{shown} of an earlier one in {where} and other values: give each row "
+        f"a row has the --key{shown} of another one in {where}, and other values: give each row "
         "a key of its own",
     )
 
