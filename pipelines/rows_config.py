@@ -11,7 +11,9 @@ from typing import Any, ClassVar, cast
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.schemas.columns import Column, parse_schema
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.splits import Splits
 from shardmill.schemas.storage import open_storage
+from shardmill.transforms.placement import PlaceSpec
 from shardmill.transforms.planning import parse_bytes
 from shardmill.transforms.rows.dialect import Dialect, HeaderMode
 from shardmill.transforms.rows.typed import Nulls
@@ -67,6 +69,12 @@ class RowsConfig(BuildConfig):
             )
         if parse_bytes(self.sample_bytes, "sample_bytes") < 1:
             raise UsageError(f"--sample_bytes={self.sample_bytes} must be 1 or more.")
+
+    @cached_property
+    def place_spec(self) -> PlaceSpec:
+        """How rows find their places; where a column names the splits there are no shares."""
+        splits = Splits.parse("directory") if self.split_by else Splits.parse(self.splits)
+        return PlaceSpec(splits, self.seed)
 
     @property
     def one_split(self) -> bool:
