@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from csv_tools import by_python, read_bytes, read_csv
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.transforms.rows import structure, text
@@ -50,13 +50,18 @@ def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[lis
     return good, bad
 
 
-@settings(max_examples=400)
+@settings(max_examples=300)
 @given(
     data=TEXTS,
     sizes=st.lists(st.integers(1, 9), min_size=1),
     limit=st.sampled_from([3, 8, 20, 1 << 24]),
     syntax=st.sampled_from(SYNTAXES),
 )
+@example(
+    data=b'a,"a\n,""\n\r\n\n"a\n,aa\n', sizes=[4], limit=4, syntax=COMMA
+)  # a break at the limit
+@example(data=b'"a\naaaa""' + b"b" * 20, sizes=[3], limit=8, syntax=COMMA)  # a pair parted by it
+@example(data=b'"x\ny"||z\n', sizes=[6, 9], limit=99, syntax=SYNTAXES[2])  # a delimiter cut
 def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax) -> None:
     with mock.patch.object(structure, "MAX_ROW_BYTES", limit):
         whole = scan(data, [len(data)], syntax)
@@ -64,7 +69,7 @@ def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax)
         assert scan(data, itertools.repeat(1), syntax) == whole
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     data=TEXTS,
     range_bytes=st.integers(1, 40),
@@ -111,7 +116,7 @@ TABLES = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
     rows=TABLES,
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
@@ -202,3 +207,9 @@ def test_a_quoted_empty_cell_is_a_row_and_an_empty_line_is_none(tmp_path: Path) 
     reading = read_bytes(tmp_path, b'x\n\n""\n\r\n\r""\n \n')
     assert reading.rows == [[""], [""], [" "]]
     assert reading.lines == [3, 6, 7]
+
+
+def test_a_byte_order_mark_within_is_a_letter(tmp_path: Path) -> None:
+    data = "x,y\n\ufeffa,b\n\ufeff,\n".encode()
+    for range_bytes in (1, 1 << 20):
+        assert read_bytes(tmp_path, data, range_bytes).rows == [["\ufeffa", "b"], ["\ufeff", ""]]
