@@ -100,7 +100,8 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
         warnings=tuple(_warnings(config, columns, sample)),
     )
     threads = config.threads or usable_cores()
-    return RowsJob(config, match, RowsSpec(sink, runs, plan, threads, preprocessing))
+    learning = None if config.dry_run else preprocessing  # an analysis writes to the output
+    return RowsJob(config, match, RowsSpec(sink, runs, plan, threads, learning))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:

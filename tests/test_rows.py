@@ -243,10 +243,12 @@ def test_the_whole_command(tmp_path) -> None:
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
-    path = make_table(tmp_path / "in.csv", ["a"], [[1], [2]])
-    code, out, err = run_here(
-        capsys, "rows", f"--input={path}", f"--output={tmp_path}/ds", "--dry_run"
-    )
-    assert (code, err) == (0, "")
-    assert "nothing was written" in out
-    assert sorted(tmp_path.iterdir()) == [path]
+    make_table(tmp_path / "in.csv", ["a"], [[1], [2]])
+    (tmp_path / "pp.py").write_text("def preprocessing_fn(inputs):\n    return inputs\n")
+    before = sorted(tmp_path.rglob("*"))
+    flags = ["rows", f"--input={tmp_path}/in.csv", f"--output={tmp_path}/ds", "--dry_run"]
+    for more in ([], [f"--preprocessing={tmp_path}/pp.py"]):
+        code, out, err = run_here(capsys, *flags, *more)
+        assert (code, err) == (0, "")
+        assert "nothing was written" in out
+        assert sorted(tmp_path.rglob("*")) == before
