@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shutil
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ IN_MEMORY = "in-memory"
 EXIT_INTERRUPTED = 130
 _IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner", IN_MEMORY})
 _STALE_TRIES = 3
+_FEW = 10  # MiB, below which KiB are shown
 _OURS = re.compile(
     r"^shardmill\.schemas\.errors\.(\w+): (.*?)(?: \[while running '[^\n]*)?$", re.MULTILINE
 )
@@ -147,6 +149,8 @@ def _run_once(
         options = PipelineOptions(argv)
         with _interruptible() as interrupted, contextlib.ExitStack() as stack:
             pipeline = beam.Pipeline(runner=_make_runner(runner), options=options)
+            # Beam removes it only after a run that it began.
+            stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
             define(pipeline)
             if watched is not None:
                 stack.enter_context(show_progress(watched))
@@ -238,13 +242,21 @@ def _bar(watched: Progress, ended: threading.Event, console: Any) -> None:
             )
 
 
+def _scaled(watched: Progress) -> tuple[int, str]:
+    """Returns how many inputs make one of the unit that is shown, and the unit's name."""
+    few = watched.total is not None and watched.total < _FEW * watched.per_unit
+    if watched.per_unit == 1 or not few:
+        return watched.per_unit, watched.unit
+    return watched.per_unit >> 10, watched.unit.replace("MiB", "KiB")
+
+
 def _lines(watched: Progress, ended: threading.Event, console: Any) -> None:
     started = time.monotonic()
     pause = 5.0
     while not ended.wait(pause):
         pause = min(60.0, pause * 1.5)
         seconds = time.monotonic() - started
-        scale, unit = watched.per_unit, watched.unit
+        scale, unit = _scaled(watched)
         total = f" of {watched.total / scale:,.0f}" if watched.total is not None else ""
         rate = watched.done / seconds
         left = (

@@ -54,7 +54,7 @@ def published(outcome: Outcome, output: str, seconds: float, noun: str) -> Itera
     yield f"  written    {manifest.written:,} examples"
     yield f"  rejected   {rejected}"
     for name, split in manifest.splits.items():
-        shards = f"{len(split.shards):,} shard{'s' if len(split.shards) != 1 else ''}"
+        shards = counted(len(split.shards), "shard")
         size = human_bytes(split.num_bytes)
         yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
     found = f", {outcome.parts_found:,} found from before" if outcome.parts_found else ""
@@ -74,7 +74,13 @@ def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
         if noun == "images":
-            yield f"  {name:<20} {refs:,} images ({human_bytes(size)} of files) in {parts:,} parts"
+            made_of = f"{refs:,} images ({human_bytes(size)} of files) in "
         else:  # how many rows there are is not known
-            yield f"  {name:<20} {parts:,} parts"
-    yield f"  matched {outcome.matched:,} files; nothing was written."
+            made_of = ""
+        yield f"  {name:<20} {made_of}{counted(parts, 'part')}"
+    yield f"  matched {counted(outcome.matched, 'file')}; nothing was written."
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things, the noun in its right form."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

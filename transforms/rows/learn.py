@@ -15,6 +15,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms import progress
 from shardmill.transforms.ahead import MapAhead
 from shardmill.transforms.planning import Plan
 from shardmill.transforms.rows.analyze import AnalyzeRows, filler_batch
@@ -51,18 +52,20 @@ class Learn(beam.PTransform):
         spec: How ranges are read.
         preprocessing: What is done to rows.
         threads: Ranges that a worker reads at a time.
+        invocation: Identity of this run, so that its progress can be watched.
     """
 
     spec: RunSpec
     preprocessing: Preprocessing
     threads: int
+    invocation: str = ""
 
     def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[Learnt]:
         """Wires reading, analysis and keeping."""
         ranges, plan = pcolls
         spec = self.spec
         batches = ranges | "TrainRows" >> beam.ParDo(
-            MapAhead(train_batches, self.threads), spec, AsSingleton(plan)
+            MapAhead(train_batches, self.threads), spec, AsSingleton(plan), self.invocation
         )
         rows = (
             batches
@@ -84,8 +87,13 @@ class Learn(beam.PTransform):
         )
 
 
-def train_batches(task: Any, spec: RunSpec, plan: Plan) -> Iterator[pa.RecordBatch]:
+def train_batches(
+    task: Any, spec: RunSpec, plan: Plan, invocation: str = ""
+) -> Iterator[pa.RecordBatch]:
     """Yields the training rows of a range, unless they were analysed before."""
+    watched = progress.progress_of(invocation)
+    if watched is not None:
+        watched.add(spec.size_of(RowRange(*task[2])), 0)
     if find_pointer(spec.build, plan.input_id) is not None:
         return
     ref = Ref(*task[0])

@@ -86,6 +86,10 @@ class RunSpec:
         """Path of the folder of runs."""
         return join(self.build, FOLDER)
 
+    def size_of(self, part: RowRange) -> int:
+        """Returns about how many bytes of text a range, or a piece of it, has."""
+        return part.end - part.start if part.end >= 0 else self.range_bytes
+
     def dialect_of(self, ref: Ref) -> Dialect:
         """Returns how one file is written: in TSV files tabs stand for commas."""
         return self.dialect.for_name(ref.key)

@@ -94,7 +94,9 @@ class WriteRows(beam.PTransform):
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         learnt = []
         if spec.preprocessing is not None:
-            graph = (spread, plan) | "Learn" >> Learn(spec.runs, spec.preprocessing, spec.threads)
+            graph = (spread, plan) | "Learn" >> Learn(
+                spec.runs, spec.preprocessing, spec.threads, spec.sink.invocation
+            )
             learnt.append(AsSingleton(graph))
         made = spread | "WriteRuns" >> beam.ParDo(
             MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *learnt
@@ -120,7 +122,11 @@ def announced(spec: RowsSpec, census: Census) -> Plan:
     plan = plan_rows(spec.plan, census)
     watched = progress.progress_of(spec.sink.invocation)
     if watched is not None and plan.status == "build":
-        watched.begin("encoding", sum(size for _, size in census.series.values()))
+        size = sum(size for _, size in census.series.values())
+        if spec.preprocessing is None:
+            watched.begin("encoding", size)
+        else:  # rows are read twice
+            watched.begin("analysing", 2 * size)
     return plan
 
 
@@ -185,8 +191,8 @@ def write_runs(
                 )
             rejects = sum(run.rejects.values())
             if watched is not None:
-                size = part.end - part.start if part.end >= 0 else spec.runs.range_bytes
-                watched.add(size, rejects)
+                watched.phase = "encoding"
+                watched.add(spec.runs.size_of(part), rejects)
             order = f"{part.start:016x}.{number:08x}"
             yield from place_segments(spec.runs, plan, ref, order, run)
             yield TaggedOutput(TALLIES, Census(matched=run.rows))
