@@ -219,7 +219,7 @@ def test_a_row_of_very_many_cells(tmp_path):
     assert len(reject["message"]) < 300
 
 
-@pytest.mark.parametrize("columns", [20_000] if SOAK else [2_000])
+@pytest.mark.parametrize("columns", [20_000] if SOAK else [1_000])
 def test_very_many_columns(tmp_path, columns):
     path = tmp_path / "x.csv"
     names = b",".join(b"c%d" % number for number in range(columns))
