@@ -73,10 +73,8 @@ def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
     yield f"Dry run: {output} would get"
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
-        if noun == "images":
-            made_of = f"{refs:,} images ({human_bytes(size)} of files) in "
-        else:  # how many rows there are is not known
-            made_of = ""
+        # How many rows there are is not known.
+        made_of = f"{refs:,} images ({human_bytes(size)} of files) in " if noun == "images" else ""
         yield f"  {name:<20} {made_of}{counted(parts, 'part')}"
     yield f"  matched {counted(outcome.matched, 'file')}; nothing was written."
 

@@ -92,7 +92,7 @@ def cut_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> It
 
     Raises:
         FileNotFoundError: It is not there.
-        RejectedError: As from ``read_head``.
+        RejectedError: As from ``read_head``; or it is packed and damaged.
         StorageError: The medium failed.
     """
     with open_text(uri, dialect) as text:
@@ -102,6 +102,7 @@ def cut_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> It
         if text.seekable:
             yield from _cut(text, begin, range_bytes)
         elif any(True for _ in _batches(text, begin)):
+            text.check_packing()
             yield begin
 
 
@@ -148,7 +149,7 @@ def _batches(text: CsvText, part: RowRange) -> Iterator[Rows]:
         yield from scanner.finish()
         return
     yield from scanner.flush()
-    end = BadRow(0, 0, scanner.line, *text.fault)
+    end = BadRow(0, 0, scanner.line, text.fault.error, text.fault.message)
     none = np.zeros(0, np.int64)
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [end], scanner.line)
 

@@ -63,6 +63,7 @@ class Fault(NamedTuple):
 
     error: str
     message: str
+    wrong: bool = False
 
 
 class CsvText:
@@ -141,6 +142,24 @@ class CsvText:
         if what:
             raise RejectedError("read", "not_csv", f"it is no CSV file but {what}")
 
+    def check_packing(self) -> None:
+        """Unpacks all of a compressed file, to see that its rows are those that were packed.
+
+        Raises:
+            RejectedError: They may not be; a file that only ends too early is no such case.
+        """
+        if not self._packing:
+            return
+        for _ in self._plain(0):
+            pass
+        if self.fault is not None and self.fault.wrong:
+            raise RejectedError(
+                "read",
+                "compressed",
+                f"its {self._packing} data is damaged, so that no row of it can be trusted: "
+                "replace the file",
+            )
+
     def _look(self) -> bytes:
         """Returns the beginning of the file, decompressed."""
         if not self._beginning:
@@ -165,7 +184,7 @@ class CsvText:
         try:
             yield from _from(start, unpack(self._read(0, -1), self._packing))
         except PackedEndError as error:
-            self.fault = Fault(error.error, error.message)
+            self.fault = Fault(error.error, error.message, error.wrong)
 
     def _decoded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for block in self._recoded(_gathered(pieces)):

@@ -15,10 +15,11 @@ MAX_RATIO = 250
 _XZ_MEMORY = 256 << 20
 _PIECE = 4 << 10  # taken at a time where a call that fails gives nothing of its piece
 _UNPACKED = 1 << 18  # at most, from one call
-_MISTRUST = "rows before it may be wrong too, so replace the file"
+_MISTRUST = "; rows before it may be wrong too, so replace the file"
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")  # begin a block, and the end of a stream
 _LOOK = 10
+_ZSTD_ENDS = ("Truncated", "Unknown frame")  # what Arrow says where the file, or a frame, ended
 
 
 class PackedEndError(Exception):
@@ -27,12 +28,14 @@ class PackedEndError(Exception):
     Attributes:
         error: ``compressed`` or ``too_large``.
         message: Why, as a sentence goes on that begins with the line.
+        wrong: Whether what came before may be wrong too.
     """
 
-    def __init__(self, error: str, message: str) -> None:
-        super().__init__(error, message)
+    def __init__(self, error: str, message: str, wrong: str = "") -> None:
+        super().__init__(error, message + wrong)
         self.error = error
-        self.message = message
+        self.message = message + wrong
+        self.wrong = bool(wrong)
 
 
 class _Counted(io.RawIOBase):
@@ -99,9 +102,9 @@ def _gzip(source: _Counted) -> Iterator[bytes]:
     try:
         yield from gzip_chunks(source.pieces(1 << 16))
     except PackedError as error:
-        wrong = "; " + _MISTRUST if error.reason == "bad_gzip" else ""
-        message = f"is where the text stops short: {error}{wrong}"
-        raise PackedEndError("compressed", message) from error
+        wrong = _MISTRUST if error.reason == "bad_gzip" else ""
+        message = f"is where the text stops short: {error}"
+        raise PackedEndError("compressed", message, wrong) from error
 
 
 def _bzip2(source: _Counted) -> Iterator[bytes]:
@@ -114,7 +117,7 @@ def _xz(source: _Counted) -> Iterator[bytes]:
 
 def _streams(source: _Counted, packing: str) -> Iterator[bytes]:
     decoder = _decoder(packing)
-    fed = False
+    fed = begun = False
     for piece in source.pieces(_PIECE):
         left = piece
         while left or not decoder.needs_input:
@@ -122,11 +125,13 @@ def _streams(source: _Counted, packing: str) -> Iterator[bytes]:
                 left = left.lstrip(b"\0") if packing == "xz" else left  # padding is part of xz
                 if not left:
                     break
-                decoder = _decoder(packing)
+                decoder, begun = _decoder(packing), False
             try:
                 out = decoder.decompress(left, _UNPACKED)
             except (OSError, ValueError, lzma.LZMAError) as error:
-                raise _damaged(packing, f"{error}; {_MISTRUST}") from error
+                # A stream that ended was proved by its checksum.
+                raise _damaged(packing, str(error), _MISTRUST if begun else "") from error
+            begun = begun or bool(out)
             fed, left = True, decoder.unused_data if decoder.eof else b""
             if out:
                 yield out
@@ -142,9 +147,9 @@ def _decoder(packing: str) -> bz2.BZ2Decompressor | lzma.LZMADecompressor:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
 
 
-def _damaged(packing: str, why: str) -> PackedEndError:
+def _damaged(packing: str, why: str, wrong: str = "") -> PackedEndError:
     return PackedEndError(
-        "compressed", f"is where the text stops short: the {packing} data is damaged: {why}"
+        "compressed", f"is where the text stops short: the {packing} data is damaged: {why}", wrong
     )
 
 
@@ -156,7 +161,8 @@ def _zstd(source: _Counted) -> Iterator[bytes]:
         try:
             out = stream.read(_PIECE)
         except OSError as error:  # Arrow's; what the storage raises is none
-            raise _damaged("zstd", str(error)) from error
+            known = any(text in str(error) for text in _ZSTD_ENDS)
+            raise _damaged("zstd", str(error), "" if known else _MISTRUST) from error
         if not out:
             return
         yield out
