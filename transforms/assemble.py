@@ -74,6 +74,9 @@ def plan_shards(
         yield ShardJob(series, 0, 0, tuple(sorted(found, key=lambda part: part.key[2])))
         return
     records = sum(part.records for part in ordered)
+    if not records and spec.num_shards is None:  # its tallies stand all the same
+        yield ShardJob(series, 0, 0, tuple(by_number[number] for number in sorted(by_number)))
+        return
     num_bytes = sum(part.num_bytes for part in ordered)
     shards = count_shards(spec, records, num_bytes, parts)
     by_records = spec.shard_examples is not None
