@@ -51,6 +51,8 @@ class Reject(NamedTuple):
         stage: ``match``, ``read``, ``decode`` or ``encode``.
         error: A reason, one of ``REASONS``.
         message: One sentence with the details.
+        inputs: How many inputs it stands for: more than one where so many rows of a file are bad
+            that they are not told one by one.
     """
 
     key: str
@@ -58,10 +60,14 @@ class Reject(NamedTuple):
     stage: str
     error: str
     message: str
+    inputs: int = 1
 
     def to_json(self) -> str:
         """Returns the reject as one line of ``rejects.jsonl``, without the newline."""
-        return json.dumps(self._asdict(), ensure_ascii=False, separators=(",", ":"))
+        body = self._asdict()
+        if self.inputs == 1:
+            del body["inputs"]
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 class RejectedError(Exception):

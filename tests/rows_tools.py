@@ -94,8 +94,9 @@ def check_dataset(
             assert split["label_counts"] == label_counts(mine, label)
         everything += mine
     assert len(everything) == body["written"] == inputs["accepted"]
-    lines = (folder / "rejects.jsonl").read_text().splitlines()
-    reasons = Counter(json.loads(line)["error"] for line in lines)
+    reasons: Counter[str] = Counter()
+    for reject in rejects_of(folder):
+        reasons[reject["error"]] += reject.get("inputs", 1)
     assert dict(reasons) == inputs["rejected_by_reason"]
     left = {path.name for path in folder.iterdir()} - set(manifest.files)
     assert left <= LEFT | set(others)

@@ -165,7 +165,9 @@ def test_compressed_files_and_several_streams_in_one(pack, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("damage", ["cut", "changed", "garbage"])
-def test_rows_are_kept_before_damage_that_leaves_them_right(pack, damage: str, tmp_path: Path) -> None:
+def test_rows_are_kept_before_damage_that_leaves_them_right(
+    pack, damage: str, tmp_path: Path
+) -> None:
     rng = random.Random(7)
     lines = [f"{number},{rng.random()}" for number in range(30_000)]
     data = bytearray(pack("\n".join(["x,y", *lines, ""]).encode()))

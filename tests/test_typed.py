@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.columns import Column
 from shardmill.transforms.rows.casts import Padding, read_float32, read_int64
-from shardmill.transforms.rows.typed import NUMERIC_NULLS, Nulls, describe, type_cells
+from shardmill.transforms.rows.typed import NUMERIC_NULLS, Nulls, describe, reasons_of, type_cells
 
 ABSENT = object()
 SPACES = b" \t\n\v\f\r"
@@ -41,7 +41,8 @@ def outcomes(column, texts, nulls=None):
     assert len(rows) == len(texts)
     for row in [] if typed.bad is None else np.flatnonzero(typed.bad):
         assert rows[row] is ABSENT
-        rows[row], message = describe(column, cells, typed.misfits, int(row))
+        rows[row] = str(reasons_of(cells, typed.misfits)[row])
+        message = describe(column, cells, typed.misfits, int(row))
         assert column.name in message
         assert "\n" not in message
     return rows
@@ -241,7 +242,8 @@ def test_what_does_not_fit_says_why_and_what_to_change(kind, text, reason, messa
     cells = cells_of([b"1", text, b"2"])
     typed = type_cells(column, cells, Nulls())
     assert typed.bad.tolist() == [False, True, False]
-    found, said = describe(column, cells, typed.misfits, 1)
+    found = reasons_of(cells, typed.misfits)[1]
+    said = describe(column, cells, typed.misfits, 1)
     assert found == reason
     assert said.startswith("'income': ")
     assert message in said
@@ -264,7 +266,8 @@ def test_what_does_not_fit_says_why_and_what_to_change(kind, text, reason, messa
 def test_what_breaks_the_schema_says_which_rule(column, text, reason, message):
     cells = cells_of([b"", text])
     typed = type_cells(column, cells, Nulls())
-    found, said = describe(column, cells, typed.misfits, 1)
+    found = reasons_of(cells, typed.misfits)[1]
+    said = describe(column, cells, typed.misfits, 1)
     assert (found, message in said) == (reason, True), said
     assert "\n" not in said
 

@@ -190,7 +190,7 @@ def test_numbers_that_are_wrong(dataset, change, why) -> None:
     [
         ("labels.txt", "cat\ncow\n", "lists other labels"),
         ("labels.txt", None, "it is missing"),
-        ("rejects.jsonl", "", "it has 0 lines, the manifest says 1 rejects"),
+        ("rejects.jsonl", "", "it tells of 0 rejects, the manifest says 1"),
         ("rejects.jsonl", "what?\n", "no JSON object"),
         ("rejects.jsonl", None, "it is missing"),
         ("schema.pbtxt", None, "examples were not checked"),

@@ -113,7 +113,7 @@ class _Tally:
 
     def reject(self, reject: Reject) -> None:
         self.rejects.append(reject)
-        self.reasons[reject.error] = self.reasons.get(reject.error, 0) + 1
+        self.reasons[reject.error] = self.reasons.get(reject.error, 0) + reject.inputs
 
     def example(self, example: Example) -> None:
         self.records += 1

@@ -13,6 +13,7 @@ from shardmill.schemas import names
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.manifest import Manifest, Shard
 from shardmill.schemas.ranges import Found, Range, RangeCount, find_ranges, scan_range
+from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecords import FileCount, join_ranges
 from shardmill.transforms.checks import ExampleChecker
@@ -306,15 +307,16 @@ def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
         return
     lines = data.splitlines()
     try:
-        sound = all(isinstance(json.loads(line), dict) for line in lines)
-    except ValueError:
-        sound = False
-    if not sound:
+        rejects = [Reject(**json.loads(line)) for line in lines]
+        told = sum(reject.inputs for reject in rejects)
+    except (ValueError, TypeError):
+        told = -1
+    if told < 0:
         yield Finding(names.REJECTS, "a line of it is no JSON object")
-    elif len(lines) != dataset.manifest.inputs.rejected:
+    elif told != dataset.manifest.inputs.rejected:
         yield Finding(
             names.REJECTS,
-            f"it has {len(lines):,} lines, the manifest says "
+            f"it tells of {told:,} rejects, the manifest says "
             f"{dataset.manifest.inputs.rejected:,} rejects",
         )
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
 
 from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.rows.arrow import MAX_LISTED, parse_first, parse_rows, single
 from shardmill.transforms.rows.dialect import UTF_8, Dialect, shown
 from shardmill.transforms.rows.quotes import Ints
-from shardmill.transforms.rows.structure import Rows, stand_in
+from shardmill.transforms.rows.structure import Rows
 from shardmill.transforms.rows.text import CsvText, wrong_byte
 
 MAX_COLUMNS = 100_000
-_BOM = b"\xef\xbb\xbf"
-_CELL = pa.dictionary(pa.int32(), pa.binary())
 _ASCII_END = 128
 
 
@@ -31,12 +30,14 @@ class RowReject(NamedTuple):
         line: The line it begins in, from 1.
         error: A reason, one of ``rejects.REASONS``.
         message: One sentence with the line, and the column and value where there are some.
+        rows: How many rows it stands for.
     """
 
     offset: int
     line: int
     error: str
     message: str
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Cells:
     offsets: Ints
     lines: Ints
     rejects: list[RowReject]
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read, bad ones included."""
+        return len(self.offsets) + sum(reject.rows for reject in self.rejects)
 
 
 class _Good(NamedTuple):
@@ -106,27 +112,57 @@ def make_cells(
     Raises:
         RejectedError: The text cannot be read with this delimiter.
     """
-    bad = [
-        RowReject(rows.offset + row.start, row.line, row.error, f"line {row.line} {row.message}")
-        for rows in batches
-        for row in rows.bad
-    ]
+    bad = _bad(batches)
     good, undecodable = _decode(_join(batches), text)
     # The columns go by number: names may be anything.
-    table, ragged = _parse(good.data, [str(number) for number in range(len(columns))], dialect)
-    numbers = np.array([row.number - 1 for row in ragged], np.int64)
+    table, numbers, texts = parse_rows(good.data, good.starts, len(columns), dialect)
     kept = np.ones(len(good.starts), np.bool_)
     kept[numbers] = False
     if table.num_rows != np.count_nonzero(kept):
         raise RuntimeError(f"{np.count_nonzero(kept)} rows were found and {table.num_rows} read")
     places = zip(good.offsets[numbers].tolist(), good.lines[numbers].tolist(), strict=True)
-    wrong = [_ragged(row, *place) for row, place in zip(ragged, places, strict=True)]
+    wrong = [_ragged(row, *place) for row, place in zip(texts, places, strict=False)]
+    others = numbers[len(texts) :]
+    if len(others):
+        wrong.append(more_rejects(good.offsets[others], good.lines[others], "ragged"))
     return Cells(
-        {name: _single(table.column(number)) for number, name in enumerate(columns)},
+        {name: single(table.column(number)) for number, name in enumerate(columns)},
         good.offsets[kept],
         good.lines[kept],
         sorted([*bad, *undecodable, *wrong]),
     )
+
+
+def more_rejects(offsets: Ints, lines: Ints, reason: str) -> RowReject:
+    """Returns one reject that stands for several rows, which are not told one by one.
+
+    Args:
+        offsets: Where they begin, in order.
+        lines: The line each begins in.
+        reason: Why they are none.
+    """
+    first, last, count = int(lines[0]), int(lines[-1]), len(lines)
+    message = f"line {first} and {count - 1:,} more rows up to line {last} are refused as {reason}"
+    return RowReject(int(offsets[0]), first, reason, message, count)
+
+
+def _bad(batches: Sequence[Rows]) -> list[RowReject]:
+    """Returns rejects for what the structure refused."""
+    found = ((rows.offset, row) for rows in batches for row in rows.bad)
+    listed = [
+        RowReject(offset + row.start, row.line, row.error, f"line {row.line} {row.message}")
+        for offset, row in itertools.islice(found, MAX_LISTED)
+    ]
+    others: dict[str, tuple[list[int], list[int]]] = {}
+    for offset, row in found:
+        offsets, lines = others.setdefault(row.error, ([], []))
+        offsets.append(offset + row.start)
+        lines.append(row.line)
+    more = [
+        more_rejects(np.array(offsets), np.array(lines), error)
+        for error, (offsets, lines) in others.items()
+    ]
+    return [*listed, *more]
 
 
 def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
@@ -143,8 +179,8 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     if wrong >= 0:
         message = f"its first row has {_undecodable(wrong, text.encoding)}"
         raise RejectedError("read", "encoding", message)
-    table, _ = _parse(row.decode(text.codec).encode() + b"\n", most, dialect)
-    return [_single(column)[0].as_py().decode() for column in table.itercolumns()]
+    table = parse_first(row.decode(text.codec).encode() + b"\n", most, dialect)
+    return [single(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
 def _join(batches: Sequence[Rows]) -> _Good:
@@ -176,15 +212,21 @@ def _decode(good: _Good, text: CsvText) -> tuple[_Good, list[RowReject]]:
         return good._replace(data=_to_utf_8(good.data, text.codec)), []
     except UnicodeDecodeError:
         pass  # some rows hold such bytes; which ones is looked for now
-    rejects, rows = [], []
+    rejects: list[RowReject] = []
+    rows: list[int] = []
     high = np.frombuffer(good.data, np.uint8) >= _ASCII_END
     for row in np.flatnonzero(np.logical_or.reduceat(high, good.starts)).tolist():
         wrong = wrong_byte(good.row(row), text.codec, text.encoding)
-        if wrong >= 0:
+        if wrong < 0:
+            continue
+        rows.append(row)
+        if len(rejects) < MAX_LISTED:
             line = int(good.lines[row])
             message = f"line {line} begins a row with {_undecodable(wrong, text.encoding)}"
             rejects.append(RowReject(int(good.offsets[row]), line, "encoding", message))
-            rows.append(row)
+    if len(rows) > MAX_LISTED:
+        others = rows[MAX_LISTED:]
+        rejects.append(more_rejects(good.offsets[others], good.lines[others], "encoding"))
     good = good.without(rows)
     return good._replace(data=_to_utf_8(good.data, text.codec)), rejects
 
@@ -209,79 +251,7 @@ def _undecodable(byte: int, encoding: str) -> str:
     )
 
 
-def _parse(
-    data: bytes, columns: Sequence[str] | int, dialect: Dialect
-) -> tuple[pa.Table, list[csv.InvalidRow]]:
-    """Returns the cells of rows of the right width, and the other rows.
-
-    Args:
-        data: Rows in UTF-8, all of them good.
-        columns: Names, or how many there are at most, when the first row tells.
-        dialect: How they are written.
-    """
-    most = columns if isinstance(columns, int) else 0
-    names = [f"f{number}" for number in range(most)]  # Arrow's own
-    if not isinstance(columns, int):
-        names = list(columns)
-    ragged: list[csv.InvalidRow] = []
-    if not data:
-        return pa.table({name: pa.array([], _CELL) for name in names}), ragged
-    delimiter = dialect.delimiter.encode()
-    separator = stand_in(data, delimiter)
-    if separator != delimiter:
-        data = data.replace(delimiter, separator)
-    if data.startswith(_BOM):
-        data = b"\n" + data  # else Arrow would take the letter for a byte order mark
-
-    def skip(row: csv.InvalidRow) -> str:
-        text = row.text.replace(separator.decode(), dialect.delimiter)
-        ragged.append(row._replace(text=text))
-        return "skip"
-
-    table = csv.read_csv(
-        pa.BufferReader(data),
-        csv.ReadOptions(
-            use_threads=False,
-            block_size=len(data) + 1,
-            column_names=None if most else names,
-            autogenerate_column_names=most > 0,
-        ),
-        csv.ParseOptions(
-            delimiter=separator.decode(),
-            quote_char=dialect.quote or False,
-            newlines_in_values=True,
-            invalid_row_handler=skip,
-        ),
-        csv.ConvertOptions(
-            column_types=dict.fromkeys(names, _CELL), strings_can_be_null=False, check_utf8=False
-        ),
-    )
-    if separator != delimiter or dialect.strip:
-        table = _mended(table, separator, dialect)
-    return table, ragged
-
-
 def _ragged(row: csv.InvalidRow, offset: int, line: int) -> RowReject:
     cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
     message = f"line {line} has {cells}, not {row.expected_columns}: {shown(row.text)}"
     return RowReject(offset, line, "ragged", message)
-
-
-def _single(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _mended(table: pa.Table, separator: bytes, dialect: Dialect) -> pa.Table:
-    """Returns cells with delimiters for what stood for them, stripped where that is wanted."""
-    columns = []
-    for column in table.itercolumns():
-        cells = _single(column)
-        values = cells.dictionary
-        if separator != dialect.delimiter.encode():
-            values = pc.replace_substring(values, separator, dialect.delimiter.encode())
-        if dialect.strip:
-            values = pc.utf8_trim_whitespace(values.cast(pa.string())).cast(pa.binary())
-        merged = pc.dictionary_encode(values)  # cells may be equal now that were not
-        indices = merged.indices.take(cells.indices)
-        columns.append(pa.DictionaryArray.from_arrays(indices, merged.dictionary))
-    return pa.table(columns, names=table.column_names)

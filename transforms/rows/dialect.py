@@ -21,7 +21,7 @@ _NO_FILES = frozenset(
     {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "mbcs", "oem"}
 )
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_SHOWN = 80
+SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Dialect:
 
 def shown(text: str) -> str:
     """Returns a value as messages quote it, cut where it is long."""
-    return repr(text) if len(text) <= _SHOWN else repr(text[:_SHOWN]) + "…"
+    return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "…"
 
 
 @lru_cache(maxsize=64)

@@ -159,7 +159,7 @@ def make_run(
     table = make_table(spec.table, file.ref, cells, plan)
     if transform:
         table = transformed(table, transform)
-    return write_run(storage, spec, name, table, len(cells.offsets) + len(cells.rejects))
+    return write_run(storage, spec, name, table, cells.rows)
 
 
 def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> Run:
@@ -180,7 +180,7 @@ def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: in
         writer.add_rejects([reject.to_json() for reject in table.rejects])
     reasons: dict[str, int] = {}
     for reject in table.rejects:
-        reasons[reject.error] = reasons.get(reject.error, 0) + 1
+        reasons[reject.error] = reasons.get(reject.error, 0) + reject.inputs
     run = Run(
         payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
         tuple(writer.places), dict(spec.versions),

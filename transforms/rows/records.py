@@ -110,7 +110,7 @@ class RowsFinishing(Finishing):
         for reject in rejects:
             found = _COLUMN.fullmatch(reject.message)
             name = found["name"] if found else reject.error
-            counts[name] += 1
+            counts[name] += reject.inputs
             if found:
                 file = reject.key.rpartition(":")[0]
                 examples.setdefault(name, f"line {found['line']} of {file}: {found['problem']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,8 +29,15 @@ from shardmill.transforms.rows.places import (
     part_numbers,
     split_numbers,
 )
+from shardmill.transforms.rows.refusals import Refusals
 from shardmill.transforms.rows.segments import NO_LABEL
-from shardmill.transforms.rows.typed import Nulls, TypedColumn, describe, type_cells
+from shardmill.transforms.rows.typed import (
+    Nulls,
+    TypedColumn,
+    describe,
+    reasons_of,
+    type_cells,
+)
 
 Mask = npt.NDArray[np.bool_]
 MAX_LABELS = 1_000
@@ -104,19 +111,6 @@ class Table(NamedTuple):
             yield self.splits[self.split[first]], int(self.part[first]), first, after
 
 
-class _Refusals:
-    """Collects why rows do not fit; the first reason of each row stands."""
-
-    def __init__(self, rows: int) -> None:
-        self.bad = np.zeros(rows, bool)
-        self.reasons: dict[int, tuple[str, str]] = {}
-
-    def add(self, bad: Mask, describe_row: Callable[[int], tuple[str, str]]) -> None:
-        for row in np.flatnonzero(bad & ~self.bad).tolist():
-            self.reasons[row] = describe_row(row)
-        self.bad |= bad
-
-
 def make_table(spec: TableSpec, ref: Ref, cells: Cells, plan: Plan) -> Table:
     """Returns the rows of one range, typed and placed.
 
@@ -127,7 +121,7 @@ def make_table(spec: TableSpec, ref: Ref, cells: Cells, plan: Plan) -> Table:
         plan: How many parts there are.
     """
     rows = len(cells.offsets)
-    refusals = _Refusals(rows)
+    refusals = Refusals(rows)
     columns = [_typed(column, spec.nulls, cells, refusals) for column in spec.columns]
     labels = _labels(spec.label, columns, refusals)
     hashes = _hashes(spec, ref, cells, refusals)
@@ -149,11 +143,11 @@ def make_table(spec: TableSpec, ref: Ref, cells: Cells, plan: Plan) -> Table:
         hashes.check[final] if hashes.check is not None else None,
         None if labels is None else Labels(labels.numbers[final], labels.names),
         splits,
-        list(_rejects(ref, cells, refusals.reasons)),
+        [to_reject(ref, reject) for reject in refusals.rejects(cells)],
     )
 
 
-def _typed(column: Column, nulls: Nulls, cells: Cells, refusals: _Refusals) -> TypedColumn:
+def _typed(column: Column, nulls: Nulls, cells: Cells, refusals: Refusals) -> TypedColumn:
     texts = cells.columns.get(column.name)
     if texts is None:
         texts = _absent(column, nulls, len(cells.offsets))
@@ -162,7 +156,8 @@ def _typed(column: Column, nulls: Nulls, cells: Cells, refusals: _Refusals) -> T
         misfits = typed.misfits
         if misfits is None:
             raise AssertionError("rows do not fit, but no text is wrong")
-        refusals.add(typed.bad, lambda row: describe(column, texts, misfits, row))
+        reasons = reasons_of(texts, misfits)
+        refusals.add(typed.bad, reasons, lambda row: describe(column, texts, misfits, row))
     return typed.column
 
 
@@ -175,7 +170,7 @@ def _absent(column: Column, nulls: Nulls, rows: int) -> pa.DictionaryArray:
     )
 
 
-def _labels(name: str, columns: Sequence[TypedColumn], refusals: _Refusals) -> Labels | None:
+def _labels(name: str, columns: Sequence[TypedColumn], refusals: Refusals) -> Labels | None:
     column = next((column for column in columns if column.name == name), None)
     if column is None or column.kind == "float32" or column.indices is None:
         return None
@@ -191,10 +186,8 @@ def _labels(name: str, columns: Sequence[TypedColumn], refusals: _Refusals) -> L
     if odd.any():
         refusals.add(
             odd[indices],
-            lambda row: (
-                "label_text",
-                f"{name!r}: the label {names[indices[row]]!r} has a control character",
-            ),
+            "label_text",
+            lambda row: f"{name!r}: the label {names[indices[row]]!r} has a control character",
         )
     numbers = np.where(indices < 0, NO_LABEL, indices).astype(np.uint32)
     return Labels(numbers, names)
@@ -208,12 +201,12 @@ class _RowHashes(NamedTuple):
     check: npt.NDArray[np.uint64] | None
 
 
-def _hashes(spec: TableSpec, ref: Ref, cells: Cells, refusals: _Refusals) -> _RowHashes:
+def _hashes(spec: TableSpec, ref: Ref, cells: Cells, refusals: Refusals) -> _RowHashes:
     seed = spec.place.seed
     own: Hashes
     if spec.key:
         keys = cells.columns[spec.key]
-        refusals.add(_empty(keys), lambda _: ("missing", f"{spec.key!r}: the --key is missing"))
+        refusals.add(_empty(keys), "missing", lambda _: f"{spec.key!r}: the --key is missing")
         own = hash_texts(seed, keys)
     else:
         own = hash_offsets(seed, ref.key, cells.offsets)
@@ -232,7 +225,7 @@ def _empty(cells: pa.DictionaryArray) -> Mask:
 
 
 def _splits(
-    spec: TableSpec, ref: Ref, cells: Cells, hashes: _RowHashes, refusals: _Refusals
+    spec: TableSpec, ref: Ref, cells: Cells, hashes: _RowHashes, refusals: Refusals
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
     """Returns names of splits, and the number of each row's."""
     if spec.split_by:
@@ -243,7 +236,7 @@ def _splits(
 
 
 def _named_splits(
-    cells: pa.DictionaryArray, column: str, refusals: _Refusals
+    cells: pa.DictionaryArray, column: str, refusals: Refusals
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
     texts = [text.decode("utf-8", "backslashreplace") for text in cells.dictionary.to_pylist()]
     found = [SPLIT_FOLDERS.get(text.strip().lower(), text.strip()) for text in texts]
@@ -262,7 +255,7 @@ def _named_splits(
     table = np.array([ids.get(name, -1) for name in found], np.int32)
     rows = cells.indices.to_numpy()
     numbers: npt.NDArray[np.int32] = table[rows] if len(table) else np.zeros(0, np.int32)
-    refusals.add(numbers < 0, lambda row: ("no_split", f"{column!r}: {problems[rows[row]]}"))
+    refusals.add(numbers < 0, "no_split", lambda row: f"{column!r}: {problems[rows[row]]}")
     return names, numbers
 
 
@@ -272,18 +265,7 @@ def _split_problem(name: str) -> str | None:
     return check_split_name(name)
 
 
-def _rejects(ref: Ref, cells: Cells, reasons: Mapping[int, tuple[str, str]]) -> Iterator[Reject]:
-    """Yields the rejects of a range, those of its structure and those of its values, by place."""
-    found = list(cells.rejects)
-    for row, (error, message) in reasons.items():
-        line = int(cells.lines[row])
-        found.append(
-            RowReject(int(cells.offsets[row]), line, error, f"line {line}, column {message}")
-        )
-    for reject in sorted(found):
-        yield to_reject(ref, reject)
-
-
 def to_reject(ref: Ref, reject: RowReject) -> Reject:
     """Returns a bad row as the reject of a file."""
-    return Reject(f"{ref.key}:{reject.line}", ref.uri, "decode", reject.error, reject.message)
+    key = f"{ref.key}:{reject.line}"
+    return Reject(key, ref.uri, "decode", reject.error, reject.message, reject.rows)

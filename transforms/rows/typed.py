@@ -271,10 +271,20 @@ def _check_bounds(column: Column, read: Read) -> Read:
     return Read(read.values, faults)
 
 
-def describe(
-    column: Column, cells: pa.DictionaryArray, misfits: Misfits, row: int
-) -> tuple[str, str]:
-    """Returns the reason and the message, without file and line, of one row that does not fit.
+def reasons_of(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:
+    """Returns the reason of each row, empty where it fits; shape [rows].
+
+    Args:
+        cells: As given to ``type_cells``.
+        misfits: As ``type_cells`` returned it.
+    """
+    words = np.array([_REASONS.get(fault, "") for fault in sorted(Fault)])
+    found: npt.NDArray[np.str_] = words[misfits.faults[cells.indices.to_numpy()]]
+    return found
+
+
+def describe(column: Column, cells: pa.DictionaryArray, misfits: Misfits, row: int) -> str:
+    """Returns the message, without file and line, of one row that does not fit.
 
     Args:
         column: As given to ``type_cells``.
@@ -285,7 +295,7 @@ def describe(
     slot = cells.indices[row].as_py()
     fault = Fault(int(misfits.faults[slot]))
     text = misfits.texts[slot].as_py()
-    return _REASONS[fault], f"{column.name!r}: {_problem(column, fault, _show(text))}"
+    return f"{column.name!r}: {_problem(column, fault, _show(text))}"
 
 
 def _problem(column: Column, fault: Fault, shown: str) -> str:
