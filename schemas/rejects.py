@@ -13,7 +13,7 @@ REASONS: dict[str, str] = {
     "changed": "the file changed between listing and reading",
     "color": "the pixels cannot be brought to 8-bit colour (16-bit FITS, odd palettes)",
     "columns": "the file lacks a column that every row needs",
-    "compressed": "the compressed file is damaged or cut; the rows before are taken",
+    "compressed": "the compressed file is damaged: no row of it is taken; cut: the rows before are",
     "decode": "the bytes claim to be an image but do not decode",
     "domain": "the text is not in its column's string_domain",
     "empty": "the file has no bytes",
