@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import apache_beam as beam
 import deflate
@@ -34,6 +34,7 @@ from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.write import RowsSpec, WriteRows
 from shardmill.transforms.sink import why_unusable
 
+_TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "1"  # of how cells become values, and values bytes
 _ENTRY_BYTES = 14  # of a feature's framing in a record, beside its name and value
 
@@ -209,8 +210,12 @@ def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
     found = {"rows": ROWS_VERSION, "deflate": deflate.__version__}
     if preprocessing is None:
         return found
-    others = ("tensorflow", "tensorflow-transform")
-    return {**found, **{name: version(name) for name in others}}
+    try:
+        return {**found, **{name: version(name) for name in _TRANSFORM}}
+    except PackageNotFoundError as error:
+        raise UsageError(
+            "--preprocessing needs TensorFlow Transform: pip install 'shardmill[tft]'."
+        ) from error
 
 
 def _has_text_labels(config: RowsConfig, columns: Sequence[Column]) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import signal
+import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -270,6 +273,26 @@ def _lines(watched: Progress, ended: threading.Event, console: Any) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+@contextlib.contextmanager
+def quiet_library() -> Iterator[None]:
+    """Keeps what native code writes to standard error off the screen, unless that is a bug."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except ShardmillError:
+            raise
+        except BaseException:
+            said.seek(0)
+            os.write(kept, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from shardmill.pipelines import run
@@ -14,8 +15,19 @@ def main(argv: list[str]) -> int:
 
         config, rest, debug = parse_rows(argv)
         if config.preprocessing and not debug:
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            _load_tensorflow(config.preprocessing)
         from shardmill.pipelines import rows
         from shardmill.pipelines.building import run_build
         from shardmill.transforms.rows.analyze import analysis_error
     return run_build(rows, config, rest, debug=debug, unit="MiB of CSV", explain=analysis_error)
+
+
+def _load_tensorflow(path: str) -> None:
+    """Loads what --preprocessing needs without the remarks on drivers that nobody asked for."""
+    from shardmill.transforms.rows.preprocess import load_preprocessing
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with run.quiet_library():
+        load_preprocessing(path)  # a mistake in it shows before TensorFlow has started
+        with contextlib.suppress(ImportError):  # resolving the options says so
+            import tensorflow_transform.beam  # noqa: F401
