@@ -64,23 +64,24 @@ class Learn(beam.PTransform):
         """Wires reading, analysis and keeping."""
         ranges, plan = pcolls
         spec = self.spec
-        batches = ranges | "TrainRows" >> beam.ParDo(
-            MapAhead(train_batches, self.threads), spec, AsSingleton(plan), self.invocation
+        # One collection from one step, which the analysis reads anew in each of its phases: what
+        # is joined from several, or waits for a count, would be held in memory instead.
+        more = ranges.pipeline | "Filler" >> beam.Create([None])
+        batches = (
+            (ranges, more)
+            | "AllRanges" >> beam.Flatten()
+            | "TrainRows"
+            >> beam.ParDo(
+                MapAhead(train_batches, self.threads), spec, AsSingleton(plan), self.invocation
+            )
         )
         rows = (
             batches
             | "Rows" >> beam.Map(lambda batch: batch.num_rows)
             | "CountRows" >> beam.CombineGlobally(sum)
         )
-        # The analysis needs a row, also where nobody will use what it learns.
-        filler = rows | "Filler" >> beam.FlatMap(
-            lambda rows: () if rows else (filler_batch(spec.table.columns),)
-        )
-        folder = (
-            (batches, filler)
-            | "AllRows" >> beam.Flatten()
-            | "Analyze"
-            >> AnalyzeRows(spec.table.columns, self.preprocessing, join(spec.build, FOLDER))
+        folder = batches | "Analyze" >> AnalyzeRows(
+            spec.table.columns, self.preprocessing, join(spec.build, FOLDER)
         )
         return folder | "Keep" >> beam.Map(
             keep_learnt, spec=spec, plan=AsSingleton(plan), rows=AsSingleton(rows)
@@ -90,11 +91,24 @@ class Learn(beam.PTransform):
 def train_batches(
     task: Any, spec: RunSpec, plan: Plan, invocation: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the training rows of a range, unless they were analysed before."""
+    """Yields the training rows of a range, unless they were analysed before.
+
+    Args:
+        task: The range, or None for the filler.
+        spec: How ranges are read.
+        plan: What is to be done.
+        invocation: Identity of this run.
+    """
+    known = plan.status != "build" or find_pointer(spec.build, plan.input_id) is not None
+    if task is None:
+        # The analysis needs a row, also where nobody will use what it learns.
+        if known:
+            yield filler_batch(spec.table.columns)
+        return
     watched = progress.progress_of(invocation)
     if watched is not None:
         watched.add(spec.size_of(RowRange(*task[2])), 0)
-    if find_pointer(spec.build, plan.input_id) is not None:
+    if known:
         return
     ref = Ref(*task[0])
     file = CsvFile(ref, task[1])
