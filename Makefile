@@ -56,10 +56,8 @@ bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of 
 bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure rows (half an hour)
 	@$(BIN)/python benchmarks/rows.py
 
-soak: $(VENV)/.installed-dev-$(STATE)  ## Kill and race builds for a long time
-	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q tests/test_publish.py tests/test_kill.py \
-	  tests/test_races.py tests/test_faults.py tests/test_gcs_builds.py tests/test_rows_kill.py \
-	  tests/test_rows_faults.py tests/test_rows_gcs.py tests/test_rows_memory.py --timeout 3000
+soak: $(VENV)/.installed-dev-$(STATE)  ## All tests, at more moments, sizes and examples (hours)
+	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q --timeout 3000
 
 constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \

@@ -24,6 +24,7 @@ from shardmill.transforms.publish import read_manifest
 settings.register_profile("shardmill", deadline=None)
 settings.load_profile("shardmill")
 
+SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
 
@@ -80,3 +81,8 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the real data is not at {SHARED}")
     return SHARED
+
+
+def examples(count: int) -> int:
+    """Returns how many examples a property is tried on: all in `make soak`, else a third."""
+    return count if SOAK else count // 3

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import google_crc32c
+from conftest import SOAK as _SOAK
 from conftest import make_photos
 
+SOAK = _SOAK  # for those who test faults
 HERE = Path(__file__).resolve().parent
-SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
 JOURNAL = ".publish.json"
 

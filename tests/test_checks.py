@@ -4,7 +4,7 @@ import math
 import pickle
 
 import pytest
-from conftest import build_dataset, make_image
+from conftest import build_dataset, examples, make_image
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import gzip_records
@@ -216,7 +216,7 @@ _values = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data(), st.sampled_from([(rows(), ROW), (images(), IMAGE)]))
 def test_the_short_way_never_says_that_what_does_not_fit_fits(data, case) -> None:
     checker, good = case

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import make_photos
+from conftest import SOAK, make_photos
 from fault_tools import (
     JOURNAL,
     Ended,
@@ -516,7 +516,7 @@ def test_two_cleans_at_once(output, tmp_path):
         assert (plain(copy), hidden(copy)) == (before, [])
 
 
-@pytest.mark.parametrize("flags", [(), OTHER], ids=["first build", "over another"])
+@pytest.mark.parametrize("flags", [(), OTHER][: 1 + SOAK])
 def test_a_clean_beside_a_builder(flags, source, published, tmp_path):
     """Again and again while it builds: it ends well or says to run again; then one run mends all."""
     wanted = tmp_path / "wanted"

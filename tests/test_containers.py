@@ -10,7 +10,7 @@ import time
 import zlib
 
 import pytest
-from conftest import make_image
+from conftest import examples, make_image
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from record_tools import count_in, framed, header
@@ -128,7 +128,7 @@ STARTS = [b"", b"\x1f\x8b\x08", b"\x78\x9c", b"\x78\x01", header(3), b"\0" * 20,
 
 @given(st.sampled_from(STARTS), st.binary(max_size=300))
 @example(b"\x78\xbb", b"\0\0\0\0")  # zlib with a preset dictionary
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_no_file_makes_looking_at_it_crash(start, data):
     data = start + data
     compression, why = sniff(Bytes(data))

@@ -17,7 +17,7 @@ import google_crc32c
 import jsonschema
 import psutil
 import pytest
-from conftest import ROOT, build_dataset, shardmill
+from conftest import ROOT, SOAK, build_dataset, shardmill
 from readers import tf_records
 from record_tools import make_payloads, write_records
 
@@ -421,7 +421,10 @@ def slow(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("how", SIGNALS if SOAK else SIGNALS[:1])
 def test_killed_and_run_again(slow, tmp_path, how) -> None:
     manifest = tmp_path / "m.json"
     process = start(slow, manifest)

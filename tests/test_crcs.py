@@ -6,6 +6,7 @@ import struct
 import google_crc32c
 import numpy as np
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def test_a_stretch_too_long_is_left_to_others(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("take", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_together_and_one_by_one_say_the_same(take, data) -> None:
     payloads = data.draw(st.lists(st.binary(max_size=30), max_size=40))

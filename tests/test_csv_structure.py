@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from conftest import examples
 from csv_tools import by_python, read_bytes, read_csv
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[lis
     return good, bad
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     data=TEXTS,
     sizes=st.lists(st.integers(1, 9), min_size=1),
@@ -69,7 +70,7 @@ def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax)
         assert scan(data, itertools.repeat(1), syntax) == whole
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     data=TEXTS,
     range_bytes=st.integers(1, 40),
@@ -116,7 +117,7 @@ TABLES = st.integers(1, 4).flatmap(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     rows=TABLES,
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),

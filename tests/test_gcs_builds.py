@@ -17,7 +17,7 @@ from pathlib import Path
 import apache_beam as beam
 import google_crc32c
 import pytest
-from conftest import make_photos, shardmill
+from conftest import SOAK, make_photos, shardmill
 from readers import dataset_files, gzip_records
 
 from shardmill.pipelines.cli import main
@@ -33,7 +33,6 @@ pytest_plugins = ["gcs_server"]
 
 OPTIONS = {"image_size": "32", "num_shards": 4, "splits": "train:0.8,validation:0.2"}
 FLAGS = ["--image_size=32", "--num_shards=4", "--splits=train:0.8,validation:0.2"]
-SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 
 
 def upload(folder: Path, uri: str) -> str:

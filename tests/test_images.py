@@ -12,7 +12,7 @@ import apache_beam as beam
 import jsonschema
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
+from conftest import ROOT, SOAK, build_dataset, make_image, make_photos, shardmill
 from readers import dataset_files, gzip_records, tf_examples, tf_records
 
 from shardmill.pipelines.config import ImagesConfig
@@ -430,7 +430,7 @@ def test_the_same_bytes_in_fresh_processes_and_with_other_threads(photos, tmp_pa
         assert other == first
 
 
-@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"])
+@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"][: 1 + SOAK])
 def test_several_workers_write_the_same_bytes(mode, photos, tmp_path) -> None:
     options = {"input": photos, "image_size": 32, "num_shards": 4}
     build_dataset(output=tmp_path / "one", **options)

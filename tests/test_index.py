@@ -8,6 +8,7 @@ import subprocess
 
 import google_crc32c
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import tf_records
@@ -83,7 +84,7 @@ def test_truncation_junk_and_foreign_files_are_not_indexed() -> None:
 
 
 @given(st.integers(0, INDEX_BYTES * 8 - 1))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_flipped_bit_in_the_index_is_never_believed(bit: int) -> None:
     broken = bytearray(make_shard([2, 300, 4]))
     broken[bit // 8] ^= 1 << bit % 8

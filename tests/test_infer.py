@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,7 +120,7 @@ COLUMNS = st.lists(TEXTS, max_size=8) | st.one_of(
 NULLS = st.sampled_from([Nulls(), Nulls.of([]), Nulls.of(["", "7", "no"])])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(COLUMNS, NULLS)
 def test_every_cell_seen_fits_what_was_inferred(texts, nulls):
     found = profile(texts, nulls)
@@ -132,7 +133,7 @@ def test_every_cell_seen_fits_what_was_inferred(texts, nulls):
         assert (typed.column.indices >= 0).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(COLUMNS, min_size=3, max_size=3))
 def test_profiles_merge_in_any_order_to_that_of_the_whole(parts):
     a, b, c = map(profile, parts)

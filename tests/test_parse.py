@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_example import values
@@ -119,19 +120,19 @@ _entries = st.builds(
 _examples = _fields(st.lists(_entries.map(lambda e: field(1, e)), max_size=3).map(b"".join))
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.one_of(_examples, _fields(_fields(_fields(_fields(_lists))))))
 def test_odd_messages_are_read_as_tensorflow_reads_them(payload: bytes) -> None:
     judged(payload)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda b: field(1, b))))
 def test_random_bytes_are_accepted_by_both_or_by_none(payload: bytes) -> None:
     judged(payload)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_changed_byte_or_a_cut_is_seen_as_tensorflow_sees_it(data) -> None:
     features = {"a": b"text" * 40, "b": [1, -1, 300], "c": [0.5, 1.5], "d": 7, "e": 0.25, "f": []}

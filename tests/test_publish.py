@@ -108,7 +108,7 @@ def test_every_moment_of_publishing(source, wanted, olds, tmp_path, before):
 def test_killed_while_publishing(source, wanted, olds, tmp_path, before):
     """SIGKILL, then any command at all completes what was begun, and the next finds it so."""
     first, last = 1, 20  # with no dataset before there are a few more, with one many more
-    sampled = sorted(random.Random(before).sample(range(first, last + 1), 2))
+    sampled = sorted(random.Random(before).sample(range(first, last + 1), 1))
     for number in itertools.count(first) if SOAK else sampled:
         old, output = olds[before], tmp_path / f"out{number}"
         if old is not None:

@@ -77,6 +77,8 @@ def test_bad_values_are_counted_in_the_manifest(tmp_path) -> None:
     lines = (tmp_path / "ds" / "rejects.jsonl").read_text().splitlines()
     rejects = [json.loads(line) for line in lines]
     assert [reject["key"] for reject in rejects[:LISTED]] == [f"t.csv:{n}" for n in range(102, 107)]
-    assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 50]
+    assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 30, 20]
+    assert rejects[LISTED]["message"].startswith("line 107, column 'n': 'oops' is no int64: ")
+    assert rejects[LISTED]["message"].endswith("; so are 34 more rows up to line 141")
     assert faults(tmp_path / "ds") == []
     check_dataset(tmp_path / "ds", manifest)

@@ -140,7 +140,7 @@ SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, sig
     ("moment", "number"),
     [(m, n) for m in MOMENTS for n in SIGNALS]
     if SOAK
-    else list(zip(MOMENTS, [*SIGNALS, signal.SIGINT, signal.SIGKILL], strict=True)),
+    else list(zip(MOMENTS[::2], SIGNALS, strict=True)),
 )
 def test_ended_at_a_known_moment(source, wanted, tmp_path, moment, number):
     output = tmp_path / "out"
@@ -352,6 +352,7 @@ def test_each_range_made_many_times_at_once_has_one_winner(source, tmp_path):
     assert payloads == set(folder.glob("*.run"))
 
 
+@pytest.mark.skipif(not SOAK, reason="a real process was killed in test_kill: make soak")
 def test_a_process_as_users_start_it(source, wanted, tmp_path):
     output = tmp_path / "out"
     done = shardmill(*rows(source, output))

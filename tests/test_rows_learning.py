@@ -33,6 +33,7 @@ def penguins(path: Path) -> Path:
     return make_table(path, ["species", "island", "mass"], rows)
 
 
+@pytest.mark.xdist_group("transform")
 def test_a_transformed_dataset(tmp_path) -> None:
     """Records are what the published graph, and sums by hand, make of the rows."""
     import numpy as np

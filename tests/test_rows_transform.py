@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import SOAK
 
 from shardmill.schemas.columns import Column, format_schema
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.transforms.rows.preprocess import Preprocessing, load_preprocessing
 from shardmill.transforms.rows.transform import to_record_batch
 from shardmill.transforms.rows.typed import TypedColumn
+
+pytestmark = pytest.mark.xdist_group("transform")  # it starts once
 
 ROWS, TRAIN = 900, 600
 COLUMNS = (
@@ -247,6 +250,7 @@ def test_a_served_model_transforms_as_we_do(learnt, tmp_path) -> None:
         assert np.array_equal(tensor.numpy()[:, 0], ours[name]), name
 
 
+@pytest.mark.skipif(not SOAK, reason="TensorFlow takes long to learn: make soak")
 def test_what_was_learnt_is_the_same_again_and_told_by_its_digest(
     learnt, preprocessing, tmp_path
 ) -> None:
@@ -267,6 +271,7 @@ def test_what_was_learnt_is_the_same_again_and_told_by_its_digest(
     assert rows_of(mine.apply(table())) == rows_of(other.apply(table()))
 
 
+@pytest.mark.skipif(not SOAK, reason="TensorFlow takes long to learn: make soak")
 def test_a_digest_tells_of_constants(tmp_path) -> None:
     from shardmill.transforms.rows.transform import transform_digest
 
@@ -281,6 +286,7 @@ def test_a_digest_tells_of_constants(tmp_path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.skipif(not SOAK, reason="TensorFlow takes long to learn: make soak")
 def test_a_digest_is_the_same_in_another_process(learnt) -> None:
     from shardmill.transforms.rows.transform import transform_digest
 

@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from conftest import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from record_tools import framed, header
@@ -137,7 +138,7 @@ def test_masked_crcs_are_those_of_one_length(lengths):
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 50))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_first_record_is_found_wherever_it_is(noise, payload, short):
     data = noise + frame(payload)
     assert find_record(data, len(data)) == len(noise)

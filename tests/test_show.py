@@ -15,7 +15,7 @@ import warnings
 import zlib
 
 import pytest
-from conftest import ROOT, build_dataset, make_image, make_photos, shardmill
+from conftest import ROOT, build_dataset, examples, make_image, make_photos, shardmill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -501,7 +501,7 @@ def test_no_broken_image_stops_a_look(shared_data) -> None:
     assert opened > 100
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=600).map(str.encode)))
 def test_any_payload_can_be_shown(payload: bytes) -> None:
     record = describe_record(payload)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
+from conftest import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_tools import (
@@ -287,7 +288,7 @@ def judge(path: Path, name: str, data: bytes) -> None:
     st.integers(0, 1 << 20),
     st.integers(0, 1 << 20),
 )
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def test_what_passes_is_what_tensorflow_reads(tmp_path_factory, name, how, at, value):
     path = tmp_path_factory.getbasetemp() / "mutated"
     judge(path, name, mutate(MUTABLE[name], how, at, value))

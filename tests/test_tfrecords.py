@@ -8,7 +8,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from conftest import build_dataset
+from conftest import build_dataset, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_tools import (
@@ -138,7 +138,7 @@ def test_files_of_little_or_nothing(payloads, data, compression, tmp_path):
     st.sampled_from(sorted(all_kinds([b""] * 8))),
     st.integers(1, 4000) | st.integers(1, 64),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_any_records_any_packing_any_ranges(tmp_path_factory, payloads, kind, step):
     payloads = [b"one", b"two", b"three", b"four", *payloads]  # two groups of four, at least one
     payloads += [b"x"] * (8 - len(payloads))

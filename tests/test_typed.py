@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -149,7 +150,7 @@ TEXTS = st.one_of(
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=range(len(COLUMNS)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(texts=st.lists(TEXTS, max_size=12), nulls=st.sampled_from(NULLS))
 def test_every_cell_is_what_a_slow_reading_says(column, texts, nulls):
     expected = [slow_cell(column, text, nulls) for text in texts]

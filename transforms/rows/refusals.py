@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.transforms.rows.arrow import MAX_LISTED
-from shardmill.transforms.rows.cells import Cells, RowReject, more_rejects
+from shardmill.transforms.rows.cells import Cells, RowReject
 
 Mask = npt.NDArray[np.bool_]
 
@@ -60,13 +60,17 @@ class Refusals:
         rows = np.flatnonzero(self.bad)
         listed, others = rows[:MAX_LISTED], rows[MAX_LISTED:]
         found = [*cells.rejects, *self._told(cells, listed)]
-        if len(others):
-            for code in np.unique(self._reasons[others]).tolist():
-                mine = others[self._reasons[others] == code]
-                found.append(
-                    more_rejects(cells.offsets[mine], cells.lines[mine], self._words[code])
-                )
+        groups = self._describer[others].astype(np.int64) << 8 | self._reasons[others]
+        found += [self._sum(cells, others[groups == group]) for group in np.unique(groups)]
         return sorted(found)
+
+    def _sum(self, cells: Cells, rows: npt.NDArray[np.int64]) -> RowReject:
+        """Returns one reject that tells of the first row and counts all."""
+        (first,) = self._told(cells, rows[:1])
+        if len(rows) == 1:
+            return first
+        more = f"; so are {len(rows) - 1:,} more rows up to line {cells.lines[rows[-1]]}"
+        return first._replace(message=first.message + more, rows=len(rows))
 
     def _told(self, cells: Cells, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
         for row in rows.tolist():
