@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 
@@ -102,19 +103,16 @@ class Census:
             self.examples[reason] = sorted({*known, *keys})[:_EXAMPLES]
 
 
-class CountRefs(beam.CombineFn):
-    """Combines refs into one ``Census``."""
-
-    def __init__(self, place: PlaceSpec) -> None:
-        self._place = place
+class SumCensuses(beam.CombineFn):
+    """Combines censuses into their sum."""
 
     def create_accumulator(self) -> Census:
         """Returns an empty census."""
         return Census()
 
-    def add_input(self, mutable_accumulator: Census, element: Ref) -> Census:
-        """Counts one ref."""
-        mutable_accumulator.add(element, self._place.series_of(element))
+    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
+        """Adds one census."""
+        mutable_accumulator.merge(element)
         return mutable_accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
@@ -129,4 +127,16 @@ class CountRefs(beam.CombineFn):
         return accumulator
 
 
-__all__ = ["REFUSED", "Census", "CountRefs"]
+class CountRefs(SumCensuses):
+    """Combines refs into one ``Census``."""
+
+    def __init__(self, place: PlaceSpec) -> None:
+        self._place = place
+
+    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
+        """Counts one ref."""
+        mutable_accumulator.add(element, self._place.series_of(element))
+        return mutable_accumulator
+
+
+__all__ = ["REFUSED", "Census", "CountRefs", "SumCensuses"]

@@ -7,7 +7,7 @@ the segments of each part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms import progress
 from shardmill.transforms.ahead import MapAhead
-from shardmill.transforms.census import Census
+from shardmill.transforms.census import Census, SumCensuses
 from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.outcome import Outcome
 from shardmill.transforms.placement import PartKey
@@ -111,7 +111,7 @@ class WriteRows(beam.PTransform):
         tally = (
             (base, made[TALLIES], found[TALLIES])
             | "AllTallies" >> beam.Flatten()
-            | "Tally" >> beam.CombineGlobally(_Sum())
+            | "Tally" >> beam.CombineGlobally(SumCensuses())
         )
         encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
         return BuildInput(placed, plan, tally).of() | BuildShards(spec.sink, encoder)
@@ -213,23 +213,3 @@ def _refused(plan: Plan, ref: Ref) -> Iterator[TaggedOutput]:
 
 def _found(spec: RunSpec, name: str) -> Run | None:
     return find_run(open_storage(spec.build), spec.folder, name)
-
-
-class _Sum(beam.CombineFn):
-    """Sums censuses."""
-
-    def create_accumulator(self) -> Census:
-        return Census()
-
-    def add_input(self, mutable_accumulator: Census, element: Census) -> Census:
-        mutable_accumulator.merge(element)
-        return mutable_accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
-        total = Census()
-        for accumulator in accumulators:
-            total.merge(accumulator)
-        return total
-
-    def extract_output(self, accumulator: Census) -> Census:
-        return accumulator
