@@ -8,7 +8,7 @@ the segments of each part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -67,7 +67,6 @@ class RowsSpec:
     plan: RowsPlanSpec
     threads: int
     preprocessing: Preprocessing | None = None
-    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
