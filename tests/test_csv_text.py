@@ -257,8 +257,8 @@ def _npy() -> bytes:
         (b"SQLite format 3\0" + bytes(80), "SQLite"),
         (b"\x7fELF\x02\x01\x01" + bytes(60), "program"),
         (frame(b"some record") * 3, "TFRecords"),
-        (gzip.compress(frame(b"some record") * 3), "TFRecords"),
-        (gzip.compress(gzip.compress(b"x,y\n1,2\n")), "compressed twice"),
+        (gzip.compress(frame(b"some record") * 3, mtime=0), "TFRecords"),
+        (gzip.compress(gzip.compress(b"x,y\n1,2\n", mtime=0), mtime=0), "compressed twice"),
         (b"<!DOCTYPE html><html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n", "git lfs pull"),
         (random.Random(3).randbytes(5000), "binary data"),
@@ -278,13 +278,17 @@ def test_text_that_begins_like_something_else_is_read(name: str, tmp_path: Path)
     assert read_bytes(tmp_path, f"{name},y\n1,2\n".encode()).columns == (name, "y")
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf", b"\r\n", gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "data", [b"", b"\n\n", b"\xef\xbb\xbf", b"\r\n", gzip.compress(b"", mtime=0)]
+)
 def test_empty_files_have_no_columns(data: bytes, tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, data)
     assert (reading.columns, reading.rows, reading.rejects) == ((), [], [])
 
 
-@pytest.mark.parametrize("data", [b"x,y", b"x,y\n", b"x,y\r\n\r\n\n", gzip.compress(b"x,y\n")])
+@pytest.mark.parametrize(
+    "data", [b"x,y", b"x,y\n", b"x,y\r\n\r\n\n", gzip.compress(b"x,y\n", mtime=0)]
+)
 def test_a_header_alone_gives_columns(data: bytes, tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, data)
     assert (reading.columns, reading.rows, reading.rejects) == (("x", "y"), [], [])
