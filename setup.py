@@ -24,10 +24,19 @@ TEST = [
     "pytest-xdist>=3.5",
     "scikit-learn>=1.5",
 ]
+TORCH = ["torch>=2.4"]
+JAX = ["jax>=0.4.30", "grain>=0.2.3"]
 LINT = ["ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
 DEMO = ["scikit-learn>=1.5"]
-BENCH = ["matplotlib>=3.8", "psutil>=5.9", "py-spy", "pyinstrument"]
+BENCH = [
+    "array-record>=0.7",
+    "matplotlib>=3.8",
+    "psutil>=5.9",
+    "py-spy",
+    "pyinstrument",
+    "webdataset>=0.2.100",
+]
 
 setup(
     name="shardmill",
@@ -92,11 +101,13 @@ setup(
         "tensorflow": TENSORFLOW,
         "tft": TFT,
         "all": [*GCP, *TFT],
+        "torch": TORCH,
+        "jax": JAX,
         "demo": DEMO,
         "lint": LINT,
-        "test": [*GCP, *TFT, *TEST],
-        "dev": [*GCP, *TFT, *TEST, *DEV],
-        "bench": [*TENSORFLOW, *BENCH],
+        "test": [*GCP, *TFT, *TORCH, *JAX, *TEST],
+        "dev": [*GCP, *TFT, *TORCH, *JAX, *TEST, *DEV],
+        "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},
     zip_safe=False,

@@ -81,8 +81,14 @@ class FeatureNames:
         ]
 
 
-def image_schema(names: FeatureNames, labels: Sequence[str]) -> str:
-    """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format."""
+def image_schema(names: FeatureNames, labels: Sequence[str], tags: Sequence[str] = ()) -> str:
+    """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
+
+    Args:
+        names: Which features a record has.
+        labels: All labels in the order of their class ids.
+        tags: What ``feature_spec.array_tags`` says of the pictures.
+    """
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
@@ -95,6 +101,7 @@ def image_schema(names: FeatureNames, labels: Sequence[str]) -> str:
         feature.shape.dim.add(size=1)
         if source == ENCODED:
             feature.image_domain.SetInParent()
+            feature.annotation.tag.extend(tags)
         elif source == CLASS_ID:
             feature.int_domain.name = name
             feature.int_domain.min = 0

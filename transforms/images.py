@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import deflate
+import numpy as np
 
 from shardmill.schemas import features as names
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example import encode_example
+from shardmill.schemas.feature_spec import array_tags
 from shardmill.schemas.features import FeatureNames, image_schema
 from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
@@ -93,7 +95,9 @@ class ImageEncoder:
 
     def schema(self, labels: Sequence[str]) -> str:
         """See ``Encoder.schema``."""
-        return image_schema(self.feature_names, labels)
+        spec = self.spec
+        tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
+        return image_schema(self.feature_names, labels, tags)
 
     def features(self) -> list[dict[str, Any]]:
         """See ``Encoder.features``."""

@@ -82,6 +82,15 @@ class ImageSpec:
         """The reducing gap in force: none for filters that pick single pixels."""
         return self.reducing_gap if self.interpolation in _DRAFTED else 0.0
 
+    @property
+    def fixed_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels where every image comes out alike; else None."""
+        rule = self.resize
+        alike = rule.resize == "pad" or (
+            rule.resize in ("stretch", "crop") and not rule.only_shrink
+        )
+        return (rule.size.height, rule.size.width, self.channels) if alike else None
+
     def expected_bytes(self) -> int | None:
         """Returns about how many bytes a record takes; None where that depends on the input."""
         if self.resize.resize == "none":
