@@ -69,6 +69,7 @@ setup(
         "shardmill.schemas",
         "shardmill.schemas.storage",
         "shardmill.transforms",
+        "shardmill.transforms.arrays",
         "shardmill.transforms.rows",
     ],
     package_dir={
@@ -78,6 +79,7 @@ setup(
         "shardmill.schemas": "schemas",
         "shardmill.schemas.storage": "schemas/storage",
         "shardmill.transforms": "transforms",
+        "shardmill.transforms.arrays": "transforms/arrays",
         "shardmill.transforms.rows": "transforms/rows",
     },
     package_data={

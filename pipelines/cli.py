@@ -11,6 +11,7 @@ from shardmill.schemas.errors import ShardmillError, UsageError
 COMMANDS = {
     "images": "a folder of images becomes a published dataset",
     "rows": "CSV files become a published dataset",
+    "arrays": "NumPy arrays become a published dataset",
     "count": "how many records TFRecord files have, anybody's, each CRC checked",
     "show": "what is in a dataset, a folder or any TFRecord file",
     "steps": "how many steps an epoch takes, from the manifest",

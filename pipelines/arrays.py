@@ -1,0 +1,97 @@
+"""The arrays pipeline: NumPy arrays become a published TFRecord dataset.
+
+Run it as ``shardmill arrays`` or ``python -m shardmill.pipelines.arrays``, or put
+``build(root, config)`` into a pipeline of your own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import apache_beam as beam
+
+from shardmill.pipelines.arrays_config import ArraysConfig
+from shardmill.pipelines.build_config import config_id
+from shardmill.schemas.members import Packing
+from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
+from shardmill.transforms.arrays.find import FoundArrays, find_arrays
+from shardmill.transforms.arrays.index import Placing
+from shardmill.transforms.arrays.write import ArraysSpec, WriteArrays, count_array_parts
+from shardmill.transforms.outcome import Outcome, RaiseIfFailed
+
+
+@dataclass(frozen=True)
+class ArraysJob:
+    """A config whose input was looked at.
+
+    Attributes:
+        config: The config.
+        spec: What is written, where, and how.
+    """
+
+    config: ArraysConfig
+    spec: ArraysSpec
+
+
+def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> ArraysJob:
+    """Returns the job of a config; reads the headers of all arrays, and all labels.
+
+    Args:
+        config: The options.
+        runner: Name of the runner, for the manifest.
+        invocation: Identity of this run, so that its progress can be watched.
+
+    Raises:
+        ShardmillError: The input is missing or unusable, or an option breaks a rule.
+    """
+    found = find_arrays(config.query)
+    packing: Packing = "deflated" if config.compression == "gzip" else "none"
+    encoder = ArrayEncoder(
+        found.arrays, found.label, _placing(config, found), packing, config.threads, invocation
+    )
+    sink = replace(
+        config.sink_spec(config_id("arrays", encoder.versions(), config.identity()), found.root),
+        config=config.identity(),
+        runner=runner,
+        invocation=invocation,
+        finishing=ArraysFinishing(text_labels=bool(found.label and found.label.texts)),
+    )
+    return ArraysJob(config, ArraysSpec(sink, encoder, found.files, found.warnings))
+
+
+def _placing(config: ArraysConfig, found: FoundArrays) -> Placing:
+    shares = config.place_spec.splits.shares
+    size = found.row_bytes
+    parts = (count_array_parts(found.rows, share, size, config.shard_spec) for _, share in shares)
+    return Placing(found.key, found.rows, config.seed, shares, tuple(parts))
+
+
+def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ArraysJob) -> beam.PCollection[Outcome]:
+    """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
+    return root | "Write" >> WriteArrays(job.spec)
+
+
+def build(
+    root: beam.Pipeline | beam.pvalue.PBegin, config: ArraysConfig
+) -> beam.PCollection[Outcome]:
+    """Wires the pipeline into one of your own; it fails when nothing could be published.
+
+    Args:
+        root: A pipeline, or its beginning.
+        config: The options.
+
+    Returns:
+        One ``Outcome``, once the dataset is published or found up to date.
+
+    Raises:
+        ShardmillError: The input is missing or unusable, or an option breaks a rule.
+    """
+    return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
+
+
+if __name__ == "__main__":
+    import sys
+
+    from shardmill.pipelines.cli import main
+
+    sys.exit(main(["arrays", *sys.argv[1:]]))

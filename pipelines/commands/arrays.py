@@ -1,0 +1,16 @@
+"""``shardmill arrays``."""
+
+from __future__ import annotations
+
+from shardmill.pipelines import run
+
+
+def main(argv: list[str]) -> int:
+    """Builds and publishes a dataset of arrays; returns the exit code."""
+    with run.quiet_import():
+        from shardmill.pipelines.arrays_options import parse_arrays
+
+        config, rest, debug = parse_arrays(argv)
+        from shardmill.pipelines import arrays
+        from shardmill.pipelines.building import run_build
+    return run_build(arrays, config, rest, debug=debug, unit="MiB")

@@ -1,0 +1,1 @@
+"""NumPy arrays become records of raw bytes."""

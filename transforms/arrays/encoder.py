@@ -1,0 +1,227 @@
+"""ArrayEncoder: the rows of a part, read where they lie, become framed tf.train.Examples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import deflate
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardmill.schemas.feature_spec import array_tags
+from shardmill.schemas.members import Packing
+from shardmill.schemas.refs import Ref
+from shardmill.transforms import progress
+from shardmill.transforms.arrays.files import ArrayFile
+from shardmill.transforms.arrays.index import Placing, index_of, positions_of
+from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, Labels, texts_of
+from shardmill.transforms.arrays.reading import take_rows
+from shardmill.transforms.encoder import Block, Finishing, Item
+from shardmill.transforms.pool import usable_cores
+from shardmill.transforms.rows.encode import encode_rows, prepare
+from shardmill.transforms.rows.table import MANY, MAX_LABELS
+from shardmill.transforms.rows.typed import TypedColumn
+
+ARRAYS_VERSION = "1"  # of how arrays become records
+_BLOCK_BYTES = 8 << 20  # of records that are encoded at a time
+
+
+def part_ref(key: str, input_id: str, split: str, part: int, parts: int) -> Ref:
+    """Returns the ref that stands for all rows of a part.
+
+    Args:
+        key: Of the input.
+        input_id: Identity of the inputs.
+        split: Of the part.
+        part: Its number.
+        parts: How many parts the split has.
+    """
+    return Ref(f"{key}#{split}-{part}", "", 0, input_id, split=split, group=f"{part}/{parts}")
+
+
+@dataclass(frozen=True)
+class ArrayEncoder:
+    """The ``Encoder`` of arrays: a ref stands for all rows of a part.
+
+    Attributes:
+        arrays: The features.
+        label: The label, if there is one.
+        placing: How rows find their parts.
+        packing: How members are packed.
+        threads: Reads under way at a time; 0 for one a core.
+        invocation: Identity of this run, so that its progress can be watched.
+    """
+
+    arrays: tuple[ArrayFile, ...]
+    label: Labels | None
+    placing: Placing
+    packing: Packing
+    threads: int = 0
+    invocation: str = ""
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """See ``Encoder.expected_bytes``."""
+        return sum(array.row_bytes for array in self.arrays)
+
+    def versions(self) -> dict[str, str]:
+        """See ``Encoder.versions``."""
+        return {"arrays": ARRAYS_VERSION, "deflate": deflate.__version__}
+
+    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:
+        """Yields the records of the parts that refs stand for, by position.
+
+        Raises:
+            InputError: A file changed or is damaged.
+            OutputError: There is no room for temporary files.
+        """
+        for ref in refs:
+            slot = self.placing.slot(ref.split, int(ref.group.partition("/")[0]))
+            yield from self._encode_rows(index_of(self.placing).rows_of(slot), labels)
+
+    def _encode_rows(self, rows: npt.NDArray[np.int64], labels: Sequence[str]) -> Iterator[Block]:
+        """Yields the records of some rows.
+
+        Args:
+            rows: Ascending; int64, shape [n].
+            labels: All labels in the order of their class ids.
+        """
+        order = np.argsort(positions_of(self.placing, rows))
+        places = np.empty_like(order)
+        places[order] = np.arange(len(rows))
+        threads = self.threads or usable_cores()
+        raw = [take_rows(array, rows, places, threads) for array in self.arrays]
+        values = None
+        if self.label:
+            values = self.label.values(take_rows(self.label.array, rows, places, threads))
+        step = max(1, _BLOCK_BYTES // max(1, sum(each.shape[1] for each in raw)))
+        watched = progress.progress_of(self.invocation)
+        for first in range(0, len(rows), step):
+            some = slice(first, first + step)
+            mine = None if values is None else values[some]
+            yield self._block([each[some] for each in raw], mine, labels)
+            if watched is not None:
+                watched.add(sum(each[some].size for each in raw), 0)
+
+    def _block(
+        self, raw: Sequence[npt.NDArray[np.uint8]], values: npt.NDArray[Any] | None,
+        labels: Sequence[str],
+    ) -> Block:  # fmt: skip
+        columns = [
+            TypedColumn(array.name, "bytes", _binary(rows), None)
+            for array, rows in zip(self.arrays, raw, strict=True)
+        ]
+        counts: dict[str, int] = {}
+        if self.label and values is not None:
+            added, counts = label_columns(self.label, values, labels)
+            columns += added
+        number = len(raw[0])
+        framed = encode_rows(prepare(columns, np.arange(number)), 0, number)
+        return Block(memoryview(framed.data), framed.lengths, counts)
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """See ``Encoder.schema``."""
+        return array_schema(self.arrays, self.label, labels)
+
+    def features(self) -> list[dict[str, Any]]:
+        """See ``Encoder.features``."""
+        found = [{"name": a.name, "type": "bytes", "source": "array"} for a in self.arrays]
+        if self.label:
+            found.append({"name": self.label.name, "type": "int64", "source": LABEL})
+            if self.label.texts:
+                found.append({"name": self.label.text_name, "type": "bytes", "source": LABEL_TEXT})
+        return sorted(found, key=lambda feature: feature["name"].encode())
+
+
+@dataclass(frozen=True)
+class ArraysFinishing(Finishing):
+    """What arrays do differently at the end of a build.
+
+    Attributes:
+        watches_inputs: Bytes are what progress is told in, and the encoder tells it.
+        text_labels: Whether labels are texts.
+    """
+
+    watches_inputs: bool = False
+    text_labels: bool = False
+
+    def countable(self, counted: Collection[str]) -> bool:
+        """Tells whether labels are few enough to be listed and counted."""
+        return self.text_labels or (len(counted) <= MAX_LABELS and MANY not in counted)
+
+    def labels(self, counted: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Returns none: texts are known before, and numbers are kept as they are."""
+        return ()
+
+
+def label_columns(
+    label: Labels, values: npt.NDArray[Any], labels: Sequence[str]
+) -> tuple[list[TypedColumn], dict[str, int]]:
+    """Returns the features of some labels, and how many records have each.
+
+    Args:
+        label: The label.
+        values: int64, or texts; shape [n].
+        labels: All labels in the order of their class ids, where they are texts.
+    """
+    distinct, numbers = np.unique(values, return_inverse=True)
+    indices: npt.NDArray[np.int32] = numbers.reshape(-1).astype(np.int32)
+    counts = np.bincount(indices, minlength=len(distinct)).tolist()
+    if not label.texts:
+        column = TypedColumn(label.name, "int64", pa.array(distinct), indices)
+        if len(distinct) > MAX_LABELS:
+            return [column], {MANY: len(values)}
+        return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
+    texts = texts_of(distinct.tolist())
+    ids = {text: number for number, text in enumerate(labels)}
+    columns = [
+        TypedColumn(label.name, "int64", pa.array([ids[t] for t in texts], pa.int64()), indices),
+        TypedColumn(
+            label.text_name, "bytes", pa.array([t.encode() for t in texts], pa.binary()), indices
+        ),
+    ]
+    return columns, dict(zip(texts, counts, strict=True))
+
+
+def _binary(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
+    """Returns rows of bytes as an Arrow array, not copied."""
+    number, width = rows.shape
+    offsets = np.arange(number + 1, dtype=np.int64) * width
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), number, buffers)
+
+
+def array_schema(arrays: Sequence[ArrayFile], label: Labels | None, labels: Sequence[str]) -> str:
+    """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
+
+    Args:
+        arrays: The features.
+        label: The label, if there is one.
+        labels: All labels in the order of their class ids, where they are texts.
+    """
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    kinds = {array.name: schema_pb2.BYTES for array in arrays}
+    if label:
+        kinds[label.name] = schema_pb2.INT
+        if label.texts:
+            kinds[label.text_name] = schema_pb2.BYTES
+    tags = {a.name: array_tags(a.dtype.newbyteorder("<"), a.shape[1:]) for a in arrays}
+    schema = schema_pb2.Schema()
+    for name in sorted(kinds, key=str.encode):
+        feature = schema.feature.add(name=name, type=kinds[name])
+        feature.presence.min_fraction = 1.0
+        feature.presence.min_count = 1
+        feature.shape.dim.add(size=1)
+        if name in tags:
+            feature.annotation.tag.extend(tags[name])
+        if label and label.texts and name == label.name:
+            feature.int_domain.name = name
+            feature.int_domain.min = 0
+            feature.int_domain.max = len(labels) - 1
+            feature.int_domain.is_categorical = True
+    return str(text_format.MessageToString(schema, as_utf8=True))
