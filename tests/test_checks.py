@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 from conftest import build_dataset, examples, make_image
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from readers import gzip_records
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example import encode_example
+from shardmill.schemas.feature_spec import array_tags
 from shardmill.schemas.features import FeatureNames, image_schema
 from shardmill.schemas.parse import parse_example
 from shardmill.transforms.checks import ExampleChecker
@@ -231,3 +233,45 @@ def test_the_short_way_never_says_that_what_does_not_fit_fits(data, case) -> Non
         at = data.draw(st.integers(0, min(150, len(payload) - 1)))
         payload[at] = data.draw(st.integers(0, 255))
     assert (checker.check(bytes(payload)) == "") == (checker._fault(bytes(payload)) == "")
+
+
+def array_checker(shape: tuple[int, ...], dtype: str, *names: str) -> ExampleChecker:
+    """A checker of features that are raw arrays of one shape, and a label."""
+    text = 'feature { name: "label" type: INT presence { min_fraction: 1.0 } shape { dim { size: 1 } } }\n'
+    for name in names:
+        tags = " ".join(f'tag: "{tag}"' for tag in array_tags(np.dtype(dtype), shape))
+        text += (
+            f'feature {{ name: "{name}" type: BYTES presence {{ min_fraction: 1.0 }} '
+            f"shape {{ dim {{ size: 1 }} }} annotation {{ {tags} }} }}\n"
+        )
+    return ExampleChecker(text)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (4, 8), (28, 28), (300, 200, 3)])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128", "bool"])
+def test_raw_arrays_have_the_bytes_of_their_type_and_shape(shape, dtype) -> None:
+    size = int(np.zeros(shape, dtype).nbytes)
+    checker = array_checker(shape, dtype, "x", "m" * 130)
+    good = {"x": bytes(size), "m" * 130: bytes(size), "label": -3}
+    for wrong in {size + 1, max(0, size - 1), 2 * size, 0, 127, 128} - {size}:
+        said = faults(checker, good, x=bytes(wrong))
+        assert f"{wrong:,} bytes, not the {size:,} of {dtype} in the shape {shape}" in said
+        assert "bytes, not the" in faults(checker, good, **{"m" * 130: bytes(wrong)})
+    assert "has 2 values" in faults(checker, good, x=[bytes(size)] * 2)
+    assert "int64, not bytes" in faults(checker, good, x=7)
+
+
+def test_a_size_is_asked_of_raw_arrays_of_one_shape_alone() -> None:
+    tags = {
+        "png": ["encoding=png", "dtype=uint8", "shape=2,2"],
+        "any": ["encoding=raw", "dtype=uint8"],
+    }
+    for given_tags in tags.values():
+        text = " ".join(f'tag: "{tag}"' for tag in given_tags)
+        checker = ExampleChecker(f'feature {{ name: "x" type: BYTES annotation {{ {text} }} }}')
+        assert checker.check(encode_example({"x": b"12345"})) == ""
+    with pytest.raises(UsageError, match="'uint9' and shape '2,2'"):
+        ExampleChecker(
+            'feature { name: "x" type: BYTES annotation { tag: "encoding=raw" tag: "dtype=uint9" '
+            'tag: "shape=2,2" } }'
+        )

@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example import varint
+from shardmill.schemas.feature_spec import DTYPE_TAG, ENCODING_TAG, SHAPE_TAG
 from shardmill.schemas.features import CLASS_ID, CLASS_TEXT, FORMAT
 from shardmill.schemas.parse import (
     ExampleError,
@@ -61,6 +64,8 @@ class Rule:
         texts: All allowed values of a string domain; empty: any.
         finite: Whether infinities are refused.
         no_nan: Whether NaNs are refused.
+        size: Bytes that each value has, where it is the values of an array; -1: any number.
+        array: The type and shape of that array, for messages.
     """
 
     name: str
@@ -73,10 +78,12 @@ class Rule:
     texts: frozenset[bytes] = frozenset()
     finite: bool = False
     no_nan: bool = False
+    size: int = -1
+    array: str = ""
 
     @property
     def free(self) -> bool:
-        """Whether every value of the kind is allowed."""
+        """Whether every value of the kind is allowed, but for its size."""
         bounded = self.low > -math.inf or self.high < math.inf
         return not (bounded or self.texts or self.finite or self.no_nan)
 
@@ -91,7 +98,7 @@ class Rule:
             return f"the feature {self.name!r} is {feature.kind}, not {self.kind}"
         if not self.fewest <= count <= self.most:
             return f"the feature {self.name!r} has {count:,} values, not {self._counts()}"
-        if self.free:
+        if self.free and self.size < 0:
             return ""
         return next((text for text in map(self._fault_of, feature.values) if text), "")
 
@@ -104,6 +111,11 @@ class Rule:
 
     def _fault_of(self, value: bytes | float) -> str:
         if isinstance(value, bytes):
+            if 0 <= self.size != len(value):
+                return (
+                    f"the feature {self.name!r} has {len(value):,} bytes, not the {self.size:,} "
+                    f"of {self.array}"
+                )
             if self.texts and value not in self.texts:
                 return f"the feature {self.name!r} is {_short(value)}, which is not in its domain"
             return ""
@@ -118,9 +130,9 @@ class Rule:
         return ""
 
 
-# A rule, its name as the wire has it, the first bytes of an entry by the entry's length, and
-# whether the value is compared with that of another feature.
-_PlainRule = tuple[Rule, bytes, dict[int, bytes], bool]
+# A rule, its name as the wire has it, the first bytes of an entry by the entry's length, whether
+# one text of the right size fits, and whether the value is compared with that of another feature.
+_PlainRule = tuple[Rule, bytes, dict[int, bytes], bool, bool]
 
 
 class ExampleChecker:
@@ -197,7 +209,7 @@ class ExampleChecker:
                 return f"the feature {name!r} begins with {begin}, which is no {kind.decode()}"
         return ""
 
-    def _fits(self, payload: bytes) -> bool:  # noqa: C901 - calls cost too much
+    def _fits(self, payload: bytes) -> bool:  # noqa: C901, PLR0912 - calls cost too much
         """Tells whether a plain example fits; False may also mean that it is not plain.
 
         Raises:
@@ -207,7 +219,7 @@ class ExampleChecker:
         if stop != len(payload):
             return False
         seen: list[bytes] = []
-        for rule, prefix, heads, watched in self._plain:
+        for rule, prefix, heads, text, watched in self._plain:
             if pos == stop:
                 if rule.required:
                     return False
@@ -227,7 +239,9 @@ class ExampleChecker:
                     return False
                 continue
             last, start = block(payload, start + len(prefix), _SECOND)
-            value = _one_text(payload, start, end) if heads and rule.kind == "bytes" else 0
+            value = _one_text(payload, start, end) if text else 0
+            if value and 0 <= rule.size != end - value:
+                return False
             if last != end or (not value and rule.fault(plain_feature(payload, start, end))):
                 return False
             if watched:
@@ -274,13 +288,15 @@ def _plain_rule(rule: Rule, *, watched: bool) -> _PlainRule:
     tag = {"bytes": _FIRST, "float": _SECOND, "int64": _THIRD}.get(rule.kind)
     heads = {}
     if tag is not None and rule.fewest <= 1 <= rule.most and (rule.kind == "int64" or rule.free):
-        sizes = {"bytes": range(128), "float": range(4, 5), "int64": range(1, 11)}[rule.kind]
+        small = range(128) if rule.size < 0 else range(rule.size, min(rule.size, 127) + 1)
+        sizes = {"bytes": small, "float": range(4, 5), "int64": range(1, 11)}[rule.kind]
         for size in sizes:
             inner = bytes((_SECOND, size + 4, tag, size + 2, _FIRST, size))
             length = len(prefix) + len(inner) + size
             if length < 0x80:
                 heads[length] = bytes((_FIRST, length)) + prefix + inner
-    return rule, prefix, heads, watched
+    text = rule.kind == "bytes" and rule.fewest <= 1 <= rule.most and rule.free
+    return rule, prefix, heads, text, watched
 
 
 def _parse(text: str) -> Any:
@@ -311,8 +327,29 @@ def _rule(feature: Any, domains: dict[str, Any]) -> Rule:
         bounds["finite"], bounds["no_nan"] = domain.disallow_inf, domain.disallow_nan
     elif kind == "bytes":
         bounds["texts"] = frozenset(_texts(feature, domains))
+        bounds["size"], bounds["array"] = _array(feature)
     required = feature.presence.min_fraction >= 1
     return Rule(feature.name, kind, required, fewest, most, **bounds)
+
+
+def _array(feature: Any) -> tuple[int, str]:
+    """Returns the bytes of a raw array whose shape the schema knows, and what it is; else -1.
+
+    Raises:
+        UsageError: The schema names a type or shape that there is not.
+    """
+    tags = dict(tag.partition("=")[::2] for tag in feature.annotation.tag)
+    if tags.get(ENCODING_TAG) != "raw" or not {DTYPE_TAG, SHAPE_TAG} <= set(tags):
+        return -1, ""
+    try:
+        itemsize = np.dtype(tags[DTYPE_TAG]).itemsize
+        shape = tuple(int(size) for size in tags[SHAPE_TAG].split(",") if size)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the schema cannot be read: the feature {feature.name!r} has the dtype "
+            f"{tags[DTYPE_TAG]!r} and shape {tags[SHAPE_TAG]!r}."
+        ) from error
+    return math.prod(shape) * itemsize, f"{tags[DTYPE_TAG]} in the shape {shape}"
 
 
 def _counts(feature: Any) -> tuple[int, int]:
