@@ -1,0 +1,217 @@
+"""What a trainer reads: a split of a published dataset, its shards checked before training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardmill.loaders.steps import Selection, find_manifest, load_manifest, select
+from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.feature_spec import FeatureSpec, parse_feature_specs
+from shardmill.schemas.features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
+from shardmill.schemas.manifest import Manifest, Shard
+from shardmill.schemas.names import LABEL_TEMPLATE, MANIFEST, SCHEMA, ShardTemplate
+from shardmill.schemas.storage import join, open_storage
+
+_ID_SOURCES = (CLASS_ID, "label")
+_TEXT_SOURCES = (CLASS_TEXT, "label/text")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A split of a dataset.
+
+    Attributes:
+        folder: Where its shards lie.
+        manifest: The manifest.
+        selection: What is read of it in an epoch.
+        specs: What its records hold, sorted by name.
+    """
+
+    folder: str
+    manifest: Manifest
+    selection: Selection
+    specs: tuple[FeatureSpec, ...]
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return self.selection.num_examples
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The shards in their order."""
+        return self.selection.shards
+
+    def path_of(self, shard: Shard) -> str:
+        """Returns the path of a shard."""
+        return join(self.folder, shard.file)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all shards in their order."""
+        return [self.path_of(shard) for shard in self.shards]
+
+    @cached_property
+    def label_id(self) -> str:
+        """Name of the feature that holds class ids or integer labels; empty where there is none."""
+        return self._of_source(_ID_SOURCES) or self._label_column("int64")
+
+    @cached_property
+    def label_text(self) -> str:
+        """Name of the feature that holds labels as text; empty where there is none."""
+        return self._of_source(_TEXT_SOURCES) or self._label_column("bytes")
+
+    @property
+    def label_features(self) -> frozenset[str]:
+        """Names of all features that tell the label."""
+        return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
+
+    @cached_property
+    def sides(self) -> tuple[str, str]:
+        """Names of the features that hold height and width of pictures; empty where none does."""
+        return self._of_source((HEIGHT,)), self._of_source((WIDTH,))
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the features whose bytes hold arrays: pictures, or raw values."""
+        return tuple(spec.name for spec in self.specs if spec.encoding)
+
+    def spec_of(self, name: str) -> FeatureSpec:
+        """Returns what a feature is.
+
+        Raises:
+            UsageError: There is no such feature.
+        """
+        for spec in self.specs:
+            if spec.name == name:
+                return spec
+        known = ", ".join(repr(spec.name) for spec in self.specs)
+        raise UsageError(f"the records have no feature {name!r}: they have {known}.")
+
+    def with_labels(self, labels: Sequence[str]) -> Source:
+        """Returns the part of a dataset that has certain labels.
+
+        Raises:
+            UsageError: A label is unknown or named twice, or its examples have no shards of
+                their own.
+        """
+        known = self.manifest.labels
+        for label in labels:
+            if label not in known:
+                raise UsageError(
+                    f"the dataset has no label {label!r}: it has {_listed(known) or 'none'}."
+                )
+            if list(labels).count(label) > 1:
+                raise UsageError(f"the label {label!r} is named twice: name each once.")
+        if not labels:
+            raise UsageError("no label is named: leave labels away to read all of them.")
+        if self.manifest.build.config.get("shard_by") != "label":
+            raise UsageError(
+                f"labels={list(labels)!r} needs shards by label: build the dataset with "
+                "--shard_by=label, or filter records while they are read."
+            )
+        shards = tuple(shard for shard in self.shards if self.label_of(shard) in labels)
+        total = sum(shard.records for shard in shards)
+        return Source(
+            self.folder, self.manifest, Selection(self.selection.split, total, shards), self.specs
+        )
+
+    def label_of(self, shard: Shard) -> str:
+        """Returns the label of a shard's examples; empty unless shards are by label."""
+        config = self.manifest.build.config
+        if config.get("shard_by") != "label":
+            return ""
+        pattern = config.get("shard_name") or LABEL_TEMPLATE
+        if not config.get("shard_name") and self.manifest.compression == "none":
+            pattern = pattern.removesuffix(".gz")
+        name = ShardTemplate(pattern).parse(shard.file)
+        return "" if name is None or name.label is None else name.label
+
+    def _of_source(self, sources: Sequence[str]) -> str:
+        for feature in self.manifest.features:
+            if feature.get("source") in sources:
+                return feature["name"]
+        return ""
+
+    def _label_column(self, kind: str) -> str:
+        column = self.manifest.build.config.get("label") or ""
+        return column if any(s.name == column and s.kind == kind for s in self.specs) else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:10]))
+    return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown
+
+
+def open_source(
+    path: str | os.PathLike[str], split: str, labels: Sequence[str] | None = None
+) -> Source:
+    """Opens a split of a dataset; looks at its manifest, its schema and the sizes of its shards.
+
+    Args:
+        path: The dataset's folder or its manifest.json, local or gs://.
+        split: A split, or several as in ``train+validation``.
+        labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
+
+    Raises:
+        InputError: There is no manifest or schema that can be read, or a shard is missing or of
+            another size.
+        UsageError: A split or label is unknown.
+    """
+    manifest = load_manifest(path)
+    folder, file = find_manifest(path)
+    selection = select(manifest, split)
+    folder = manifest.root or folder or os.path.dirname(file) or "."
+    source = Source(folder, manifest, selection, _read_specs(folder, manifest))
+    if labels is not None:
+        if isinstance(labels, str):
+            raise UsageError(f"labels={labels!r} is a text: give a list, as in [{labels!r}].")
+        source = source.with_labels(list(labels))
+    _check_shards(source)
+    return source
+
+
+def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
+    path = join(folder, SCHEMA)
+    try:
+        text = open_storage(path).read(path).decode("utf-8")
+        return parse_feature_specs(text, path)
+    except FileNotFoundError as error:
+        why = "its files were only counted" if manifest.root else "it was taken away"
+        raise InputError(
+            f"{path} does not exist ({why}): what records hold is not known; build the dataset "
+            "again, or parse the shards with a feature spec of your own."
+        ) from error
+    except (FormatError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+
+
+def _check_shards(source: Source) -> None:
+    """Refuses a dataset whose shards are not those of the manifest, as far as sizes tell.
+
+    Raises:
+        InputError: A shard is missing or has another size.
+    """
+    storage = open_storage(source.folder)
+    sizes = {}
+    if any("/" not in shard.file for shard in source.shards):  # one call for all of them
+        for entry in storage.list_dir(source.folder):
+            sizes[entry.path.rpartition("/")[2]] = entry.size if entry.kind == "file" else -1
+    remedy = (
+        f"run `shardmill verify {source.folder}` to see what else is wrong, and build or copy "
+        "the dataset again."
+    )
+    for shard in source.shards:
+        path = source.path_of(shard)
+        size = sizes.get(shard.file)
+        if size is None and "/" in shard.file:
+            found = storage.stat(path)
+            size = None if found is None else found.size
+        if size is None:
+            raise InputError(f"{path} is missing, and {MANIFEST} names it: {remedy}")
+        if size != shard.bytes:
+            raise InputError(
+                f"{path} has {size:,} bytes and {MANIFEST} says {shard.bytes:,}: {remedy}"
+            )
