@@ -30,8 +30,8 @@ class Stream:
     the worker is found out by itself (see ``torch_data.torch_stream``).
 
     With ``shuffle`` the order is decided by seed, epoch and this worker's share: shards and members
-    are put in another order, and examples are drawn from a buffer. ``set_epoch`` before each epoch gives
-    another order, as in torch's DistributedSampler; on all hosts it must be the same one.
+    are put in another order, and examples are drawn from a buffer. ``set_epoch`` before each epoch
+    gives another order, as in torch's DistributedSampler; on all hosts it must be the same one.
 
     Args:
         records: What is read.
