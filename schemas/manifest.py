@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.statistics import Statistics
 
 VERSION = 1
 
@@ -55,12 +56,38 @@ class Damaged:
 
 @dataclass(frozen=True)
 class Split:
-    """One split's shards and totals."""
+    """One split's shards and totals.
+
+    Attributes:
+        num_examples: Number of records.
+        num_bytes: Size of all shards.
+        label_counts: Records by label, where there are labels.
+        shards: The files.
+        statistics: What was found out of the values; None where nothing was.
+    """
 
     num_examples: int
     num_bytes: int
     label_counts: dict[str, int]
     shards: tuple[Shard, ...]
+    statistics: Statistics | None = None
+
+    @property
+    def class_weights(self) -> dict[str, float]:
+        """Balanced weights by label: all classes that occur weigh the same in all, 1 on average."""
+        counts = {label: count for label, count in self.label_counts.items() if count}
+        labelled = sum(counts.values())
+        return {label: labelled / (len(counts) * count) for label, count in counts.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest, without weights and statistics if there are none."""
+        body = asdict(self)
+        shards, _ = body.pop("shards"), body.pop("statistics")
+        if self.label_counts:
+            body["class_weights"] = self.class_weights
+        if self.statistics is not None:
+            body["statistics"] = self.statistics.to_json()
+        return {**body, "shards": shards}
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,7 @@ class Manifest:
             del body["root"], body["damaged"]
         if not self.beside:
             del body["beside"]
+        body["splits"] = {name: split.to_json() for name, split in self.splits.items()}
         ordered = {"version": body.pop("version"), **body}
         return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
 
@@ -170,11 +198,13 @@ class Manifest:
 
 
 def _split(body: dict[str, Any]) -> Split:
+    statistics = body.get("statistics")
     return Split(
         num_examples=body["num_examples"],
         num_bytes=body["num_bytes"],
         label_counts=dict(body["label_counts"]),
         shards=tuple(_shard(shard) for shard in body["shards"]),
+        statistics=None if statistics is None else Statistics.from_json(statistics),
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
+from shardmill.transforms.statistics import Summary
 
 
 class Example(NamedTuple):
@@ -20,11 +21,13 @@ class Example(NamedTuple):
         record: The payload, a serialized tf.train.Example or whatever the encoder makes.
         label: Label text for the counts in the manifest, or None.
         multi_frame: Whether only the first of several frames was taken.
+        summary: What the manifest should say of its values; all records have one, or none has.
     """
 
     record: bytes
     label: str | None = None
     multi_frame: bool = False
+    summary: Summary | None = None
 
 
 class Block(NamedTuple):
@@ -35,12 +38,15 @@ class Block(NamedTuple):
         lengths: Bytes of each frame; int64, shape [records].
         labels: Records by label text, for the counts in the manifest.
         duplicates: Inputs that were left out since they repeat another.
+        summary: What the manifest should say of the values of these records, and of those of
+            blocks without one that follow; None where there is nothing to say.
     """
 
     frames: memoryview
     lengths: npt.NDArray[np.int64]
     labels: Mapping[str, int]
     duplicates: int = 0
+    summary: Summary | None = None
 
 
 Item = Example | Reject | Block

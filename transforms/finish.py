@@ -14,6 +14,7 @@ from shardmill.schemas import names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.rejects import Reject
+from shardmill.schemas.statistics import Statistics
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
@@ -25,6 +26,7 @@ from shardmill.transforms.parts import Part, parse_sidecar
 from shardmill.transforms.placement import REFUSED, PlaceSpec
 from shardmill.transforms.planning import Plan, ShardSpec
 from shardmill.transforms.publish import publish
+from shardmill.transforms.statistics import merged, publish_summary
 
 _SHOWN_REJECTS = 3
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
@@ -196,12 +198,19 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Sequence[BuiltShard]) 
                 label: labels[label]
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
+            statistics=_statistics(shards),
             shards=tuple(
                 Shard(shard.file, shard.records, shard.num_bytes, f"{shard.crc32c:08x}")
                 for shard in shards
             ),
         )
     return splits
+
+
+def _statistics(shards: Sequence[BuiltShard]) -> Statistics | None:
+    records = sum(shard.records for shard in shards)
+    summary = merged(part.summary for shard in shards for part in shard.parts)
+    return publish_summary(summary, records) if records else None
 
 
 def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:

@@ -25,6 +25,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.decode import MAX_FILE_BYTES
 from shardmill.transforms.encoder import Example
 from shardmill.transforms.pixels import ImageSpec, codec_versions, encode_image
+from shardmill.transforms.statistics import Summary
 
 _IN_FLIGHT_BYTES = 64 << 20  # of files read ahead; one larger file goes alone
 _ATTEMPTS = 3
@@ -149,4 +150,4 @@ class ImageEncoder:
             values[names.CLASS_ID] = ids[ref.label]
             values[names.CLASS_TEXT] = ref.label.encode()
         record = encode_example(self.feature_names.rename(values))
-        return Example(record, ref.label, image.multi_frame)
+        return Example(record, ref.label, image.multi_frame, Summary(channels=image.channels))

@@ -21,9 +21,11 @@ from shardmill.transforms.encoder import Block, Example, Item
 from shardmill.transforms.member_writer import MemberWriter
 from shardmill.transforms.placement import PartKey
 from shardmill.transforms.sidecar import seal, unseal
+from shardmill.transforms.statistics import Summary, merged
 
 FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
+_SUMMARIES = 256  # that wait to be added up
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Part:
         duplicates: Refs that repeat another's key.
         multi_frame: Records that are the first of several frames.
         versions: Of the codecs that made it.
+        summary: Exact sums of the records' values, for the manifest.
         sidecar: File name of the sidecar.
         found: Whether it was there before.
     """
@@ -55,6 +58,7 @@ class Part:
     duplicates: int = 0
     multi_frame: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
     found: bool = False
 
@@ -74,7 +78,8 @@ def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
     try:
         rejects = [Reject(*values) for values in body.pop("reject_list")]
         split, label, part = body.pop("key")
-        return Part(key=(split, label, part), **body), rejects
+        summary = Summary.from_json(body.pop("summary"))
+        return Part(key=(split, label, part), summary=summary, **body), rejects
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -94,7 +99,7 @@ def order_refs(placed: Iterable[tuple[bytes, Ref]]) -> tuple[list[Ref], int]:
 def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[str]) -> str:
     """Returns the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
-    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part")
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part2")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
         number = -1 if ref.label is None else ids.get(ref.label, -1)
@@ -110,6 +115,7 @@ class _Tally:
     records: int = 0
     multi_frame: int = 0
     duplicates: int = 0
+    summaries: list[Summary] = field(default_factory=list)
 
     def reject(self, reject: Reject) -> None:
         self.rejects.append(reject)
@@ -120,12 +126,20 @@ class _Tally:
         self.multi_frame += example.multi_frame
         if example.label is not None:
             self.labels[example.label] = self.labels.get(example.label, 0) + 1
+        self._summary(example.summary)
 
     def block(self, block: Block) -> None:
         self.records += len(block.lengths)
         self.duplicates += block.duplicates
         for label, count in block.labels.items():
             self.labels[label] = self.labels.get(label, 0) + count
+        self._summary(block.summary)
+
+    def _summary(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self.summaries.append(summary)
+        if len(self.summaries) >= _SUMMARIES:
+            self.summaries = [merged(self.summaries)]
 
 
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
@@ -206,6 +220,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         duplicates=job.duplicates + tally.duplicates,
         multi_frame=tally.multi_frame,
         versions=job.versions,
+        summary=merged(tally.summaries),
         sidecar=f"{job.name}.json",
     )
     winner = None

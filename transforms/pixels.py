@@ -14,6 +14,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.color import MODES, to_channels
 from shardmill.transforms.decode import MAX_PIXELS, Decoded, decode_image, plain_message, turn
 from shardmill.transforms.geometry import ResizeSpec, Size
+from shardmill.transforms.statistics import Sums, sums_of_pixels
 
 Encoding = Literal["jpeg", "png", "raw"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
@@ -100,11 +101,12 @@ class ImageSpec:
 
 
 class EncodedImage(NamedTuple):
-    """The bytes that a record holds, and what they are."""
+    """The bytes that a record holds, what they are, and the sums of the pixels before encoding."""
 
     data: bytes
     size: Size
     multi_frame: bool
+    channels: tuple[Sums, ...]
 
 
 def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
@@ -116,7 +118,8 @@ def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
     decoded = decode_image(data, spec.resize, spec.gap)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
     image = _framed(_scaled(image, decoded, spec), spec.resize)
-    return EncodedImage(_stored(image, spec), Size(*image.size), decoded.multi_frame)
+    channels = sums_of_pixels(image.histogram())
+    return EncodedImage(_stored(image, spec), Size(*image.size), decoded.multi_frame, channels)
 
 
 def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Image:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from shardmill.transforms.rows.runs import (
     settle_run,
 )
 from shardmill.transforms.rows.segments import NO_LABEL, Segment, SegmentRef, slices
+from shardmill.transforms.rows.sums import sum_table
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
@@ -108,7 +109,7 @@ def run_id(spec: RunSpec, plan: Plan, ref: Ref, place: tuple[int, int, int], ext
     parts = sorted((*series, number) for series, number in plan.parts.items())
     body = [spec.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
     text = json.dumps([*body, plan.elsewhere, extra])
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run").hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run2").hexdigest()
 
 
 def check_unchanged(ref: Ref) -> None:
@@ -214,14 +215,18 @@ def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
     if not len(table.order):
         return
     prepared = prepare(table.columns, table.order)
-    for split, part, first, after in table.segments():
+    segments = list(table.segments())
+    starts = np.array([first for _, _, first, _ in segments])
+    sums = sum_table(table.columns, table.order, starts)
+    for number, (split, part, first, after) in enumerate(segments):
         lengths = prepared.lengths[first:after]
         frames = [
             memoryview(encode_rows(prepared, first + start, first + stop).data)
             for start, stop in slices(lengths, _SLICE_BYTES)
         ]
         data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))
-        yield split, part, _segment(table, lengths, data, first)
+        segment = _segment(table, lengths, data, first)
+        yield split, part, replace(segment, sums=sums.packed(number))
 
 
 def _segment(table: Table, lengths: np.ndarray, frames: memoryview, first: int) -> Segment:

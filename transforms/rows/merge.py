@@ -24,6 +24,8 @@ from shardmill.transforms.rows.segments import (
     slices,
     unpack_segment,
 )
+from shardmill.transforms.rows.sums import unpack_sums, without
+from shardmill.transforms.statistics import Summary
 
 _BLOCK_BYTES = 8 << 20
 _REMOTE_READS = 16
@@ -56,6 +58,7 @@ def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Rejec
     frames = join_frames(segments)
     labels = _Labels(segments)
     repeated = _repeated(segments, positions, order)
+    sums = unpack_sums(segment.sums for segment in segments)
     duplicates = 0
     if repeated.any():
         conflicts = _conflicts(frames, order, repeated)
@@ -64,13 +67,15 @@ def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Rejec
             mine, other = (_file_of(refs, segments, each) for each in (row, first))
             shown = _shown_key(frames[row].as_py(), key)
             yield _conflict(mine, other, shown)
-        order = order[~repeated]
+        dropped, order = order[repeated].tolist(), order[~repeated]
+        sums = without(sums, frames, dropped, [row for _, row in conflicts], order.tolist())
+    summary: Summary | None = Summary(sums)
     lengths = np.concatenate([segment.lengths for segment in segments])[order]
     for start, stop in slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]
         data = memoryview(frames.take(pa.array(chosen)).buffers()[2])
-        yield Block(data, lengths[start:stop], labels.count(chosen), duplicates)
-        duplicates = 0
+        yield Block(data, lengths[start:stop], labels.count(chosen), duplicates, summary)
+        duplicates, summary = 0, None
     if duplicates:
         raise AssertionError("a row repeats one that is not there")
 
