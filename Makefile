@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types soak bench bench-count bench-rows constraints format clean
+.PHONY: help demo test lint types soak bench bench-count bench-rows bench-reading constraints format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
@@ -55,6 +55,9 @@ bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of 
 
 bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure rows (half an hour)
 	@$(BIN)/python benchmarks/rows.py
+
+bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
+	@$(BIN)/python benchmarks/reading.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## All tests, at more moments, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q --timeout 3000

@@ -1,0 +1,289 @@
+"""Reads a dataset in one of many ways, and prints as JSON what an epoch takes.
+
+usage: python benchmarks/readers.py NAME FOLDER [--epochs N]
+
+FOLDER has the same images as ``ds`` (Shardmill's GZIP shards), ``plain`` (uncompressed TFRecords),
+``wds`` (WebDataset's tar files) and ``array`` (ArrayRecord). Imports and the first epoch, which
+warms caches up, are not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+SIDE = 224
+BATCH = 64
+SHUFFLE = 2000
+IMAGE, LABEL = "image/encoded", "image/class/label"
+
+
+def files_of(folder: Path, kind: str) -> list[str]:
+    """Returns the files of the training split."""
+    return sorted(glob.glob(str(folder / kind / "train-*")))
+
+
+# --- TensorFlow: batches of (uint8 pictures, labels), shuffled ---------------------------------
+
+
+def keras_ours(folder: Path) -> Iterable[Any]:
+    """Shardmill's own pipeline on its GZIP shards."""
+    from shardmill.loaders import keras_dataset
+
+    return keras_dataset(folder / "ds", "train", batch_size=BATCH, shuffle=SHUFFLE)
+
+
+def _spec() -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {
+        IMAGE: tf.io.FixedLenFeature([], tf.string),
+        LABEL: tf.io.FixedLenFeature([], tf.int64),
+    }
+
+
+def _one(record: Any) -> Any:
+    import tensorflow as tf
+
+    example = tf.io.parse_single_example(record, _spec())
+    image = tf.io.decode_jpeg(example[IMAGE], 3)
+    return tf.ensure_shape(image, (SIDE, SIDE, 3)), example[LABEL]
+
+
+def _many(records: Any) -> Any:
+    import tensorflow as tf
+
+    example = tf.io.parse_example(records, _spec())
+    kind = tf.TensorSpec((SIDE, SIDE, 3), tf.uint8)
+    images = tf.map_fn(lambda data: tf.io.decode_jpeg(data, 3), example[IMAGE], kind)
+    return images, example[LABEL]
+
+
+def _interleaved(folder: Path, cycle: int, block: int) -> Any:
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices(files_of(folder, "plain"))
+    return files.interleave(
+        lambda file: tf.data.TFRecordDataset(file, buffer_size=1 << 20),
+        cycle_length=cycle, block_length=block, num_parallel_calls=tf.data.AUTOTUNE,
+    )  # fmt: skip
+
+
+def tuned_one_by_one(folder: Path) -> Iterable[Any]:
+    """Uncompressed; the textbook's best: parallel interleave, parallel map, prefetch."""
+    import tensorflow as tf
+
+    ready = tf.data.AUTOTUNE
+    records = _interleaved(folder, 4, 16).shuffle(SHUFFLE)
+    return records.map(_one, ready).batch(BATCH).prefetch(ready)
+
+
+def tuned_any_order(folder: Path) -> Iterable[Any]:
+    """Uncompressed; as before, and whatever is ready first comes first."""
+    import tensorflow as tf
+
+    ready = tf.data.AUTOTUNE
+    options = tf.data.Options()
+    options.deterministic = False
+    records = _interleaved(folder, 4, 16).shuffle(SHUFFLE)
+    return records.map(_one, ready).batch(BATCH).prefetch(ready).with_options(options)
+
+
+def tuned_in_batches(folder: Path) -> Iterable[Any]:
+    """Uncompressed; parsed and decoded batch by batch."""
+    import tensorflow as tf
+
+    ready = tf.data.AUTOTUNE
+    records = _interleaved(folder, 4, 16).shuffle(SHUFFLE)
+    return records.batch(BATCH).map(_many, ready).prefetch(ready)
+
+
+def classic(folder: Path) -> Iterable[Any]:
+    """Uncompressed; the tutorials' reader: interleave 16, map, no cache."""
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices(files_of(folder, "plain"))
+    records = files.interleave(tf.data.TFRecordDataset, cycle_length=16)
+    return records.map(_one).shuffle(SHUFFLE).batch(BATCH)
+
+
+# --- PyTorch: DataLoader with two workers, batches of uint8 pictures -----------------------------
+
+
+def _pair(example: dict[str, Any]) -> tuple[Any, Any]:
+    return example[IMAGE], example[LABEL]
+
+
+def torch_stream(folder: Path) -> Iterable[Any]:
+    """Shardmill's stream, shuffled."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders import open_dataset
+    from shardmill.loaders.torch_data import torch_stream as stream
+
+    records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
+    return DataLoader(stream(records, shuffle=True, buffer=SHUFFLE), BATCH, num_workers=2)
+
+
+def torch_map(folder: Path) -> Iterable[Any]:
+    """Shardmill's random access under torch's own shuffling sampler."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders import open_dataset
+
+    records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
+    return DataLoader(records, BATCH, shuffle=True, num_workers=2)
+
+
+def webdataset(folder: Path) -> Iterable[Any]:
+    """WebDataset over tar files, shuffled likewise."""
+    import webdataset as wds
+    from torch.utils.data import DataLoader
+
+    data = (
+        wds.WebDataset(files_of(folder, "wds"), shardshuffle=100, empty_check=False)
+        .shuffle(SHUFFLE)
+        .decode("rgb8")
+        .to_tuple("jpg", "cls")
+    )
+    return DataLoader(data, BATCH, num_workers=2)
+
+
+# --- Grain: shuffled over all, the same decoding ----------------------------------------------
+
+
+def _grain(source: Any, make: Callable[[Any], Any]) -> Iterable[Any]:
+    import grain
+
+    data = grain.MapDataset.source(source).shuffle(seed=0).map(make)
+    options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=128)
+    return data.to_iter_dataset(options).batch(BATCH)
+
+
+def _decoder(folder: Path) -> Any:
+    from shardmill.loaders import open_dataset
+
+    return open_dataset(folder / "ds", "train", features=[IMAGE, LABEL]).decoder
+
+
+def grain_ours(folder: Path) -> Iterable[Any]:
+    """Shardmill's shards under Grain."""
+    from shardmill.loaders import open_dataset
+
+    return _grain(open_dataset(folder / "ds", "train", features=[IMAGE, LABEL]), lambda x: x)
+
+
+def grain_array_record(folder: Path) -> Iterable[Any]:
+    """ArrayRecord under Grain, the same records parsed and decoded by the same code."""
+    import grain
+
+    source = grain.sources.ArrayRecordDataSource(files_of(folder, "array"))
+    return _grain(source, _decoder(folder))
+
+
+class _Payloads:
+    """The serialized examples of a dataset, as ArrayRecord gives them."""
+
+    def __init__(self, folder: Path) -> None:
+        from shardmill.loaders import open_dataset
+
+        self._records = open_dataset(folder / "ds", "train")
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._records.payload(index)
+
+
+def grain_payloads_ours(folder: Path) -> Iterable[Any]:
+    """Shardmill's shards under Grain, payloads alone."""
+    return _grain(_Payloads(folder), len)
+
+
+def grain_payloads_array_record(folder: Path) -> Iterable[Any]:
+    """ArrayRecord under Grain, payloads alone."""
+    import grain
+
+    return _grain(grain.sources.ArrayRecordDataSource(files_of(folder, "array")), len)
+
+
+# --- Random access, one thread --------------------------------------------------------------------
+
+
+class _Anywhere:
+    """Records one by one, in an order that is shuffled over all of them."""
+
+    def __init__(self, folder: Path, *, parsed: bool) -> None:
+        from shardmill.loaders import open_dataset
+
+        self._records = open_dataset(folder / "ds", "train", decode=False)
+        self._get = self._records.__getitem__ if parsed else self._records.payload
+        self._order = list(range(len(self._records)))
+
+    def __iter__(self) -> Iterator[Any]:
+        random.Random(0).shuffle(self._order)
+        return map(self._get, self._order)
+
+
+def random_records(folder: Path) -> Iterable[Any]:
+    """Dicts of all features, pictures not decoded."""
+    return _Anywhere(folder, parsed=True)
+
+
+def random_payloads(folder: Path) -> Iterable[Any]:
+    """Payloads, their CRCs checked."""
+    return _Anywhere(folder, parsed=False)
+
+
+READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
+    reader.__name__: reader
+    for reader in (
+        keras_ours, tuned_one_by_one, tuned_any_order, tuned_in_batches, classic, torch_stream,
+        torch_map, webdataset, grain_ours, grain_array_record, grain_payloads_ours,
+        grain_payloads_array_record, random_records, random_payloads,
+    )
+}  # fmt: skip
+
+
+def main() -> None:
+    """Reads a few epochs and prints what they took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=READERS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, default=2)
+    options = parser.parse_args()
+    data = READERS[options.name](options.folder)
+    walls, cpus = [], []
+    for _ in range(options.epochs + 1):
+        wall, cpu = time.perf_counter(), _cpu()
+        batches = sum(1 for _ in data)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(_cpu() - cpu)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({
+        "wall": min(walls[1:]), "cpu": min(cpus[1:]), "batches": batches,
+        "memory": usage.ru_maxrss / 1024,
+    }))  # fmt: skip
+
+
+def _cpu() -> float:
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Measures reading: Shardmill's loaders against others on the same images.
+
+usage: python benchmarks/reading.py [--small] [--data FOLDER] [--rounds N]
+
+Writes docs/benchmarks-reading.md. ``--small`` is a quick try and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from photos import write_photos
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs"
+IMAGE, LABEL = "image/encoded", "image/class/label"
+SHARDS = 8
+GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
+    "TensorFlow": (
+        ("keras_ours", "tuned_one_by_one", "tuned_any_order", "tuned_in_batches", "classic"),
+        "big",
+    ),
+    "PyTorch, two workers": (("torch_stream", "torch_map", "webdataset"), "big"),
+    "Grain, four threads": (
+        ("grain_ours", "grain_array_record", "grain_payloads_ours", "grain_payloads_array_record"),
+        "big",
+    ),
+    "Random access, one thread on one core": (("random_records", "random_payloads"), "small"),
+}
+
+
+def build(photos: Path, out: Path, size: int, quality: int) -> None:
+    """Builds a dataset of a folder of photos, all of them in the training split."""
+    command = [
+        sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}",
+        f"--output={out}", f"--image_size={size}", f"--quality={quality}",
+        f"--num_shards={SHARDS}", "--splits=train:1",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def convert(folder: Path) -> None:
+    """Writes the records of ``ds`` in the formats of the others, shard by shard."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    from shardmill.loaders import open_dataset
+    from shardmill.schemas.framing import frame
+
+    for kind in ("plain", "wds", "array"):
+        (folder / kind).mkdir(exist_ok=True)
+    records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], decode=False)
+    number = 0
+    for shard in records.source.shards:
+        stem = shard.file.removesuffix(".tfrecord.gz")
+        array = ArrayRecordWriter(str(folder / "array" / f"{stem}.arrayrecord"), "group_size:1")
+        with (
+            open(folder / "plain" / f"{stem}.tfrecord", "wb") as plain,
+            tarfile.open(folder / "wds" / f"{stem}.tar", "w") as tar,
+        ):
+            for _ in range(shard.records):
+                payload = records.payload(number)
+                example = records.decoder(payload)
+                plain.write(frame(payload))
+                array.write(payload)
+                for suffix, data in (("jpg", example[IMAGE]), ("cls", b"%d" % example[LABEL])):
+                    entry = tarfile.TarInfo(f"{number:07d}.{suffix}")
+                    entry.size = len(data)
+                    tar.addfile(entry, io.BytesIO(data))
+                number += 1
+        array.close()
+
+
+def prepare(work: Path, count: int) -> None:
+    """Writes photos and all datasets, unless they are there."""
+    photos = write_photos(work / "photos", count)
+    for name, size, quality in (("big", 224, 95), ("small", 128, 93)):
+        folder = work / f"{name}-{count}"
+        if not (folder / "ready").exists():
+            build(photos, folder / "ds", size, quality)
+            if name == "big":
+                convert(folder)
+            (folder / "ready").touch()
+
+
+def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
+    """Returns what a reader took, in a process of its own."""
+    command = [sys.executable, str(HERE / "readers.py"), name, str(folder)]
+    cores = sorted(os.sched_getaffinity(0))[:1] if one_core else sorted(os.sched_getaffinity(0))
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(work: Path, count: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Returns the runs of each reader; within a round, each of a group runs once."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        for names, data in GROUPS.values():
+            for name in names:
+                found = read(name, work / f"{data}-{count}", one_core=data == "small")
+                runs.setdefault(name, []).append(found)
+                print(
+                    f"{name:28} {count / found['wall']:10,.0f}/s  cpu {found['cpu']:.2f} s",
+                    flush=True,
+                )
+    return runs
+
+
+def ratio(runs: dict[str, list[dict[str, Any]]], ours: str, *others: str) -> str:
+    """Returns how many times as fast ours is as the fastest of others, round by round."""
+    found = [
+        min(runs[other][number]["wall"] for other in others) / run["wall"]
+        for number, run in enumerate(runs[ours])
+    ]
+    shown = ", ".join(f"{value:.2f}" for value in found)
+    return f"{statistics.median(found):.2f} (median of {shown})"
+
+
+def sizes(folder: Path) -> str:
+    """Returns what a record takes in each format, in bytes."""
+    manifest = json.loads((folder / "ds" / "manifest.json").read_text())
+    count = manifest["written"]
+    found = {
+        kind: sum(path.stat().st_size for path in (folder / kind).glob("train-*")) / count
+        for kind in ("ds", "plain", "wds", "array")
+        if (folder / kind).exists()
+    }
+    return ", ".join(f"{kind} {size:,.0f}" for kind, size in found.items())
+
+
+def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Returns the page."""
+    head = (
+        f"Made by `make bench-reading` on {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}: {count:,} photos, 224x224 JPEG of quality 95. Each reader "
+        "runs in a process of its own, the readers of a group by turns; the first epoch is not "
+        "counted, of two more the faster is. Medians of the rounds. What each one does stands in "
+        f"`benchmarks/readers.py`. Bytes a record: {sizes(work / f'big-{count}')}; for random "
+        f"access {sizes(work / f'small-{count}')}."
+    )
+    lines = ["# Benchmarks: reading", "", head, ""]
+    for title, (names, _) in GROUPS.items():
+        lines += [
+            f"## {title}",
+            "",
+            "| | records/s | CPU us a record | peak MiB |",
+            "|---|---|---|---|",
+        ]
+        for name in names:
+            wall, cpu, memory = (
+                statistics.median(run[key] for run in runs[name])
+                for key in ("wall", "cpu", "memory")
+            )
+            lines.append(
+                f"| {name} | {count / wall:,.0f} | {cpu / count * 1e6:,.1f} | {memory:,.0f} |"
+            )
+        lines.append("")
+    tuned = ("tuned_one_by_one", "tuned_any_order", "tuned_in_batches")
+    lines += [
+        "## Ratios, round by round",
+        "",
+        f"- keras_ours to the fastest tuned reader: {ratio(runs, 'keras_ours', *tuned)}",
+        f"- keras_ours to classic: {ratio(runs, 'keras_ours', 'classic')}",
+        f"- torch_stream to webdataset: {ratio(runs, 'torch_stream', 'webdataset')}",
+        f"- torch_map to webdataset: {ratio(runs, 'torch_map', 'webdataset')}",
+        f"- grain_ours to grain_array_record: {ratio(runs, 'grain_ours', 'grain_array_record')}",
+        "- payloads alone, under Grain: "
+        + ratio(runs, "grain_payloads_ours", "grain_payloads_array_record"),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    work = options.data or Path(tempfile.mkdtemp(prefix="shardmill-bench-"))
+    count = 1000 if options.small else 8000
+    prepare(work, count)
+    runs = measure(work, count, 1 if options.small else options.rounds)
+    text = report(work, count, runs)
+    print(text)
+    if not options.small:
+        (DOCS / "benchmarks-reading.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
