@@ -23,6 +23,7 @@ from shardmill.schemas.storage import Entry, open_storage
 from shardmill.schemas.storage.base import RandomReader
 
 _LOCAL_HEADER = 30  # bytes of a zip member's own header, before its name
+_CHECKED_BYTES = 4 << 20  # at a time
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
 _PACKED_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
@@ -44,6 +45,8 @@ class ArrayFile:
         fortran: Whether the first dimension varies fastest.
         offset: Where the values begin: in the file, or in the unpacked member.
         member: Member of the zip file, where it is compressed; else empty.
+        header: Bytes in front of the values that belong to the array.
+        crc: CRC-32 of header and values as the zip file states it, where it is not compressed.
     """
 
     name: str
@@ -56,6 +59,8 @@ class ArrayFile:
     fortran: bool
     offset: int
     member: str = ""
+    header: int = 0
+    crc: int | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -144,7 +149,8 @@ def open_npz(entry: Entry, name: str, shown: str) -> ArrayFile:
             size = min(header_bytes(begin, shown), info.file_size)
             header = parse_header(reader.read_at(start, size), shown)
             _check_size(header, info.file_size, shown)
-            return replace(_array(header, entry, name, shown), offset=start + header.offset)
+            array = _array(header, entry, name, shown)
+            return replace(array, offset=start + header.offset, crc=info.CRC)
         if info.file_size > _BOMB_BYTES and info.file_size > _BOMB_RATIO * info.compress_size:
             raise InputError(
                 f"{shown} has {info.compress_size:,} bytes and claims to unpack to "
@@ -222,6 +228,27 @@ def stream_bytes(array: ArrayFile, size: int) -> Iterator[bytes]:
             yield from _exactly(stream, array, size)
 
 
+def check_stored(array: ArrayFile) -> None:
+    """Reads an uncompressed member of an .npz once and compares its checksum.
+
+    Compressed members are checked when they are unpacked, and a .npy has no checksum.
+
+    Raises:
+        InputError: It is damaged, or the file changed.
+    """
+    if array.crc is None:
+        return
+    whole = replace(
+        array, shape=(array.header + array.num_bytes,), descr="|u1",
+        offset=array.offset - array.header,
+    )  # fmt: skip
+    crc = 0
+    for data in stream_bytes(whole, _CHECKED_BYTES):
+        crc = zlib.crc32(data, crc)
+    if crc != array.crc:
+        raise InputError(f"{array.shown} is damaged (Bad CRC-32): copy or save it again.")
+
+
 def _exactly(stream: IO[bytes], array: ArrayFile, size: int) -> Iterator[bytes]:
     left = array.num_bytes
     while left:
@@ -242,7 +269,7 @@ def _array(header: NpyHeader, entry: Entry, name: str, shown: str) -> ArrayFile:
         )
     return ArrayFile(
         name, shown, entry.path, entry.size, entry.version, header.dtype.str, header.shape,
-        header.fortran, header.offset,
+        header.fortran, header.offset, header=header.offset,
     )  # fmt: skip
 
 

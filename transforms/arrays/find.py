@@ -103,6 +103,11 @@ def find_arrays(query: ArraysQuery) -> FoundArrays:
     opened = {name: source.open[name]() for name in names}
     label = _label(query, opened, source)
     arrays = [array for name, array in sorted(opened.items()) if not label or label.name != name]
+    if not arrays:
+        raise InputError(
+            f"--input={query.input} has no array beside the label {names[0]!r}: add one, or give "
+            "--label= to take it as a plain array."
+        )
     every = [*arrays, label] if label else arrays
     _check_arrays(arrays, query)
     _check_rows(every, query)
@@ -228,7 +233,7 @@ def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     if size > _MAX_RECORD:
         raise InputError(
             f"One example of --input={query.input} takes {size:,} bytes, over {_MAX_RECORD:,}, "
-            "which no record can hold: is the first axis the examples?"
+            "which no record can hold: make the first axis the examples."
         )
 
 

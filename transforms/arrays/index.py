@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.splits import Splits
+from shardmill.transforms.arrays.scratch import room_for, scratch_file
 from shardmill.transforms.rows.places import hash_offsets, part_numbers, split_numbers
 
 _CHUNK = 1 << 20  # rows that are hashed at a time
@@ -90,18 +90,24 @@ def _index_of(placing: Placing) -> RowIndex:
         counts += np.bincount(slots, minlength=counts.size)
     starts = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
+    with room_for("The list of rows", placing.rows * _ROW.itemsize):
+        return RowIndex(_write_rows(placing, starts), starts)
+
+
+def _write_rows(placing: Placing, starts: npt.NDArray[np.int64]) -> IO[bytes]:
+    """Returns a file with the numbers of all rows, part by part."""
+    file = scratch_file()
     filled = starts[:-1].copy()
-    file: IO[bytes] = tempfile.TemporaryFile(prefix="shardmill-", buffering=0)  # noqa: SIM115
     for first, slots in _slots(placing):
         order = np.argsort(slots, kind="stable")
         rows = (order + first).astype(_ROW)
-        sizes = np.bincount(slots, minlength=counts.size)
+        sizes = np.bincount(slots, minlength=filled.size)
         ends = np.cumsum(sizes)
         for slot in np.flatnonzero(sizes).tolist():
             mine = rows[ends[slot] - sizes[slot] : ends[slot]]
             os.pwrite(file.fileno(), mine.data, int(filled[slot]) * _ROW.itemsize)
         filled += sizes
-    return RowIndex(file, starts)
+    return file
 
 
 def _slots(placing: Placing) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -7,12 +7,10 @@ plainly in a temporary file, once a process; the file has no name and ends with 
 
 from __future__ import annotations
 
-import errno
 import functools
 import itertools
 import math
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +20,9 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.arrays.files import ArrayFile, check_unchanged, opened_again, stream_bytes
+from shardmill.transforms.arrays.scratch import room_for, scratch_file
 
 _CHUNK = 4 << 20
 _TRANSPOSED_BYTES = 64 << 20  # of rows in Fortran order that are turned round at a time
@@ -134,31 +132,23 @@ def _lay_out(array: ArrayFile) -> IO[bytes]:
         InputError: The file changed or is damaged.
         OutputError: There is no room.
     """
-    try:
+    with room_for(array.shown, array.num_bytes):
         return _laid(array)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise
-        raise OutputError(
-            f"{array.shown} takes {array.num_bytes:,} bytes unpacked, for which "
-            f"{tempfile.gettempdir()} has no room: set TMPDIR to a larger disk and run again."
-        ) from error
 
 
 def _laid(array: ArrayFile) -> IO[bytes]:
     if not array.member and not scheme_of(array.uri):
         with opened_again(array) as reader:
             return _transposed(array, reader.read_at, array.offset)
-    file: IO[bytes] = tempfile.TemporaryFile(prefix="shardmill-")  # noqa: SIM115 - it is returned
+    file = scratch_file()
     for data in stream_bytes(array, _CHUNK):
-        file.write(data)
-    file.flush()
+        _write(file, data)
     return _transposed(array, _reader_of(file), 0) if array.fortran else file
 
 
 def _transposed(array: ArrayFile, read_at: ReadAt, start: int) -> IO[bytes]:
     """Returns a temporary file of an array in Fortran order, turned round block by block."""
-    file: IO[bytes] = tempfile.TemporaryFile(prefix="shardmill-")  # noqa: SIM115 - it is returned
+    file = scratch_file()
     item, width = array.dtype.itemsize, math.prod(array.shape[1:])
     block = max(1, _TRANSPOSED_BYTES // max(1, array.row_bytes))
     for first in range(0, array.rows if width else 0, block):
@@ -174,9 +164,14 @@ def _transposed(array: ArrayFile, read_at: ReadAt, start: int) -> IO[bytes]:
         if len(data) < number * array.row_bytes:
             raise array.changed("it became shorter")
         values = np.frombuffer(data, f"V{item}").reshape(*array.shape[:0:-1], number)
-        file.write(np.ascontiguousarray(values.T).reshape(-1).view(np.uint8).data)
-    file.flush()
+        _write(file, np.ascontiguousarray(values.T).reshape(-1).view(np.uint8).data)
     return file
+
+
+def _write(file: IO[bytes], data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _reader_of(file: IO[bytes]) -> ReadAt:

@@ -13,9 +13,11 @@ from fractions import Fraction
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton
 
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import Ref
 from shardmill.transforms import progress
 from shardmill.transforms.arrays.encoder import ArrayEncoder, part_ref
+from shardmill.transforms.arrays.files import check_stored
 from shardmill.transforms.census import Census
 from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.outcome import Outcome
@@ -91,7 +93,14 @@ def plan_arrays(spec: ArraysSpec) -> Plan:
     }
     labels = label.texts if label else ()
     plan = Plan("build", "", parts, labels, spec.input_id, warnings=spec.warnings)
-    return settle_plan(spec.sink, plan)
+    plan = settle_plan(spec.sink, plan)
+    if plan.status == "build":
+        try:
+            for array in (*spec.encoder.arrays, *((label.array,) if label else ())):
+                check_stored(array)
+        except InputError as error:
+            return Plan("failed", str(error))
+    return plan
 
 
 def count_array_parts(rows: int, share: Fraction, row_bytes: int, shards: ShardSpec) -> int:
