@@ -70,8 +70,10 @@ class Records:
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
         """Returns several examples; read in the order of the shards, given in that asked for."""
         places = [self._place(index) for index in indices]
-        found = {place: self.example(*place) for place in sorted(set(places))}
-        return [found[place] for place in places]
+        found: list[Any] = [None] * len(places)
+        for number in sorted(range(len(places)), key=places.__getitem__):
+            found[number] = self.example(*places[number])
+        return found
 
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples in the order of the shards."""

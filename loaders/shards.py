@@ -57,11 +57,19 @@ class _Layout(NamedTuple):
 
 
 class _Open:
-    """An open file; closed when nobody holds it any more, so another thread may still read it."""
+    """An open file; closed when nobody holds it any more, so another thread may still read it.
+
+    Whoever reads must hold it and not the reader in it: that one may be closed under their hands.
+    """
 
     def __init__(self, path: str, size: int) -> None:
         self._opened = open_file(path, "", size)
-        self.reader: RandomReader = self._opened.__enter__()
+        self._reader: RandomReader = self._opened.__enter__()
+        self.size = self._reader.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        return self._reader.read_at(offset, length)
 
 
 class _Lru:
@@ -184,8 +192,7 @@ class ShardFiles:
         starts, blocks = self._layout(shard, number)
         inside = record - int(members.first[number])
         start, end = int(starts[inside]), int(starts[inside + 1])
-        # Where each call is a request, the member is fetched once and kept.
-        if blocks < 0 or scheme_of(self._paths[shard]):
+        if self._is_kept(shard, blocks):
             return self._content(shard, number)[start:end]
         reader = self._open(shard)
         if not members.packed:
@@ -193,9 +200,9 @@ class ShardFiles:
         first, last = stored_range(start, end)
         return without_headers(reader.read_at(blocks + first, last - first), start)
 
-    def _open(self, shard: int) -> RandomReader:
+    def _open(self, shard: int) -> _Open:
         path, size = self._paths[shard], self._shards[shard].bytes
-        return self._files.get(shard, lambda: _Open(path, size), lambda _: 1).reader
+        return self._files.get(shard, lambda: _Open(path, size), lambda _: 1)
 
     def _members(self, shard: int) -> _Members:
         return self._tables.get(
@@ -207,6 +214,11 @@ class ShardFiles:
             return self._lay_out(shard, number)
 
         return self._layouts.get((shard, number), make, lambda made: made.starts.nbytes + 256)
+
+    def _is_kept(self, shard: int, blocks: int) -> bool:
+        """Tells whether a member's content is kept; else each record is read from the file."""
+        # Where each call is a request, the member is fetched once.
+        return blocks < 0 or bool(scheme_of(self._paths[shard]))
 
     def _content(self, shard: int, number: int) -> bytes:
         def make() -> bytes:
@@ -249,10 +261,11 @@ class ShardFiles:
         at = int(members.offset[number])
         member, content = self._read_content(shard, number)
         starts = self._walk(members, number, content)
-        if not members.packed:
-            return _Layout(starts, at)
-        blocks = stored_at(member, len(content))
-        return _Layout(starts, at + blocks if blocks >= 0 else -1)
+        blocks = stored_at(member, len(content)) if members.packed else 0
+        blocks = at + blocks if blocks >= 0 else -1
+        if self._is_kept(shard, blocks):  # a record of it is read next
+            self._contents.get((shard, number), lambda: content, len)
+        return _Layout(starts, blocks)
 
     def _walk(self, members: _Members, number: int, content: bytes) -> Starts:
         starts = walk_frames(content)
@@ -272,7 +285,7 @@ class ShardFiles:
         )
 
 
-def _extents(reader: RandomReader) -> list[tuple[int, int, int]]:
+def _extents(reader: _Open) -> list[tuple[int, int, int]]:
     """Returns (offset, bytes, records) of neighbouring records of an uncompressed file."""
     found: list[tuple[int, int, int]] = []
     at = begin = records = 0
