@@ -220,7 +220,7 @@ def stream_bytes(array: ArrayFile, size: int) -> Iterator[bytes]:
                 yield data
             return
         with (
-            _zip(reader, array.shown) as archive,
+            _zip(reader, array.shown, reader.chunk) as archive,
             _packed_errors(array.shown),
             archive.open(array.member) as stream,
         ):
@@ -324,8 +324,8 @@ class _Ranges(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _zip(reader: RandomReader, shown: str) -> Iterator[zipfile.ZipFile]:
-    stream = io.BufferedReader(_Ranges(reader), reader.chunk)
+def _zip(reader: RandomReader, shown: str, buffer: int = 1 << 16) -> Iterator[zipfile.ZipFile]:
+    stream = io.BufferedReader(_Ranges(reader), buffer)
     with stream:
         try:
             archive = zipfile.ZipFile(cast("IO[bytes]", stream))
