@@ -25,6 +25,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.schemas.index import read_index
 from shardmill.schemas.manifest import Shard
+from shardmill.schemas.members import HEADER
 from shardmill.schemas.opening import open_file
 from shardmill.schemas.scan import DamagedError
 from shardmill.schemas.storage import RandomReader, scheme_of
@@ -232,12 +233,7 @@ class ShardFiles:
         listed = read_index(reader.read_at, reader.size)
         packed = listed is not None
         if listed is None:
-            if not starts_record(reader.read_at(0, HEADER_BYTES)) and reader.size:
-                raise InputError(
-                    f"{self._paths[shard]} has no index, so its records cannot be read at any "
-                    "place: read it with keras_dataset or tf.data, or build the dataset with "
-                    "Shardmill."
-                )
+            self._check_plain(shard, reader)
             found = _extents(reader)
         else:
             found = [tuple(member) for member in listed]  # type: ignore[misc]
@@ -246,6 +242,26 @@ class ShardFiles:
         if first[-1] != wanted:
             raise FrameError(f"it has {first[-1]:,} records and the manifest says {wanted:,}")
         return _Members(table[:, 0].copy(), table[:, 1].copy(), first, packed)
+
+    def _check_plain(self, shard: int, reader: _Open) -> None:
+        """Refuses a file without a sound index unless it is uncompressed.
+
+        Raises:
+            InputError: Others wrote it.
+            FrameError: It is damaged.
+        """
+        head = reader.read_at(0, HEADER_BYTES)
+        if not head or starts_record(head):
+            return
+        if head.startswith(HEADER[:4]):
+            raise InputError(
+                f"{self._paths[shard]} has no index, so its records cannot be read at any place: "
+                "read it with keras_dataset or tf.data, or build the dataset with Shardmill; if "
+                f"Shardmill built it, run `shardmill verify {self._folder}`."
+            )
+        if head.startswith(HEADER[:2]):
+            raise FrameError("its index is damaged, or not that of the whole file")
+        raise FrameError("the length of record 0 is damaged, or this is no shard")
 
     def _read_content(self, shard: int, number: int) -> tuple[bytes, bytes]:
         """Returns a member as it is in the file, and its content."""

@@ -177,7 +177,7 @@ def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
     path = join(folder, SCHEMA)
     try:
         text = open_storage(path).read(path).decode("utf-8")
-        return parse_feature_specs(text, path)
+        return parse_feature_specs(text, SCHEMA)
     except FileNotFoundError as error:
         why = "its files were only counted" if manifest.root else "it was taken away"
         raise InputError(
@@ -185,7 +185,9 @@ def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
             "again, or parse the shards with a feature spec of your own."
         ) from error
     except (FormatError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        raise InputError(
+            f"{path} cannot be read: {error}; build the dataset again, or copy the file anew."
+        ) from error
 
 
 def _check_shards(source: Source) -> None:
@@ -208,9 +210,11 @@ def _check_shards(source: Source) -> None:
         size = sizes.get(shard.file)
         if size is None and "/" in shard.file:
             found = storage.stat(path)
-            size = None if found is None else found.size
+            size = None if found is None else found.size if found.kind == "file" else -1
         if size is None:
             raise InputError(f"{path} is missing, and {MANIFEST} names it: {remedy}")
+        if size < 0:
+            raise InputError(f"{path} is no file, and {MANIFEST} names it as a shard: {remedy}")
         if size != shard.bytes:
             raise InputError(
                 f"{path} has {size:,} bytes and {MANIFEST} says {shard.bytes:,}: {remedy}"
