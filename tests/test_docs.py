@@ -14,6 +14,7 @@ from examples_data import write_titanic
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import summary
+from shardmill.pipelines.arrays_options import arrays_parser
 from shardmill.pipelines.commands.count import count_parser
 from shardmill.pipelines.options import images_parser
 from shardmill.pipelines.rows_options import rows_parser
@@ -32,7 +33,7 @@ REFUSALS = {
     "PackedEndError": 0,
     "rejected": 0,
 }
-PARSERS = (images_parser, rows_parser, count_parser)
+PARSERS = (images_parser, rows_parser, arrays_parser, count_parser)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
