@@ -185,11 +185,22 @@ def _exact(values: Floats, bound: float, cut: _Cut, integral: bool) -> Iterator[
         exponent += room - 53
 
 
-def exact_total(values: Floats) -> list[float]:
-    """Returns a few floats that add up to the exact sum of many; shape [n]."""
-    cut = _Cut(np.zeros(1, np.int64), np.array([values.size]), values.size)
-    bound = float(np.abs(values).max(initial=0.0))
-    return [float(layer[0]) for layer in _exact(values, bound, cut, integral=False)]
+def exact_columns(values: Floats) -> Floats:
+    """Returns a few floats for each column that add up to its exact sum; shape [few, columns].
+
+    Args:
+        values: Shape [n, columns].
+    """
+    exponents = np.frexp(np.abs(values).max(axis=0, initial=0.0))[1]
+    room = len(values).bit_length() + 1
+    found = [np.zeros(values.shape[1])]
+    while values.any():
+        anchors = np.ldexp(1.0, exponents + room)
+        layer = (values + anchors) - anchors
+        found.append(layer.sum(axis=0))
+        values = values - layer
+        exponents += room - 53
+    return np.stack(found)
 
 
 def scaled(value: float, shift: int) -> int:

@@ -6,6 +6,7 @@ sums are made, stored and added up by NumPy, a column at a time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from shardmill.transforms.exact import (
     Ints,
     Kind,
     cut_sums,
-    exact_total,
+    exact_columns,
     in_units,
 )
 from shardmill.transforms.rows.typed import TypedColumn
@@ -120,10 +121,11 @@ def _steps(ends: Ints) -> Ints:
 
 
 def _flat(column: TypedColumn, order: Ints) -> _Flat:
-    values, rows = column.values, order
+    values = column.values
+    rows: npt.NDArray[Any] = order
     present: npt.NDArray[np.bool_] | None = None
     if column.indices is not None:
-        rows = column.indices[order].astype(np.int64)
+        rows = np.take(column.indices, order)
         present = rows >= 0
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         taken = values.take(pa.array(rows, mask=None if present is None else ~present))
@@ -137,7 +139,7 @@ def _flat(column: TypedColumn, order: Ints) -> _Flat:
     ends: Ints | None = None
     if present is not None and not present.all():
         rows, ends = rows[present], _counted(present)
-    numbers = None if column.kind == "bytes" else values.to_numpy(zero_copy_only=False)[rows]
+    numbers = None if column.kind == "bytes" else np.take(values.to_numpy(), rows)
     return _Flat(numbers, ends, ends)
 
 
@@ -165,28 +167,35 @@ def _unpack_group(about: bytes, group: Sequence[bytes]) -> dict[str, Sums]:
     words = np.frombuffer(b"".join(group), np.int64).reshape(len(group), -1)
     split = _WHOLE * len(columns)
     whole = words[:, :split].reshape(len(group), len(columns), _WHOLE)
-    layers = words[:, split:].view(np.float64)
+    numbers = whole[:, :, :_LOW].sum(axis=0).tolist()
+    finite = whole[:, :, _VALUES] > whole[:, :, _NAN] + whole[:, :, _INFINITE]
+    bounds = {
+        "integer": _bounds_of(whole, finite, np.iinfo(np.int64)),
+        "float32": _bounds_of(whole.view(np.float64), finite, np.finfo(np.float64)),
+    }
+    layers = exact_columns(words[:, split:].view(np.float64)).T.tolist()
     features = {}
     at = 0
     for number, (name, kind, *depths) in enumerate(columns):
         exact = []
         for power, depth in enumerate(depths, 1):
-            some = layers[:, at : at + depth].reshape(-1)
-            exact.append(in_units(exact_total(some), kind, power))
+            floats = itertools.chain.from_iterable(layers[at : at + depth])
+            exact.append(in_units(floats, kind, power))
             at += depth
-        features[name] = _unpack_column(kind, whole[:, number], exact)
+        known = kind in bounds and finite[:, number].any()
+        low, high = bounds[kind][number] if known else (None, None)
+        some, values, nan, infinite = numbers[number]
+        total, squares = exact
+        features[name] = Sums(kind, some, values, nan, infinite, low, high, total, squares)
     return features
 
 
-def _unpack_column(kind: Kind, whole: Ints, exact: Sequence[int]) -> Sums:
-    examples, values, nan, infinite = whole[:, :_LOW].sum(axis=0).tolist()
-    counted = whole[:, _VALUES] > whole[:, _NAN] + whole[:, _INFINITE]
-    low = high = None
-    if kind != "bytes" and counted.any():
-        bounds = np.ascontiguousarray(whole[counted, _LOW:])
-        bounds = bounds if kind == "integer" else bounds.view(np.float64)
-        low, high = bounds[:, 0].min().item(), bounds[:, 1].max().item()
-    return Sums(kind, examples, values, nan, infinite, low, high, *exact)
+def _bounds_of(whole: npt.NDArray[Any], finite: npt.NDArray[np.bool_], limits: Any) -> list[Any]:
+    """Returns the least and greatest value of each column, of segments that have finite ones."""
+    with np.errstate(invalid="ignore"):  # integers, read as floats, which nobody looks at
+        low = np.where(finite, whole[:, :, _LOW], limits.max).min(axis=0)
+        high = np.where(finite, whole[:, :, _HIGH], limits.min).max(axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def sums_of_frames(
