@@ -53,7 +53,7 @@ def feature_spec(
     found: dict[str, Any] = {}
     for spec in specs:
         if spec.fixed is not None:
-            found[spec.name] = tf.io.FixedLenFeature(spec.fixed, types[spec.kind])
+            found[spec.name] = tf.io.FixedLenFeature(list(spec.fixed), types[spec.kind])
         elif spec.name in filled:
             default = [filled[spec.name]]
             found[spec.name] = tf.io.FixedLenFeature([1], types[spec.kind], default)

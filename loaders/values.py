@@ -18,6 +18,7 @@ from shardmill.schemas.parse import ExampleError, Feature, parse_example
 Fill = Mapping[str, bytes | int | float]
 _DTYPES: dict[str, type[np.generic]] = {"int64": np.int64, "float32": np.float32}
 _KINDS = {"float": "float32"}
+_MOST = 1 << 63
 _ABSENT = Feature("empty", [])
 PICTURES = ("jpeg", "png")
 
@@ -76,7 +77,7 @@ def _checked(spec: FeatureSpec, value: Any) -> Any:
         return value
     if spec.kind == "bytes" and isinstance(value, str):
         return value.encode()
-    if spec.kind == "int64" and isinstance(value, int | np.integer) and abs(int(value)) < 1 << 63:
+    if spec.kind == "int64" and isinstance(value, int | np.integer) and -_MOST <= value < _MOST:
         return np.int64(value)
     if spec.kind == "float32" and isinstance(value, int | float | np.number):
         return np.float32(value)
@@ -134,6 +135,9 @@ class Decoder:
         if spec.kind == "bytes":
             if spec.fixed in ((), (1,)):
                 return lambda values, _: one(name, values)
+            if spec.fixed is not None:
+                texts = spec.fixed
+                return lambda values, _: shaped(name, values, np.object_, texts)
             if spec.single:
                 missing = self.fill[name]
                 return lambda values, _: one(name, values) if values else missing
@@ -150,20 +154,18 @@ class Decoder:
         return lambda values, _: np.array(values, dtype)
 
     def _raw(self, spec: FeatureSpec, data: bytes, features: dict[str, Feature]) -> Any:
-        array = np.frombuffer(data, spec.dtype)
         shape = spec.shape
         if shape is None and all(side in features for side in self.sides):
             sides = [one(side, features[side].values) for side in self.sides]
             shape = (sides[0], sides[1], spec.channels)
-        if shape is None:
-            return array.copy()
         try:
+            array = np.frombuffer(data, spec.dtype)
             # Copied: whoever takes it may write to it, and the record need not be kept.
-            return array.reshape(shape).copy()
+            return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
             raise MisfitError(
                 f"the feature {spec.name!r} has {len(data):,} bytes, which are no "
-                f"{spec.dtype} of shape {shape}"
+                f"{spec.dtype} of shape {'any' if shape is None else shape}"
             ) from error
 
 

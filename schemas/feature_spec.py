@@ -28,6 +28,8 @@ ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape",
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
 _CHANNELS = ("1", "3", "4")
+_ENCODINGS = ("jpeg", "png", "raw")
+_DTYPE = re.compile(r"[a-z]+\d*", re.ASCII)
 _DTYPES = "biufc"  # kinds of numbers that raw bytes may be
 # Stages of features that TensorFlow Transform leaves out of a feature spec.
 _SKIPPED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED")
@@ -115,8 +117,12 @@ def _feature(feature: Any, source: str) -> FeatureSpec:
         fixed = tuple(dim.size for dim in feature.shape.dim)
     count = feature.value_count
     single = fixed in ((), (1,)) or (fixed is None and count.max == 1)
-    dtype, shape = _array(tags, f"{source}: the feature {feature.name!r}")
     encoding, channels = tags.get(ENCODING_TAG, ""), tags.get(CHANNELS_TAG, "0")
+    if kind != "bytes" or encoding not in _ENCODINGS:  # such tags are somebody else's
+        return FeatureSpec(feature.name, kind, fixed, single)
+    dtype, shape = _array(tags, f"{source}: the feature {feature.name!r}")
+    if encoding == "raw" and dtype is None:
+        raise FormatError(f"{source}: the feature {feature.name!r} holds raw values of no dtype")
     return FeatureSpec(
         feature.name, kind, fixed, single, encoding, dtype, shape,
         int(channels) if channels in _CHANNELS else 0,
@@ -129,6 +135,8 @@ def _array(
     if DTYPE_TAG not in tags:
         return None, None
     try:
+        if not _DTYPE.fullmatch(tags[DTYPE_TAG]):
+            raise TypeError
         dtype = np.dtype(tags[DTYPE_TAG]).newbyteorder("<")
     except TypeError as error:
         raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}") from error
