@@ -193,13 +193,17 @@ def check_manifest(folder: Path) -> dict:
 
 
 def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]:
-    """Asserts that a dataset is whole and nothing else is there; returns its lasting files."""
+    """Asserts that a dataset is whole and nothing else is there; returns its lasting files.
+
+    Of the manifest, which tells of the run too, they are the splits.
+    """
     manifest = check_manifest(folder)
     own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
     own |= {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
-    files = {path.name for path in folder.iterdir()}
-    assert files - set(allowed) == own | {"manifest.json"}
-    return {name: (folder / name).read_bytes() for name in sorted(own)}
+    found = {path.name for path in folder.iterdir()}
+    assert found - set(allowed) == own | {"manifest.json"}
+    files = {name: (folder / name).read_bytes() for name in sorted(own)}
+    return files | {"manifest.json": json.dumps(manifest["splits"]).encode()}
 
 
 def build_folder(output: Path) -> Path:

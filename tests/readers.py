@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def gzip_records(path: Path | str) -> list[bytes]:
         records.append(data[offset + 12 : offset + 12 + length])
         offset += length + 16
     return records
+
+
+def dataset_splits(folder: Path) -> dict[str, dict]:
+    """Returns what the manifest says of splits: counts, weights, statistics, shards."""
+    splits: dict[str, dict] = json.loads((folder / "manifest.json").read_text())["splits"]
+    return splits
 
 
 def dataset_files(folder: Path) -> dict[str, bytes]:

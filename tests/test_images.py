@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import ROOT, SOAK, build_dataset, make_image, make_photos, shardmill
-from readers import dataset_files, gzip_records, tf_examples, tf_records
+from readers import dataset_files, dataset_splits, gzip_records, tf_examples, tf_records
 
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import build
@@ -441,6 +441,7 @@ def test_several_workers_write_the_same_bytes(mode, photos, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert " made\n" in done.stdout
     assert dataset_files(tmp_path / "many") == dataset_files(tmp_path / "one")
+    assert dataset_splits(tmp_path / "many") == dataset_splits(tmp_path / "one")
     assert {p.name for p in (tmp_path / "many").iterdir()} == {
         p.name for p in (tmp_path / "one").iterdir()
     }

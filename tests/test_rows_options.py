@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from conftest import ROOT, SOAK, shardmill
-from readers import dataset_files, gzip_records
+from readers import dataset_files, dataset_splits, gzip_records
 from rows_tools import (
     build_rows,
     by_split,
@@ -586,6 +586,7 @@ def test_fresh_processes_and_several_workers_write_the_same_bytes(tmp_path) -> N
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert dataset_files(tmp_path / mode) == first
+        assert dataset_splits(tmp_path / mode) == dataset_splits(tmp_path / "1")
 
 
 def test_what_decides_the_identity(tmp_path) -> None:
