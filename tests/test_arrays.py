@@ -30,7 +30,7 @@ from rows_tools import run_here
 from shardmill.schemas.splits import Splits
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.arrays import index, reading
-from shardmill.transforms.arrays.files import open_npy, open_npz
+from shardmill.transforms.arrays.files import ArrayFile, open_npy, open_npz
 from shardmill.transforms.arrays.index import Placing, index_of
 
 ROWS = 40
@@ -120,6 +120,22 @@ def test_tensorflow_decodes_what_was_written(built_matrix) -> None:
     assert tried > 150
 
 
+def check_parts(opened: ArrayFile, array: np.ndarray, *, parts: int, threads: int = 2) -> None:
+    """Asserts that each part has its rows, and in the order asked for."""
+    shares = Splits.parse("train:0.8,validation:0.2").shares
+    placing = Placing("key", len(array), 0, shares, (parts, 1))
+    seen = []
+    for slot in range(parts + 1):
+        rows = index_of(placing).rows_of(slot)
+        places = np.random.default_rng(slot).permutation(len(rows))
+        taken = reading.take_part(opened, placing, slot, places, threads)
+        assert taken.shape == (len(rows), opened.row_bytes)
+        wanted = array[rows].astype(array.dtype.newbyteorder("<"))
+        assert taken[places].tobytes() == wanted.tobytes()
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(len(array)))
+
+
 @given(
     data=st.data(),
     dtype=st.sampled_from([f"{s}{d}" for d in DTYPES if d != "bool" for s in "<>"] + ["bool"]),
@@ -128,11 +144,8 @@ def test_tensorflow_decodes_what_was_written(built_matrix) -> None:
     packed=st.sampled_from(["npy", "stored", "deflated"]),
 )
 @settings(max_examples=examples(300))
-def test_chosen_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, packed) -> None:
+def test_the_parts_of_any_array(tmp_path_factory, data, dtype, shape, order, packed) -> None:
     array = np.asarray(data.draw(arrays_of.arrays(dtype, shape)), order=order)
-    rows = np.array(sorted(data.draw(st.sets(st.integers(0, max(0, shape[0] - 1))))), np.int64)
-    rows = rows[: shape[0]]
-    places = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
     path = tmp_path_factory.mktemp("any", numbered=True) / "a"
     with path.open("wb") as target:
         save = {"npy": np.save, "stored": np.savez, "deflated": np.savez_compressed}[packed]
@@ -140,27 +153,26 @@ def test_chosen_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, p
     entry = open_storage(str(path)).stat(str(path))
     opened = open_npy(entry, "a", "A") if packed == "npy" else open_npz(entry, "a", "A")
     assert opened.shape == shape
-    taken = reading.take_rows(opened, rows, places, 2)
-    wanted = np.empty((len(rows), *shape[1:]), array.dtype.newbyteorder("<"))
-    wanted[places] = array[rows]
-    assert taken.tobytes() == wanted.tobytes()
+    check_parts(opened, array, parts=data.draw(st.integers(1, 5)))
+    reading._lay_out.cache_clear()
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_reads_of_every_size_give_the_same(tmp_path, monkeypatch, chunk, threads) -> None:
     monkeypatch.setattr(reading, "_CHUNK", chunk)
-    monkeypatch.setattr(reading, "_TRANSPOSED_BYTES", chunk)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", chunk)
     rng = np.random.default_rng(1)
     for number, order in enumerate("CF"):
         array = np.asarray(rng.integers(0, 1 << 40, (500, 5, 3)), order=order)
         np.save(tmp_path / f"{chunk}{number}.npy", array)
         entry = open_storage("").stat(str(tmp_path / f"{chunk}{number}.npy"))
-        rows = np.flatnonzero(rng.random(500) < 0.3)
-        places = rng.permutation(len(rows))
-        taken = reading.take_rows(open_npy(entry, "a", "A"), rows, places, threads)
-        assert taken[places].tobytes() == array[rows].tobytes()
-        reading._lay_out.cache_clear()
+        for small in (0, 1 << 30):  # laid out, and read in place
+            monkeypatch.setattr(reading, "_SMALL_ARRAY", small)
+            opened = open_npy(entry, "a", "A")
+            assert reading.is_laid_out(opened) == (order == "F" or not small)
+            check_parts(opened, array, parts=4, threads=threads)
+            reading._lay_out.cache_clear()
 
 
 @pytest.mark.parametrize("chunk", [7, 100, 1 << 20])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import deflate
@@ -18,7 +19,7 @@ from shardmill.transforms import progress
 from shardmill.transforms.arrays.files import ArrayFile
 from shardmill.transforms.arrays.index import Placing, index_of, positions_of
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, Labels, texts_of
-from shardmill.transforms.arrays.reading import take_rows
+from shardmill.transforms.arrays.reading import take_part
 from shardmill.transforms.encoder import Block, Finishing, Item
 from shardmill.transforms.pool import usable_cores
 from shardmill.transforms.rows.encode import encode_rows, prepare
@@ -80,23 +81,25 @@ class ArrayEncoder:
         """
         for ref in refs:
             slot = self.placing.slot(ref.split, int(ref.group.partition("/")[0]))
-            yield from self._encode_rows(index_of(self.placing).rows_of(slot), labels)
+            yield from self._encode_part(slot, labels)
 
-    def _encode_rows(self, rows: npt.NDArray[np.int64], labels: Sequence[str]) -> Iterator[Block]:
-        """Yields the records of some rows.
+    def _encode_part(self, slot: int, labels: Sequence[str]) -> Iterator[Block]:
+        """Yields the records of a part.
 
         Args:
-            rows: Ascending; int64, shape [n].
+            slot: Its number.
             labels: All labels in the order of their class ids.
         """
+        rows = index_of(self.placing).rows_of(slot)
         order = np.argsort(positions_of(self.placing, rows))
         places = np.empty_like(order)
         places[order] = np.arange(len(rows))
         threads = self.threads or usable_cores()
-        raw = [take_rows(array, rows, places, threads) for array in self.arrays]
+        take = partial(take_part, placing=self.placing, slot=slot, places=places, threads=threads)
+        raw = [take(array) for array in self.arrays]
         values = None
         if self.label:
-            values = self.label.values(take_rows(self.label.array, rows, places, threads))
+            values = self.label.values(take(self.label.array))
         step = max(1, _BLOCK_BYTES // max(1, sum(each.shape[1] for each in raw)))
         watched = progress.progress_of(self.invocation)
         for first in range(0, len(rows), step):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.splits import Splits
-from shardmill.transforms.arrays.scratch import room_for, scratch_file
+from shardmill.transforms.arrays.scratch import room_for, scratch_file, write_at
 from shardmill.transforms.rows.places import hash_offsets, part_numbers, split_numbers
 
 _CHUNK = 1 << 20  # rows that are hashed at a time
@@ -105,25 +105,29 @@ def _write_rows(placing: Placing, starts: npt.NDArray[np.int64]) -> IO[bytes]:
         ends = np.cumsum(sizes)
         for slot in np.flatnonzero(sizes).tolist():
             mine = rows[ends[slot] - sizes[slot] : ends[slot]]
-            os.pwrite(file.fileno(), mine.data, int(filled[slot]) * _ROW.itemsize)
+            write_at(file, int(filled[slot]) * _ROW.itemsize, mine.view(np.uint8).data)
         filled += sizes
     return file
 
 
+def slots_of(placing: Placing, first: int, after: int) -> npt.NDArray[np.int64]:
+    """Returns the number of the part of each row from first to before after; int64, shape [n]."""
+    hashes = hash_offsets(placing.seed, placing.key, np.arange(first, after))
+    split = split_numbers(Splits("fractions", placing.shares), hashes.split)
+    slots = np.empty(after - first, np.int64)
+    base = 0
+    for number, parts in enumerate(placing.parts):
+        mine = split == number
+        if parts and mine.any():
+            slots[mine] = base + part_numbers(hashes.position[mine], parts)
+        base += parts
+    return slots
+
+
 def _slots(placing: Placing) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yields chunk by chunk its first row, and the part of each row."""
-    splits = Splits("fractions", placing.shares)
-    bases = np.concatenate(([0], np.cumsum(placing.parts)))
     for first in range(0, placing.rows, _CHUNK):
-        rows = np.arange(first, min(first + _CHUNK, placing.rows))
-        hashes = hash_offsets(placing.seed, placing.key, rows)
-        split = split_numbers(splits, hashes.split)
-        slots = np.empty(rows.size, np.int64)
-        for number, parts in enumerate(placing.parts):
-            mine = split == number
-            if parts and mine.any():
-                slots[mine] = bases[number] + part_numbers(hashes.position[mine], parts)
-        yield first, slots
+        yield first, slots_of(placing, first, min(first + _CHUNK, placing.rows))
 
 
-__all__ = ["Placing", "RowIndex", "index_of", "positions_of"]
+__all__ = ["Placing", "RowIndex", "index_of", "positions_of", "slots_of"]

@@ -1,20 +1,19 @@
-"""Reading chosen rows of an array of any size, in a memory that does not depend on its size.
+"""Reading the rows of a part from an array of any size, in a memory that does not depend on it.
 
-Rows of a plain array are read where they lie. What cannot be read so (a compressed member, Fortran
-order, or small rows in a bucket, where each call costs as much as a megabyte) is first laid out
-plainly in a temporary file, once a process; the file has no name and ends with the process.
+Where rows are large, or all of them few, they are read where they lie. Otherwise each would cost a
+read of its own, or cannot be read so at all: of a compressed member, in Fortran order, or in a
+bucket. Such an array is read once from its beginning to its end, and its rows put into a temporary
+file, those of a part together; the file has no name and ends with the process.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import IO
 
 import numpy as np
@@ -22,11 +21,13 @@ import numpy.typing as npt
 
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.arrays.files import ArrayFile, check_unchanged, opened_again, stream_bytes
-from shardmill.transforms.arrays.scratch import room_for, scratch_file
+from shardmill.transforms.arrays.index import Placing, index_of, slots_of
+from shardmill.transforms.arrays.scratch import room_for, scratch_file, write_at
 
 _CHUNK = 4 << 20
-_TRANSPOSED_BYTES = 64 << 20  # of rows in Fortran order that are turned round at a time
-_SMALL_ROW = 64 << 10  # bytes; in a bucket such rows are not worth a call each
+_BLOCK_BYTES = 32 << 20  # of rows that are put in their places at a time
+_SMALL_ROW = 64 << 10  # bytes; such rows are not worth a read each
+_SMALL_ARRAY = 128 << 20  # bytes; such an array stays in memory when it was read once
 _KEPT = 64  # arrays that stay laid out
 _REMOTE_READS = 16
 _lock = threading.Lock()
@@ -34,15 +35,16 @@ _lock = threading.Lock()
 ReadAt = Callable[[int, int], bytes]
 
 
-def take_rows(
-    array: ArrayFile, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64], threads: int
+def take_part(
+    array: ArrayFile, placing: Placing, slot: int, places: npt.NDArray[np.int64], threads: int
 ) -> npt.NDArray[np.uint8]:
-    """Returns some rows of an array: their values little-endian, in C order.
+    """Returns the rows of a part: their values little-endian, in C order.
 
     Args:
         array: The array.
-        rows: Which rows, ascending; int64, shape [n].
-        places: Where in the result each of them goes; int64, shape [n].
+        placing: How rows find their parts.
+        slot: Number of the part.
+        places: Where in the result each row goes, rows ascending; int64, shape [n].
         threads: How many reads are under way at a time.
 
     Returns:
@@ -52,18 +54,48 @@ def take_rows(
         InputError: The file changed or is damaged.
         OutputError: There is no room to lay the array out.
     """
-    out = np.empty((len(rows), array.row_bytes), np.uint8)
+    out = np.empty((len(places), array.row_bytes), np.uint8)
     if out.size:
-        with _plain(array) as (read_at, start, gap):
-            spans = _spans(rows, array.row_bytes, gap)
-            remote = bool(scheme_of(array.uri)) and not _laid_out(array)
-            read = functools.partial(_read_spans, array, (read_at, start), rows, places, out)
-            _spread(read, spans, _REMOTE_READS if remote else threads)
+        if is_laid_out(array):
+            with _lock:
+                file = _lay_out(array, placing)
+            first = int(index_of(placing).starts[slot])
+            _read_laid(file, first * array.row_bytes, places, out)
+        else:
+            _read_in_place(array, index_of(placing).rows_of(slot), places, out, threads)
         check_unchanged(array)
     if array.descr.startswith(">"):
         swapped: npt.NDArray[np.uint8] = out.view(array.dtype).byteswap().view(np.uint8)
         return swapped
     return out
+
+
+def is_laid_out(array: ArrayFile) -> bool:
+    """Tells whether an array's rows are put into a temporary file first."""
+    if array.member or array.fortran:
+        return True
+    remote = bool(scheme_of(array.uri))
+    return array.row_bytes < _SMALL_ROW and (remote or array.num_bytes > _SMALL_ARRAY)
+
+
+def _read_in_place(
+    array: ArrayFile, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8], threads: int,
+) -> None:  # fmt: skip
+    """Reads rows where they lie, neighbours by one call, into their places."""
+    with opened_again(array) as reader:
+        # To read over more than a row would make reading from a bucket several times as much.
+        gap = min(reader.gap, max(array.row_bytes, 16 << 10))
+        spans = _spans(rows, array.row_bytes, gap)
+        read = functools.partial(_read_spans, array, reader.read_at, rows, places, out)
+        number = min(_REMOTE_READS if scheme_of(array.uri) else threads, len(spans) - 1)
+        if number < 2:
+            read(spans)
+            return
+        bounds = np.linspace(0, len(spans) - 1, number + 1).astype(int)
+        pieces = [spans[a : b + 1] for a, b in itertools.pairwise(bounds)]
+        with ThreadPoolExecutor(number, thread_name_prefix="rows") as pool:
+            list(pool.map(read, pieces))
 
 
 def _spans(rows: npt.NDArray[np.int64], row_bytes: int, gap: int) -> npt.NDArray[np.int64]:
@@ -74,111 +106,100 @@ def _spans(rows: npt.NDArray[np.int64], row_bytes: int, gap: int) -> npt.NDArray
     return np.concatenate(([0], cuts, [len(rows)]))
 
 
-def _spread(
-    read: Callable[[npt.NDArray[np.int64]], None], spans: npt.NDArray[np.int64], threads: int
-) -> None:
-    threads = min(threads, len(spans) - 1)
-    if threads < 2:
-        read(spans)
-        return
-    bounds = np.linspace(0, len(spans) - 1, threads + 1).astype(int)
-    pieces = [spans[a : b + 1] for a, b in itertools.pairwise(bounds)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="rows") as pool:
-        list(pool.map(read, pieces))
-
-
 def _read_spans(
-    array: ArrayFile, source: tuple[ReadAt, int], rows: npt.NDArray[np.int64],
+    array: ArrayFile, read_at: ReadAt, rows: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8], spans: npt.NDArray[np.int64],
 ) -> None:  # fmt: skip
-    read_at, start = source
     width = array.row_bytes
-    bounds = spans.tolist()
-    for first, after in itertools.pairwise(bounds):
+    for first, after in itertools.pairwise(spans.tolist()):
         low, high = int(rows[first]), int(rows[after - 1]) + 1
-        data = read_at(start + low * width, (high - low) * width)
+        data = read_at(array.offset + low * width, (high - low) * width)
         if len(data) < (high - low) * width:
             raise array.changed("it became shorter")
-        if after - first == 1:
-            out[places[first]] = np.frombuffer(data, np.uint8)
-        else:
-            found = np.frombuffer(data, np.uint8).reshape(-1, width)
-            out[places[first:after]] = found[rows[first:after] - low]
+        found = np.frombuffer(data, np.uint8).reshape(-1, width)
+        out[places[first:after]] = found[rows[first:after] - low]
 
 
-@contextmanager
-def _plain(array: ArrayFile) -> Iterator[tuple[ReadAt, int, int]]:
-    """Opens the plain values: how to read them, where they begin, and what gap is read over."""
-    if _laid_out(array):
-        with _lock:
-            file = _lay_out(array)
-        yield _reader_of(file), 0, 16 << 10
-        return
-    with opened_again(array) as reader:
-        # More than a row of gap would make reading rows from a bucket several times as much.
-        yield reader.read_at, array.offset, min(reader.gap, max(array.row_bytes, 16 << 10))
-
-
-def _laid_out(array: ArrayFile) -> bool:
-    small = bool(scheme_of(array.uri)) and array.row_bytes < _SMALL_ROW
-    return bool(array.member) or array.fortran or small
+def _read_laid(
+    file: IO[bytes], start: int, places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
+) -> None:
+    """Reads rows that lie together into their places."""
+    width = out.shape[1]
+    step = max(1, _CHUNK // width)
+    for first in range(0, len(places), step):
+        mine = places[first : first + step]
+        data = os.pread(file.fileno(), len(mine) * width, start + first * width)
+        out[mine] = np.frombuffer(data, np.uint8).reshape(-1, width)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _lay_out(array: ArrayFile) -> IO[bytes]:
-    """Returns a temporary file of the values, row after row.
+def _lay_out(array: ArrayFile, placing: Placing) -> IO[bytes]:
+    """Returns a temporary file of the rows, those of a part together and ascending.
 
     Raises:
         InputError: The file changed or is damaged.
         OutputError: There is no room.
     """
+    filled = index_of(placing).starts[:-1].copy()
+    width = array.row_bytes
     with room_for(array.shown, array.num_bytes):
-        return _laid(array)
+        file = scratch_file()
+        for first, block in _blocks(array):
+            slots = slots_of(placing, first, first + len(block))
+            order = np.argsort(slots, kind="stable")
+            ordered = block[order]
+            sizes = np.bincount(slots, minlength=filled.size)
+            ends = np.cumsum(sizes)
+            for slot in np.flatnonzero(sizes).tolist():
+                mine = ordered[ends[slot] - sizes[slot] : ends[slot]]
+                write_at(file, int(filled[slot]) * width, mine.reshape(-1).data)
+            filled += sizes
+    return file
 
 
-def _laid(array: ArrayFile) -> IO[bytes]:
-    if not array.member and not scheme_of(array.uri):
+def _blocks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yields all rows in their order, some at a time: the first one's number, uint8 [n, width]."""
+    width = array.row_bytes
+    step = max(1, _BLOCK_BYTES // width)
+    if not array.fortran:
+        for number, data in enumerate(stream_bytes(array, step * width)):
+            yield number * step, np.frombuffer(data, np.uint8).reshape(-1, width)
+    elif not array.member and not scheme_of(array.uri):
         with opened_again(array) as reader:
-            return _transposed(array, reader.read_at, array.offset)
-    file = scratch_file()
-    for data in stream_bytes(array, _CHUNK):
-        _write(file, data)
-    return _transposed(array, _reader_of(file), 0) if array.fortran else file
+            yield from _transposed(array, reader.read_at, array.offset, step)
+    else:
+        with scratch_file() as file:
+            at = 0
+            for data in stream_bytes(array, _CHUNK):
+                write_at(file, at, memoryview(data))
+                at += len(data)
+            read = functools.partial(_read_at, file)
+            yield from _transposed(array, read, 0, step)
 
 
-def _transposed(array: ArrayFile, read_at: ReadAt, start: int) -> IO[bytes]:
-    """Returns a temporary file of an array in Fortran order, turned round block by block."""
-    file = scratch_file()
-    item, width = array.dtype.itemsize, math.prod(array.shape[1:])
-    block = max(1, _TRANSPOSED_BYTES // max(1, array.row_bytes))
-    for first in range(0, array.rows if width else 0, block):
-        number = min(block, array.rows - first)
+def _transposed(
+    array: ArrayFile, read_at: ReadAt, start: int, step: int
+) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yields the rows of an array in Fortran order, step at a time."""
+    item = array.dtype.itemsize
+    for first in range(0, array.rows, step):
+        number = min(step, array.rows - first)
         if number == array.rows:
-            data = bytearray().join(
-                read_at(start + at, min(_CHUNK, array.num_bytes - at))
-                for at in range(0, array.num_bytes, _CHUNK)
-            )
+            ranges = range(start, start + array.num_bytes, _CHUNK)
+            end = start + array.num_bytes
+            data = bytearray().join(read_at(at, min(_CHUNK, end - at)) for at in ranges)
         else:
             columns = range(start + first * item, start + array.num_bytes, array.rows * item)
             data = bytearray().join(read_at(at, number * item) for at in columns)
         if len(data) < number * array.row_bytes:
             raise array.changed("it became shorter")
         values = np.frombuffer(data, f"V{item}").reshape(*array.shape[:0:-1], number)
-        _write(file, np.ascontiguousarray(values.T).reshape(-1).view(np.uint8).data)
-    return file
+        turned = np.ascontiguousarray(values.T).reshape(number, -1)
+        yield first, turned.view(np.uint8)
 
 
-def _write(file: IO[bytes], data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
+    return os.pread(file.fileno(), length, offset)
 
 
-def _reader_of(file: IO[bytes]) -> ReadAt:
-    def read_at(offset: int, length: int) -> bytes:
-        return os.pread(file.fileno(), length, offset)
-
-    return read_at
-
-
-__all__ = ["take_rows"]
+__all__ = ["is_laid_out", "take_part"]

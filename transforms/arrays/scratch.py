@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO
@@ -13,6 +14,19 @@ from shardmill.schemas.errors import OutputError, ShardmillError
 def scratch_file() -> IO[bytes]:
     """Returns a new temporary file, without a buffer of its own."""
     return tempfile.TemporaryFile(prefix="shardmill-", buffering=0)
+
+
+def write_at(file: IO[bytes], offset: int, data: memoryview) -> None:
+    """Writes data, all of it, at an offset.
+
+    Args:
+        file: A temporary file.
+        offset: In bytes.
+        data: Bytes; their format is B.
+    """
+    while data:
+        written = os.pwrite(file.fileno(), data, offset)
+        data, offset = data[written:], offset + written
 
 
 @contextlib.contextmanager
