@@ -11,40 +11,22 @@ What to parse comes from the dataset's schema.pbtxt, how many steps an epoch has
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
-from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2
 
-from shardmill.loaders import steps_per_epoch
+from shardmill.loaders import feature_spec, open_dataset, steps_per_epoch
 
 LABEL = "survived"
 NUMBERS = ("age", "fare", "parch", "pclass", "sibsp")
 TEXTS = ("embarked", "sex")
 BATCH = 32
 EPOCHS = 12
-TYPES = {schema_pb2.INT: tf.int64, schema_pb2.FLOAT: tf.float32, schema_pb2.BYTES: tf.string}
-MISSING = {schema_pb2.INT: -1, schema_pb2.FLOAT: float("nan"), schema_pb2.BYTES: ""}
-
-
-def feature_spec(folder: Path) -> dict[str, tf.io.FixedLenFeature]:
-    """Returns what to parse; a value that a record lacks becomes that of ``MISSING``."""
-    text = (folder / "schema.pbtxt").read_text()
-    schema = text_format.Parse(text, schema_pb2.Schema())
-    return {
-        feature.name: tf.io.FixedLenFeature(
-            [1],
-            TYPES[feature.type],
-            None if feature.presence.min_fraction == 1 else [MISSING[feature.type]],
-        )
-        for feature in schema.feature
-        if feature.name in (LABEL, *NUMBERS, *TEXTS)
-    }
+# What stands for a value that a record lacks.
+FILL = {"age": float("nan"), "fare": float("nan"), "embarked": ""}
 
 
 def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
@@ -52,7 +34,7 @@ def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
     return tf.data.experimental.make_batched_features_dataset(
         f"{folder}/{split}-*",
         BATCH,
-        feature_spec(folder),
+        feature_spec(folder, features=[LABEL, *NUMBERS, *TEXTS], fill=FILL),
         reader=lambda files: tf.data.TFRecordDataset(files, compression_type="GZIP"),
         label_key=LABEL,
         num_epochs=epochs,
@@ -86,10 +68,11 @@ def make_model(rows: tf.data.Dataset) -> keras.Model:
 
 def baseline(folder: Path) -> float:
     """Returns the accuracy of always saying what is most frequent among the training rows."""
-    splits = json.loads((folder / "manifest.json").read_text())["splits"]
-    counts = splits["train"]["label_counts"]
-    validation = splits["validation"]
-    return validation["label_counts"][max(counts, key=counts.get)] / validation["num_examples"]
+    splits = open_dataset(folder, features=[LABEL]).manifest.splits
+    counts, validation = splits["train"].label_counts, splits["validation"]
+    return validation.label_counts[max(counts, key=lambda label: counts[label])] / (
+        validation.num_examples
+    )
 
 
 def main(folder: Path) -> None:

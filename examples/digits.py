@@ -1,0 +1,33 @@
+"""Writes scikit-learn's 1,797 handwritten digits, for examples: as PNGs and as NumPy arrays.
+
+usage: python examples/digits.py FOLDER
+
+FOLDER/images has a folder for each digit, FOLDER/arrays has x.npy (float32, [1797, 8, 8], 0 to 16)
+and y.npy (int64, [1797]).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+
+
+def write_digits(folder: Path) -> int:
+    """Writes the images and the arrays, and returns how many digits there are."""
+    digits = load_digits()
+    for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+        path = folder / "images" / str(label) / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((pixels * 15).astype(np.uint8)).save(path)
+    (folder / "arrays").mkdir(exist_ok=True)
+    np.save(folder / "arrays" / "x.npy", digits.images.astype(np.float32))
+    np.save(folder / "arrays" / "y.npy", digits.target.astype(np.int64))
+    return len(digits.target)
+
+
+if __name__ == "__main__":
+    print(f"{write_digits(Path(sys.argv[1])):,} digits")
