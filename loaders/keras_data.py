@@ -66,28 +66,15 @@ class ReadOptions:
 
 
 def keras_dataset(  # noqa: PLR0913 - all but two are named
-    path: str | os.PathLike[str],
-    split: str = "train",
-    *,
-    batch_size: int = 32,
-    shuffle: bool | int = False,
-    seed: int = 0,
-    augment: Callable[[Any], Any] | None = None,
-    label: Label | None = "id",
-    features: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
-    mix: Mapping[str, float] | None = None,
-    where: Callable[[dict[str, Any]], Any] | None = None,
-    fill: Fill | None = None,
-    image_size: ImageSize | None = None,
-    repeat: bool | int = False,
-    drop_remainder: bool = False,
-    cache: bool | str = False,
-    deterministic: bool = True,
-    host: int = 0,
-    hosts: int = 1,
+    path: str | os.PathLike[str], split: str = "train", *, batch_size: int = 32,
+    shuffle: bool | int = False, seed: int = 0, augment: Callable[[Any], Any] | None = None,
+    label: Label | None = "id", features: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None, mix: Mapping[str, float] | None = None,
+    where: Callable[[dict[str, Any]], Any] | None = None, fill: Fill | None = None,
+    image_size: ImageSize | None = None, repeat: bool | int = False, drop_remainder: bool = False,
+    cache: bool | str = False, deterministic: bool = True, host: int = 0, hosts: int = 1,
     reader: Reader = "auto",
-) -> tf.data.Dataset:
+) -> tf.data.Dataset:  # fmt: skip
     """Returns batches of a split for ``model.fit``; Keras knows how many from the manifest.
 
     A batch is ``(inputs, labels)``: inputs are the pictures (uint8, [batch, height, width,
@@ -115,16 +102,14 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
         repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch.
         drop_remainder: Whether to leave out a last batch that is not full.
         cache: Keep parsed and decoded examples in memory, or in files that begin with this path.
-        deterministic: Whether the order is decided by the seed alone; else whatever is ready
-            first comes first.
+        deterministic: Whether the seed alone decides order and augmentation; else what is ready.
         host: Number of this host.
         hosts: How many hosts train together; each reads shards of its own, and all get the same
             number of full batches of ``batch_size / hosts``.
         reader: What reads the files: TensorFlow, or for gs:// Shardmill's own client in Python.
 
     Raises:
-        InputError: There is no manifest or schema that can be read, or a shard is missing or of
-            another size.
+        InputError: The manifest or schema cannot be read, or a shard is not what they say.
         UsageError: An option breaks a rule, or not even one batch would come.
     """
     options = ReadOptions(
@@ -285,22 +270,25 @@ def _batches(
     ready = tf.data.AUTOTUNE
     order = options.deterministic
     size = options.batch_size // options.hosts
+    # What a cache leaves out is decided behind it, so that a shuffle leaves out others.
+    full = options.full_batches and not options.cache
     if where is not None:
         parsed = serialized.batch(_PARSED).map(make.parse, ready, order).unbatch()
         batches = parsed.filter(lambda row: where(_scalars(row)))
-        batches = batches.batch(size, options.full_batches).map(make.finish, ready, order)
+        batches = batches.batch(size, full).map(make.finish, ready, order)
     else:
-        batches = serialized.batch(size, options.full_batches).map(make, ready, order)
+        batches = serialized.batch(size, full).map(make, ready, order)
     if options.cache:
         batches = _cached(batches, options, size)
     if options.hosts > 1 and steps is not None:
-        batches = batches.take(steps)
+        batches = _first(batches, steps) if options.cache else batches.take(steps)
     if steps is not None:
         batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
     if options.repeat is True or options.repeat > 1:
         batches = batches.repeat(-1 if options.repeat is True else int(options.repeat))
     if augment is not None:
-        batches = batches.map(_augmented(augment), ready, order)
+        # One after the other: what is drawn at random comes from a state that all calls change.
+        batches = batches.map(_augmented(augment), None if order else ready)
     return batches.prefetch(ready)
 
 
@@ -311,6 +299,12 @@ def _cached(batches: tf.data.Dataset, options: ReadOptions, size: int) -> tf.dat
         buffer = 8 * _LEAST_SHUFFLED if options.shuffle is True else int(options.shuffle)
         held = held.shuffle(buffer, options.seed, reshuffle_each_iteration=True)
     return held.batch(size, options.full_batches)
+
+
+def _first(batches: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+    """Returns the first batches, all the same read to the end: else a cache is not complete."""
+    numbered = batches.enumerate().filter(lambda number, batch: number < steps)  # noqa: ARG005
+    return numbered.map(lambda number, batch: batch)  # noqa: ARG005
 
 
 def _scalars(row: dict[str, Any]) -> dict[str, Any]:

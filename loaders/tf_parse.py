@@ -203,7 +203,9 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[Any], Any]]:
     ids: Callable[[Any], Any] = lambda batch: tf.reshape(batch, [-1])  # noqa: E731
     if name == text:
         if not labels:
-            raise UsageError(f"the labels in {name!r} are texts that were not listed: use 'text'.")
+            raise UsageError(
+                f"the labels in {name!r} are texts that were not listed: use label='text'."
+            )
         keys = tf.lookup.KeyValueTensorInitializer(labels, tf.range(len(labels), dtype=tf.int64))
         table = tf.lookup.StaticHashTable(keys, -1)
         ids = lambda batch: table.lookup(tf.reshape(batch, [-1]))  # noqa: E731
