@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardmill.loaders.steps import Selection, find_manifest, load_manifest, select
+from shardmill.loaders.steps import Selection, find_manifest, read_manifest, select
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
@@ -160,10 +160,8 @@ def open_source(
             another size.
         UsageError: A split or label is unknown.
     """
-    manifest = load_manifest(path)
-    folder, file = find_manifest(path)
+    folder, manifest = _find_folder(path)
     selection = select(manifest, split)
-    folder = manifest.root or folder or os.path.dirname(file) or "."
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
         if isinstance(labels, str):
@@ -171,6 +169,22 @@ def open_source(
         source = source.with_labels(list(labels))
     _check_shards(source)
     return source
+
+
+def open_without_shards(path: str | os.PathLike[str]) -> Source:
+    """Opens a dataset for what its manifest and schema say; of its shards none is looked at.
+
+    Raises:
+        InputError: There is no manifest or schema that can be read.
+    """
+    folder, manifest = _find_folder(path)
+    return Source(folder, manifest, Selection("", 0, ()), _read_specs(folder, manifest))
+
+
+def _find_folder(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
+    folder, file = find_manifest(path)
+    manifest = read_manifest(folder, file)
+    return manifest.root or folder or os.path.dirname(file) or ".", manifest
 
 
 def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:

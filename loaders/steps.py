@@ -139,7 +139,11 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     Raises:
         InputError: There is none, or none that this release can read.
     """
-    folder, file = find_manifest(path)
+    return read_manifest(*find_manifest(path))
+
+
+def read_manifest(folder: str, file: str) -> Manifest:
+    """Returns the manifest that ``find_manifest`` found; see ``load_manifest``."""
     storage = open_storage(file)
     try:
         manifest = Manifest.from_json(storage.read(file))

@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.steps import load_manifest
+from shardmill.loaders.source import Source, open_without_shards
 from shardmill.loaders.values import PICTURES, Fill, chosen, fill_of
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.feature_spec import FeatureSpec
@@ -46,8 +45,7 @@ def feature_spec(
     """
     import tensorflow as tf
 
-    first = next(iter(load_manifest(path).splits), "")
-    specs = chosen(open_source(path, first), features)
+    specs = chosen(open_without_shards(path), features)
     filled = fill_of([spec for spec in specs if spec.name in (fill or {})], fill)
     types = _types()
     found: dict[str, Any] = {}
