@@ -20,6 +20,7 @@ from rows_tools import run_here
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.npy import parse_header
 from shardmill.transforms.arrays import files, index, reading
+from shardmill.transforms.arrays.write import place_parts, plan_arrays
 
 ROWS = 12
 BOMB_BYTES = 4 << 20  # what counts as a bomb here
@@ -335,6 +336,42 @@ def test_members_whose_bytes_are_not_those_that_were_saved(tmp_path, pack) -> No
         run_job(job).check()
     assert "array 'x'" in str(caught.value)
     assert not (tmp_path / "ds/manifest.json").exists()
+
+
+def test_a_stated_checksum_that_is_not_that_of_the_bytes(tmp_path) -> None:
+    np.savez_compressed(tmp_path / "data.npz", x=np.arange(200_000) % 977)
+    data = bytearray((tmp_path / "data.npz").read_bytes())
+    data[data.index(b"PK\x01\x02") + 16] ^= 1
+    (tmp_path / "data.npz").write_bytes(data)
+    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    with pytest.raises(InputError, match=r"damaged .*Bad CRC-32"):
+        run_job(job)
+
+
+@pytest.mark.parametrize("name", ["laid.npz", "in place.npy"])
+def test_an_input_that_changes_between_two_parts(tmp_path, name) -> None:
+    path = tmp_path / name
+    np.savez_compressed(path, x=X) if name.startswith("laid") else np.save(path, X)
+    encoder = job_of(input=path, output=tmp_path / "ds").spec.encoder
+    rows = len(index.index_of(encoder.placing).rows_of(0))
+    places = np.arange(rows)
+    reading.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+    os.utime(path, ns=(5, 5))
+    with pytest.raises(InputError, match="changed while it was read"):
+        reading.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+
+
+def test_parts_of_another_input_are_never_taken(tmp_path) -> None:
+    np.save(tmp_path / "X.npy", X)
+    found = []
+    for array in (X, X[::-1]):  # of the same size
+        np.save(tmp_path / "X.npy", array)
+        os.utime(tmp_path / "X.npy", ns=(len(found), len(found)))
+        spec = job_of(input=tmp_path / "X.npy", output=tmp_path / "ds").spec
+        placed = list(place_parts(spec, plan_arrays(spec)))
+        assert len(placed) == 2
+        found.append({ref.digest() for _, (_, ref) in placed})
+    assert not found[0] & found[1]
 
 
 def test_no_room_for_temporary_files(tmp_path, monkeypatch) -> None:
