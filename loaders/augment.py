@@ -45,14 +45,8 @@ def augmentation(  # noqa: PLR0913 - all are named
     """
     import keras
 
-    shares = {
-        "rotate": rotate, "zoom": zoom, "brightness": brightness, "contrast": contrast,
-        "noise": noise,
-    }  # fmt: skip
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise UsageError(f"{name}={share} is out of range: it is a share from 0 to 1.")
-    layers, low, width = keras.layers, value_range[0], value_range[1] - value_range[0]
+    _check_shares(rotate=rotate, zoom=zoom, brightness=brightness, contrast=contrast, noise=noise)
+    layers = keras.layers
     chain: list[Any] = [
         flip and layers.RandomFlip(flip, seed=seed),
         rotate and layers.RandomRotation(rotate, "reflect", seed=seed + 1),
@@ -60,15 +54,28 @@ def augmentation(  # noqa: PLR0913 - all are named
         crop and layers.RandomCrop(*crop, seed=seed + 3),
         brightness and layers.RandomBrightness(brightness, value_range, seed=seed + 4),
         contrast and layers.RandomContrast(contrast, value_range, seed=seed + 5),
+        *(_noise(noise, value_range, seed + 6) if noise else ()),
     ]
-    if noise:
-        chain += [
-            layers.Rescaling(1 / width, -low / width),
-            layers.GaussianNoise(noise, seed=seed + 6),
-            layers.Lambda(lambda pixels: keras.ops.clip(pixels, 0.0, 1.0)),
-            layers.Rescaling(width, low),
-        ]
     wanted = [layer for layer in chain if layer]
     if not wanted:
         raise UsageError("nothing is to be changed: name a change, as in flip='horizontal'.")
     return keras.Sequential(wanted)
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise UsageError(f"{name}={share} is out of range: it is a share from 0 to 1.")
+
+
+def _noise(share: float, value_range: tuple[float, float], seed: int) -> list[Any]:
+    """Returns layers that add Gaussian noise and stay within the range."""
+    import keras
+
+    layers, low, width = keras.layers, value_range[0], value_range[1] - value_range[0]
+    return [
+        layers.Rescaling(1 / width, -low / width),
+        layers.GaussianNoise(share, seed=seed),
+        layers.Lambda(lambda pixels: keras.ops.clip(pixels, 0.0, 1.0)),
+        layers.Rescaling(width, low),
+    ]

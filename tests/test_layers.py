@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import build_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -63,6 +64,44 @@ def test_light_imports_load_neither_beam_nor_tensorflow(modules: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+WITHOUT_THEM = """
+import importlib.abc, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("apache_beam", "tensorflow", "keras", "torch", "grain", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from shardmill.loaders import Stream, class_weights, open_dataset, steps_per_epoch
+records = open_dataset(DS)
+pictures = [row["image/encoded"] for row in records]
+assert {picture.shape for picture in pictures} == {(16, 24, 3)}
+assert len(pictures) == len(records) == len(list(Stream(records, shuffle=True)))
+assert (records[-1]["image/encoded"] == pictures[-1]).all()
+assert steps_per_epoch(DS, "train", 1) == len(records)
+assert len(class_weights(DS)) == 2
+import shardmill.loaders
+assert "keras_dataset" in dir(shardmill.loaders)
+from shardmill.loaders import augmentation, feature_spec, keras_dataset
+for function in (keras_dataset, feature_spec):
+    try:
+        function(DS)
+    except ModuleNotFoundError as error:
+        assert "tensorflow" in str(error)
+    else:
+        raise AssertionError(function)
+"""
+
+
+def test_records_are_read_where_neither_beam_nor_tensorflow_is(photos, tmp_path) -> None:
+    outcome, _ = build_dataset(input=photos, output=tmp_path / "ds", image_size="16x24")
+    assert outcome.status == "published"
+    code = f"DS = {str(tmp_path / 'ds')!r}\n{WITHOUT_THEM}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("command", ["images", "rows"])
