@@ -41,7 +41,9 @@ class ArraysConfig(BuildConfig):
     def query(self) -> ArraysQuery:
         """What is looked for."""
         names = tuple(name.strip() for name in self.arrays.split(",")) if self.arrays else ()
-        return ArraysQuery(self.input, self.root, self.labels, self.label, names)
+        return ArraysQuery(
+            self.input, self.root, self.labels, self.label, names, self.absolute_output
+        )
 
     def identity(self) -> dict[str, Any]:
         """Returns the options that decide what is written, and nothing else."""

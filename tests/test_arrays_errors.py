@@ -399,6 +399,9 @@ def test_files_that_are_no_arrays_are_told_of(tmp_path) -> None:
     spec = job_of(input=tmp_path / "arrays", output=tmp_path / "ds").spec
     assert spec.warnings == ("left out, since they are no .npy: README.md, notes.txt",)
     assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
+    (tmp_path / "arrays/ds").mkdir()  # the output of an earlier run is no input
+    again = job_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds").spec
+    assert again.files == spec.files
 
 
 def said_of(head: bytes) -> str:

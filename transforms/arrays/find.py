@@ -33,6 +33,7 @@ class ArraysQuery:
         labels: A .npy of labels, or empty.
         label: Array that is the label; None for the one that is called so; empty for none.
         arrays: Names of those that are taken; empty for all.
+        exclude: A folder that is not looked at: the output, when it lies in the input.
     """
 
     input: str
@@ -40,6 +41,7 @@ class ArraysQuery:
     labels: str = ""
     label: str | None = None
     arrays: tuple[str, ...] = ()
+    exclude: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
     """Returns what an input holds: a folder's files, an .npz's members, or a .npy."""
     shown = f"--input={query.input}"
     if entry.kind == "dir":
-        return _folder(entry.path, shown)
+        return _folder(entry.path, shown, query.exclude)
     if not entry.path.lower().endswith(".npz"):
         return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
     arrays, others = npz_names(entry, shown)
@@ -152,13 +154,13 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
     return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, tuple(others))
 
 
-def _folder(path: str, shown: str) -> _Source:
+def _folder(path: str, shown: str, exclude: str) -> _Source:
     """Returns the .npy files directly in a folder; anything that may mean otherwise is refused."""
     arrays: dict[str, Callable[[], ArrayFile]] = {}
     others = []
     for entry in open_storage(path).list_dir(path):
         name = entry.path.rstrip("/").rpartition("/")[2]
-        if is_junk(name):
+        if is_junk(name) or entry.path.rstrip("/") == exclude:
             continue
         if entry.kind == "file" and name.endswith(".npy"):
             if not is_utf8(name):
