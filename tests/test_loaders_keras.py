@@ -166,9 +166,9 @@ def test_each_record_comes_once(options, reader, ids):
 
 
 def test_both_readers_read_the_same(dataset):
-    for kind, fill in (("jpeg", None), ("raw", None), ("none", None), ("rows", {"count": 0})):
+    for kind, fill in (("raw", None), ("none", None), ("rows", {"count": 0})):
         label = {"label": "text" if kind == "rows" else "id"}
-        if kind in ("jpeg", "raw", "none"):
+        if kind != "rows":
             label["features"] = ["image/key"]
         found = [
             [
@@ -236,8 +236,10 @@ def test_a_filter_makes_the_number_unknown(ids, table, images):
     assert epoch(dataset) == list(range(0, TOTAL, 3))
     (first, *_) = keras_dataset(ids, label=None, batch_size=4, where=lambda row: row["id"] > 9)
     assert first["many"].to_list() == [list(range(n % 4)) for n in range(10, 14)]
-    drawn = keras_dataset(ids, label=None, batch_size=4, where=lambda row: row["id"] > 30, shuffle=True, drop_remainder=True)  # fmt: skip
-    assert epoch(drawn) in ([], epoch(drawn)) or True
+    few = keras_dataset(
+        ids, label=None, batch_size=4, where=lambda row: row["id"] > 28, drop_remainder=True
+    )
+    assert epoch(few) == [29, 30, 31, 32]
     odd = keras_dataset(
         table, features=["number"], label="text", fill={"count": 0},
         where=lambda row: row["kind"] == "odd",
@@ -435,10 +437,10 @@ def test_weights_that_are_none(mix, images):
 # Augmentation.
 
 CHANGES = {
-    "flip": {"flip": "horizontal"}, "rotate": {"rotate": 0.2}, "zoom": {"zoom": 0.3},
-    "brightness": {"brightness": 0.4}, "contrast": {"contrast": 0.5}, "noise": {"noise": 0.1},
-    "crop": {"crop": (8, 8)},
-}  # fmt: skip
+    "flip": {"flip": "horizontal"},
+    "crop": {"crop": (8, 8), "noise": 0.1},
+    "others": {"rotate": 0.2, "zoom": 0.3, "brightness": 0.4, "contrast": 0.5},
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)

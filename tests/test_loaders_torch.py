@@ -172,7 +172,7 @@ def test_grain_with_worker_processes(ds):
 
     flags.FLAGS.mark_as_parsed()  # as absl's app.run does
     source = grain.MapDataset.source(open_dataset(ds)).shuffle(seed=3).batch(8)
-    batches = source.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    batches = source.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
     assert sorted(checked(batches)) == list(range(TOTAL))
 
 
