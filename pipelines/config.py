@@ -127,3 +127,12 @@ class ImagesConfig(BuildConfig):
     def config_id(self) -> str:
         """Returns the identity of the config, format and codecs: 16 hexadecimal digits."""
         return config_id("images", self.encoder.versions(), self.identity())
+
+    def keep_id(self) -> str:
+        """Returns the identity of all but the list of labels, where labels have their own shards.
+
+        Nothing where they have not: then no shard outlives a change.
+        """
+        options = self.identity()
+        options.pop("labels", None)
+        return config_id("images", self.encoder.versions(), options) if self.by_label else ""

@@ -57,6 +57,7 @@ def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> 
         config=config.identity(),
         runner=runner,
         invocation=invocation,
+        keep_id=config.keep_id(),
     )
     return ImagesJob(config, match, sink)
 

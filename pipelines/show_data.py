@@ -140,7 +140,7 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
             "num_examples": split.num_examples,
             "num_bytes": split.num_bytes,
             "share": split.num_examples / total if total else 0.0,
-            "shards": [asdict(shard) for shard in split.shards],
+            "shards": [shard.to_json() for shard in split.shards],
         }
         for name, split in manifest.splits.items()
     }

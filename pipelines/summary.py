@@ -59,7 +59,11 @@ def published(outcome: Outcome, output: str, seconds: float, noun: str) -> Itera
         yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
     found = f", {outcome.parts_found:,} found from before" if outcome.parts_found else ""
     yield f"  parts      {outcome.parts_made:,} made{found}"
-    yield f"  time       {seconds:,.1f} s, {manifest.written / max(seconds, 1e-9):,.0f} {noun}/s"
+    kept, examples = outcome.kept
+    if kept:
+        yield f"  shards     {len(manifest.files) - kept:,} made, {kept:,} kept"
+    speed = (manifest.written - examples) / max(seconds, 1e-9)
+    yield f"  time       {seconds:,.1f} s, {speed:,.0f} {noun}/s"
     for warning in manifest.warnings:
         yield f"  warning    {warning}"
     yield f"  manifest   {join(output, MANIFEST)}"
@@ -75,7 +79,8 @@ def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
         name = f"{split}, {label}" if label else split
         # How many rows there are is not known.
         made_of = f"{refs:,} images ({human_bytes(size)} of files) in " if noun == "images" else ""
-        yield f"  {name:<20} {made_of}{counted(parts, 'part')}"
+        work = counted(parts, "part") if parts else "shards that stay"
+        yield f"  {name:<20} {made_of}{work}"
     yield f"  matched {counted(outcome.matched, 'file')}; nothing was written."
 
 

@@ -7,7 +7,7 @@ explains each field; manifest.schema.json is its JSON Schema.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardmill.schemas.errors import FormatError
@@ -25,12 +25,70 @@ class Shard:
         records: Number of records.
         bytes: Size of the file.
         crc32c: CRC-32C of the file as 8 hexadecimal digits; None where it was not read whole.
+        label: Label of all its records, where each label has shards of its own, else None.
     """
 
     file: str
     records: int
     bytes: int
     crc32c: str | None
+    label: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest."""
+        body = asdict(self)
+        if self.label is None:
+            del body["label"]
+        return body
+
+
+@dataclass(frozen=True)
+class PixelSums:
+    """Exact sums of the pixels of some images; channel by channel, values 0 to 255.
+
+    Attributes:
+        count: Number of pixels.
+        totals: Sum of the values of each channel.
+        squares: Sum of their squares.
+    """
+
+    count: int
+    totals: tuple[int, ...]
+    squares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SeriesEntry:
+    """What became of the inputs of one split and label, where each label has shards of its own.
+
+    ``refs`` is the sum of the records of its shards, ``rejected_by_reason`` and ``duplicates``.
+
+    Attributes:
+        split: The split.
+        label: The label.
+        id: Identity of all that decides the shards' bytes: 32 hexadecimal digits.
+        refs: Inputs that fell into it.
+        rejected_by_reason: Those that were refused while they were read.
+        duplicates: Those that repeat another's key.
+        multi_frame: Files of which the first of several frames was taken.
+        pixels: Exact sums of the images' pixels; None where they are not counted.
+    """
+
+    split: str
+    label: str
+    id: str
+    refs: int
+    rejected_by_reason: dict[str, int]
+    duplicates: int = 0
+    multi_frame: int = 0
+    pixels: PixelSums | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest."""
+        body = asdict(self)
+        if self.pixels is None:
+            del body["pixels"]
+        return body
 
 
 @dataclass(frozen=True)
@@ -82,12 +140,12 @@ class Split:
     def to_json(self) -> dict[str, Any]:
         """Returns the object of the manifest, without weights and statistics if there are none."""
         body = asdict(self)
-        shards, _ = body.pop("shards"), body.pop("statistics")
+        del body["shards"], body["statistics"]
         if self.label_counts:
             body["class_weights"] = self.class_weights
         if self.statistics is not None:
             body["statistics"] = self.statistics.to_json()
-        return {**body, "shards": shards}
+        return {**body, "shards": [shard.to_json() for shard in self.shards]}
 
 
 @dataclass(frozen=True)
@@ -125,7 +183,8 @@ class Manifest:
 
     ``root`` and ``damaged`` are those of counted files: the folder that the files' names are
     relative to, by default the manifest's own, and the files that are damaged. ``beside`` lists
-    further files of the dataset, such as those of a TensorFlow Transform graph.
+    further files of the dataset, such as those of a TensorFlow Transform graph. ``series`` stands
+    where each label has shards of its own, so that they can be kept when other labels change.
     """
 
     splits: dict[str, Split]
@@ -139,6 +198,7 @@ class Manifest:
     root: str = ""
     damaged: tuple[Damaged, ...] = ()
     beside: tuple[str, ...] = ()
+    series: tuple[SeriesEntry, ...] = ()
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
@@ -148,6 +208,10 @@ class Manifest:
             del body["root"], body["damaged"]
         if not self.beside:
             del body["beside"]
+        if not self.series:
+            del body["series"]
+        else:
+            body["series"] = [entry.to_json() for entry in self.series]
         body["splits"] = {name: split.to_json() for name, split in self.splits.items()}
         ordered = {"version": body.pop("version"), **body}
         return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
@@ -181,6 +245,7 @@ class Manifest:
                 root=body.get("root", ""),
                 damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
                 beside=tuple(map(_checked, body.get("beside", ()))),
+                series=tuple(map(_series, body.get("series", ()))),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
@@ -211,7 +276,31 @@ def _split(body: dict[str, Any]) -> Split:
 def _shard(body: dict[str, Any]) -> Shard:
     shard = Shard(**body)
     _checked(shard.file)
+    if not isinstance(shard.label, str | None):
+        raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
     return shard
+
+
+def _series(body: dict[str, Any]) -> SeriesEntry:
+    entry = SeriesEntry(**body)
+    if entry.pixels is not None:
+        entry = replace(entry, pixels=_pixels(**body["pixels"]))
+    reasons = entry.rejected_by_reason
+    texts = (entry.split, entry.label, entry.id, *reasons)
+    counts = (entry.refs, entry.duplicates, entry.multi_frame, *reasons.values())
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{body} has something else in the place of a text")
+    if not all(isinstance(count, int) for count in counts):
+        raise TypeError(f"{body} has something else in the place of a count")
+    return entry
+
+
+def _pixels(count: int, totals: list[int], squares: list[int]) -> PixelSums:
+    found = PixelSums(count, tuple(totals), tuple(squares))
+    whole = all(isinstance(number, int) for number in (count, *totals, *squares))
+    if not whole or not found.totals or len(totals) != len(squares):
+        raise TypeError(f"{found} are no sums of channels")
+    return found
 
 
 def _checked(file: Any) -> str:

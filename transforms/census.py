@@ -22,6 +22,7 @@ class Census:
 
     Attributes:
         series: (refs, input bytes) a series of shards; refused refs under ``REFUSED``.
+        digests: Sum of the refs' digests a series, modulo 2**128.
         labels: All labels of refs that were not refused.
         matched: All refs, skipped ones and duplicates included.
         skipped: Junk beside the inputs.
@@ -33,6 +34,7 @@ class Census:
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
+    digests: dict[Series, int] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
     matched: int = 0
     skipped: int = 0
@@ -70,7 +72,9 @@ class Census:
         if ref.error == DUPLICATE:
             self.duplicates += 1
             return
-        self.identity = (self.identity + ref.digest()) % _MODULUS
+        digest = ref.digest()
+        self.identity = (self.identity + digest) % _MODULUS
+        self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
         count, total = self.series.get(series, (0, 0))
         self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
@@ -86,6 +90,8 @@ class Census:
         for series, (count, size) in other.series.items():
             mine = self.series.get(series, (0, 0))
             self.series[series] = (mine[0] + count, mine[1] + size)
+        for series, digest in other.digests.items():
+            self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
         self.labels |= other.labels
         self.matched += other.matched
         self.skipped += other.skipped

@@ -20,6 +20,7 @@ from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
 from shardmill.transforms.encoder import Beside, Encoder, Finishing
 from shardmill.transforms.journal import Move
+from shardmill.transforms.keep import KeptPart, describe_series, series_ids, take_over
 from shardmill.transforms.outcome import Outcome, Status
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.parts import Part, parse_sidecar
@@ -51,6 +52,8 @@ class SinkSpec:
         runner: Name of the runner.
         invocation: Identity of this run of the command.
         finishing: What the pipeline adds at the end.
+        keep_id: Identity of the options that decide the shards of one label, whatever the others
+            are; empty where shards are never kept.
     """
 
     output: str
@@ -67,6 +70,7 @@ class SinkSpec:
     runner: str = ""
     invocation: str = ""
     finishing: Finishing = field(default_factory=Finishing)
+    keep_id: str = ""
 
     @property
     def build_name(self) -> str:
@@ -87,7 +91,7 @@ class SinkSpec:
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
     """Returns the outcome of a plan under which nothing is built."""
     series = tuple(
-        (*name, *census.series.get(name, (0, 0)), parts)
+        (*name, *census.series.get(name, (0, 0)), 0 if name in plan.kept else parts)
         for name, parts in plan.parts.items()
         if name != REFUSED
     )
@@ -100,10 +104,16 @@ def finish(
     built: Sequence[BuiltShard],
 ) -> Outcome:  # fmt: skip
     """Checks a finished build, writes what stands beside the shards, and publishes it all."""
-    built = sorted(built, key=lambda shard: (shard.series, shard.index))
-    parts = [part for shard in built for part in shard.parts]
-    made, found = sum(not part.found for part in parts), sum(part.found for part in parts)
+    new_parts = [part for shard in built for part in shard.parts]
+    made, found = sum(not part.found for part in new_parts), sum(part.found for part in new_parts)
     try:
+        takeover = take_over(storage, spec, plan)
+        if takeover is None:
+            with storage.lock(spec.output):
+                storage.delete_tree(spec.build)
+            return Outcome("up_to_date", "", made, found, census.matched)
+        built = sorted([*built, *takeover.shards], key=lambda shard: (shard.series, shard.index))
+        parts = [part for shard in built for part in shard.parts]
         _check_names(built)
         _check_versions(parts)
         beside = spec.finishing.beside(spec.build, plan.input_id)
@@ -114,17 +124,19 @@ def finish(
         moves += [
             Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
             for shard in built
-            if shard.file
+            if shard.source
         ]
         new = publish(
-            storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite
-        )
+            storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite,
+            kept=takeover.kept,
+        )  # fmt: skip
     except OutputError as error:
         return Outcome("failed", str(error), made, found, census.matched)
     if not new:
         return Outcome("up_to_date", "", made, found, census.matched)
     text = manifest.to_json()
-    return Outcome("published", "", made, found, census.matched, manifest=text)
+    kept = len(takeover.kept.files), sum(shard.records for shard in takeover.shards)
+    return Outcome("published", "", made, found, census.matched, manifest=text, kept=kept)
 
 
 def make_manifest(
@@ -176,6 +188,7 @@ def make_manifest(
         features=tuple(beside.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
         beside=tuple(sorted(beside.files)),
+        series=describe_series(series_ids(spec.keep_id, plan, census), census, built),
     )
 
 
@@ -199,10 +212,7 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Sequence[BuiltShard]) 
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
             statistics=_statistics(shards),
-            shards=tuple(
-                Shard(shard.file, shard.records, shard.num_bytes, f"{shard.crc32c:08x}")
-                for shard in shards
-            ),
+            shards=tuple(map(_listed, shards)),
         )
     return splits
 
@@ -211,6 +221,11 @@ def _statistics(shards: Sequence[BuiltShard]) -> Statistics | None:
     records = sum(shard.records for shard in shards)
     summary = merged(part.summary for shard in shards for part in shard.parts)
     return publish_summary(summary, records) if records else None
+
+
+def _listed(shard: BuiltShard) -> Shard:
+    crc32c, label = f"{shard.crc32c:08x}", shard.series.label or None
+    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label)
 
 
 def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
@@ -279,6 +294,9 @@ def read_rejects(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> Ite
     """Yields all rejects in part order, reading only sidecars that have some."""
     for part in parts:
         if not part.rejects:
+            continue
+        if isinstance(part, KeptPart):
+            yield from part.told
             continue
         parsed = parse_sidecar(storage.read(join(spec.parts, part.sidecar)))
         if parsed is None:

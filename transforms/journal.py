@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from shardmill.schemas import names
 from shardmill.schemas.errors import FormatError
@@ -21,6 +22,23 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Published files that stay where they are and become part of the next dataset.
+
+    Attributes:
+        base: Fingerprint of the manifest that names them; only while it is the published one are
+            they what they are taken for. Empty where nothing is kept.
+        files: (name, bytes) of each.
+    """
+
+    base: str = ""
+    files: tuple[tuple[str, int], ...] = ()
+
+
+NOTHING_KEPT = Kept()
+
+
+@dataclass(frozen=True)
 class Journal:
     """What a publication does, in order.
 
@@ -29,12 +47,14 @@ class Journal:
         moves: Files to their final names, the manifest last.
         deletes: Files of the old dataset that the new one does not have.
         build: The build folder, deleted in the end.
+        kept: Files of the old dataset that stay.
     """
 
     manifest: str
     moves: tuple[Move, ...]
     deletes: tuple[str, ...]
     build: str
+    kept: Kept = field(default=NOTHING_KEPT)
 
     def to_json(self) -> bytes:
         """Returns the journal's text."""
@@ -50,7 +70,10 @@ class Journal:
         try:
             body = json.loads(data)
             moves = tuple(Move(**move) for move in body["moves"])
-            journal = cls(body["manifest"], moves, tuple(body["deletes"]), body["build"])
+            journal = cls(
+                body["manifest"], moves, tuple(body["deletes"]), body["build"],
+                _kept(**body.get("kept", {})),
+            )  # fmt: skip
             Manifest.from_json(journal.manifest)
             journal.check()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -68,6 +91,10 @@ class Journal:
         check_plain([self.build.removeprefix(".")])
         check_plain([move.target for move in self.moves])
         check_plain(self.deletes)
+        kept = {name for name, _ in self.kept.files}
+        check_plain(kept)
+        if kept & {*self.deletes, *(move.target for move in self.moves)}:
+            raise FormatError("it keeps a file that it replaces or deletes")
         for move in self.moves:
             folder, *below = move.source.split("/")
             if folder != self.build or not below:
@@ -75,6 +102,15 @@ class Journal:
             check_plain(below)
         if not self.moves or self.moves[-1].target != names.MANIFEST:
             raise FormatError(f"{names.MANIFEST} is not its last file")
+
+
+def _kept(base: str = "", files: Iterable[tuple[str, int]] = ()) -> Kept:
+    return Kept(str(base), tuple((str(name), int(size)) for name, size in files))
+
+
+def fingerprint(manifest: Manifest) -> str:
+    """Returns the identity of a manifest's whole content: 32 hexadecimal digits."""
+    return hashlib.blake2b(manifest.to_json().encode(), digest_size=16).hexdigest()
 
 
 def check_plain(files: Iterable[str]) -> None:

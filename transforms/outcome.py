@@ -26,9 +26,11 @@ class Outcome:
         parts_made: Parts that this run made.
         parts_found: Parts that it found finished.
         matched: Inputs matched.
-        series: For a dry run: split, label, refs, input bytes and parts of each series.
+        series: For a dry run: split, label, refs, input bytes and parts of each series; no parts
+            where its published shards would stay.
         manifest: Text of the manifest that was published; the one on the disk may be another's by
             the time that somebody reads it.
+        kept: Published shards that stayed as they were, and how many examples they hold.
     """
 
     status: Status
@@ -38,6 +40,7 @@ class Outcome:
     matched: int = 0
     series: tuple[tuple[str, str, int, int, int], ...] = ()
     manifest: str = ""
+    kept: tuple[int, int] = (0, 0)
 
     def check(self) -> Outcome:
         """Returns the outcome unless it is a failure.
@@ -76,6 +79,7 @@ def fetch(invocation: str, folder: str) -> Outcome | None:
         return None
     storage.delete(path)
     body["series"] = tuple(tuple(row) for row in body["series"])
+    body["kept"] = tuple(body["kept"])
     return Outcome(**body)
 
 

@@ -140,6 +140,8 @@ class Plan:
         elsewhere: Number of parts in a series that is not in ``parts``: where only records tell
             their split.
         warnings: What the manifest should say.
+        kept: Series whose published shards stay as they are; nothing is made of their refs.
+        base: Fingerprint of the manifest that names those shards; empty where none is kept.
     """
 
     status: Status
@@ -149,6 +151,8 @@ class Plan:
     input_id: str = ""
     elsewhere: int = 0
     warnings: tuple[str, ...] = ()
+    kept: frozenset[Series] = frozenset()
+    base: str = ""
 
     def parts_of(self, series: Series) -> int:
         """Returns the number of parts in a series."""

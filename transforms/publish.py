@@ -7,18 +7,30 @@ their names, so a full disk cannot stop a publication half-way.
 
 On a local disk publishers, and whoever looks at the output, hold a lock on the folder; the
 operating system frees it when they die.
+
+Files of the old dataset that the new one keeps are not touched at all. They are what they are taken
+for only while the manifest that names them is the published one, so that is looked at again once
+the journal stands, from when on nobody else can publish.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from shardmill.schemas import names
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, join
-from shardmill.transforms.journal import Journal, Move, check_plain
+from shardmill.transforms.journal import (
+    NOTHING_KEPT,
+    Journal,
+    Kept,
+    Move,
+    check_plain,
+    fingerprint,
+)
 
 
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
@@ -170,10 +182,14 @@ def _roll_forward(storage: Storage, output: str, journal: Journal) -> None:
     if current != journal.manifest.encode():
         if current is not None:
             # The old dataset is still whole: the last moment to see that the new one will be.
-            _check_sources(storage, output, journal)
+            _check_sources(storage, output, journal, current)
             storage.delete(manifest)
-        for move in journal.moves:
+        for move in journal.moves[:-1]:
             _complete_move(storage, output, move)
+        gone = _find_lost(storage, output, journal.kept)
+        if gone:
+            raise _beyond_repair(output, f"{join(output, gone)} was taken away, which was to stay")
+        _complete_move(storage, output, journal.moves[-1])
     for name in journal.deletes:
         storage.delete(join(output, name))
     transform = join(output, names.TRANSFORM)
@@ -185,16 +201,42 @@ def _roll_forward(storage: Storage, output: str, journal: Journal) -> None:
     storage.delete(join(output, names.JOURNAL))
 
 
-def _check_sources(storage: Storage, output: str, journal: Journal) -> None:
-    """Takes the journal back when a file of the new dataset is gone.
+def _check_sources(storage: Storage, output: str, journal: Journal, current: bytes) -> None:
+    """Takes the journal back when a file of the new dataset is gone or not what it is taken for.
 
     Raises:
         StaleBuildError: It was taken back.
     """
-    gone = _find_gone(storage, output, journal.moves)
-    if gone:
-        storage.delete(join(output, names.JOURNAL))
-        raise _stale(output, gone)
+    if not _is_base(current, journal.kept):
+        problem = _replaced(output)
+    else:
+        gone = _find_gone(storage, output, journal.moves)
+        gone = gone or _find_lost(storage, output, journal.kept)
+        if not gone:
+            return
+        problem = _stale(output, gone)
+    storage.delete(join(output, names.JOURNAL))
+    raise problem
+
+
+def _is_base(current: bytes, kept: Kept) -> bool:
+    """Tells whether a published manifest is the one that names the files that are kept."""
+    try:
+        return not kept.base or fingerprint(Manifest.from_json(current)) == kept.base
+    except FormatError:
+        return False
+
+
+def _find_lost(storage: Storage, output: str, kept: Kept) -> str:
+    """Returns the first kept file that is missing or has another size, or nothing; one listing."""
+    if not kept.files:
+        return ""
+    sizes = {
+        found.path.rsplit("/", 1)[-1]: found.size
+        for found in storage.list_dir(output)
+        if found.kind == "file"
+    }
+    return next((name for name, size in kept.files if sizes.get(name) != size), "")
 
 
 def _find_gone(storage: Storage, output: str, moves: Iterable[Move]) -> str:
@@ -211,6 +253,13 @@ def _stale(output: str, source: str) -> StaleBuildError:
     )
 
 
+def _replaced(output: str) -> StaleBuildError:
+    return StaleBuildError(
+        f"Another command replaced the dataset at {output}, of which shards were to be kept: "
+        "run again."
+    )
+
+
 def _complete_move(storage: Storage, output: str, move: Move) -> None:
     source, target = join(output, move.source), join(output, move.target)
     try:
@@ -219,15 +268,18 @@ def _complete_move(storage: Storage, output: str, move: Move) -> None:
     except FileNotFoundError:
         entry = None
     if entry is None or entry.size != move.num_bytes:
-        raise OutputError(
-            f"{source} was taken away before it became {target}, so the publication cannot be "
-            f"completed: delete {output} and build again."
-        )
+        raise _beyond_repair(output, f"{source} was taken away before it became {target}")
+
+
+def _beyond_repair(output: str, problem: str) -> OutputError:
+    return OutputError(
+        f"{problem}, so the publication cannot be completed: delete {output} and build again."
+    )
 
 
 def publish(
     storage: Storage, output: str, manifest: Manifest, moves: Sequence[Move], build: str,
-    *, overwrite: bool,
+    *, overwrite: bool, kept: Kept = NOTHING_KEPT,
 ) -> bool:  # fmt: skip
     """Publishes a finished build.
 
@@ -235,16 +287,18 @@ def publish(
         storage: Of the output.
         output: The output folder.
         manifest: The new manifest.
-        moves: All files but the manifest.
+        moves: All files but the manifest and those that are kept.
         build: Name of the build folder.
         overwrite: Whether another dataset may be replaced.
+        kept: Files of the published dataset that stay and become part of the new one.
 
     Returns:
         False when the same dataset was published meanwhile and nothing was left to do.
 
     Raises:
         OutputError: Another dataset, or a file that is not ours, stands in the way.
-        StaleBuildError: Somebody took this build's files away.
+        StaleBuildError: Somebody took this build's files away, or published another dataset than
+            the one whose files are kept.
     """
     text = manifest.to_json()
     data = text.encode()
@@ -262,9 +316,12 @@ def publish(
                     return False
                 if not overwrite:
                     raise OutputError(problem)
+            if kept.base and (old is None or fingerprint(old) != kept.base):
+                raise _replaced(output)
             storage.replace(join(output, last.source), data)
             try:
-                journal = _journal(storage, output, text, (*moves, last), build, old)
+                draft = Journal(text, (*moves, last), (), build, kept)
+                journal = _checked(storage, output, draft, old)
             except (OutputError, StaleBuildError):
                 # Without locks another publisher may have come between: what is in the way is his.
                 if _look(storage, output) == old:
@@ -277,14 +334,12 @@ def publish(
                 return True
 
 
-def _journal(
-    storage: Storage, output: str, manifest: str, moves: tuple[Move, ...], build: str,
-    old: Manifest | None,
-) -> Journal:  # fmt: skip
-    gone = _find_gone(storage, output, moves)
+def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:
+    """Returns a journal with what is to be deleted, once nothing stands in its way."""
+    gone = _find_gone(storage, output, draft.moves)
     if gone:
         raise _stale(output, gone)
-    ours, new = _own_files(old), {move.target for move in moves}
+    ours, new = _own_files(old), {move.target for move in draft.moves}
     strange = _tops(new) - _tops(ours)
     for found in storage.list_dir(output):
         name = found.path.rsplit("/", 1)[-1]
@@ -293,7 +348,8 @@ def _journal(
                 f"{found.path} exists and is not part of the dataset there: "
                 "move it away and run again, finished parts are kept."
             )
-    journal = Journal(manifest, moves, tuple(sorted(ours - new)), build)
+    deletes = ours - new - {name for name, _ in draft.kept.files}
+    journal = replace(draft, deletes=tuple(sorted(deletes)))
     journal.check()
     return journal
 

@@ -6,7 +6,7 @@ made by one call, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, 
 from shardmill.transforms.census import Census, CountRefs
 from shardmill.transforms.encoder import Encoder, Item
 from shardmill.transforms.finish import SinkSpec, finish, planned_outcome
+from shardmill.transforms.keep import keep_series, series_ids
 from shardmill.transforms.labels import sort_labels
 from shardmill.transforms.outcome import Outcome, deliver
 from shardmill.transforms.parts import Part, PartJob, find_part, order_refs, part_id, write_part
@@ -48,11 +49,18 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
-    return settle_plan(spec, Plan("build", "", parts, labels, census.input_id))
+    plan = Plan("build", "", parts, labels, census.input_id)
+    return settle_plan(spec, plan, series_ids(spec.keep_id, plan, census))
 
 
-def settle_plan(spec: SinkSpec, plan: Plan) -> Plan:
-    """Returns what is left to do of a plan to build, after a look at the output."""
+def settle_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None) -> Plan:
+    """Returns what is left to do of a plan to build, after a look at the output.
+
+    Args:
+        spec: The sink's.
+        plan: What there is to do where nothing is published.
+        series: Identity of each series whose published shards may stay.
+    """
     storage = open_storage(spec.output)
     try:
         look = check_output if spec.dry_run else settle
@@ -67,6 +75,7 @@ def settle_plan(spec: SinkSpec, plan: Plan) -> Plan:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if not spec.overwrite:
             return Plan("failed", problem)
+        plan = keep_series(storage, spec, plan, published, series or {})
     return replace(plan, status="dry_run") if spec.dry_run else plan
 
 
@@ -116,10 +125,12 @@ def why_unusable(census: Census, wanted: str) -> str:
 
 
 def place_ref(place: PlaceSpec, ref: Ref, plan: Plan) -> Iterator[Placed]:
-    """Yields a ref with its part and position; nothing when it is counted only, or no build is."""
+    """Yields a ref with its part and position; nothing when no record is to be made of it."""
     if plan.status != "build" or ref.error in _COUNTED_ONLY:
         return
     series = place.series_of(ref)
+    if series in plan.kept:
+        return
     position = place.position_of(ref)
     part = part_of(position, plan.parts_of(series))
     yield PartKey(*series, part), (position.to_bytes(8, "big"), ref)
@@ -206,7 +217,7 @@ def _finish(
 def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
     watched = progress.progress_of(spec.invocation)
     if watched is not None and plan.status == "build":
-        watched.total = census.refs
+        watched.total = census.refs - sum(census.series[series][0] for series in plan.kept)
         watched.phase = "encoding"
     return plan
 
@@ -311,10 +322,11 @@ class BuildShards(beam.PTransform):
 
 
 def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
-    """Yields each series of a build, so that one without any record has its shards too."""
+    """Yields each series to be made, so that one without any record has its shards too."""
     if plan.status == "build":
         for series in plan.parts:
-            yield (series.split, series.label), None
+            if series not in plan.kept:
+                yield (series.split, series.label), None
 
 
 def _shard_jobs(

@@ -1,0 +1,319 @@
+"""Keeping: what is published of a label stays where its inputs and options are the same.
+
+Where each label has shards of its own, a series of shards (one split and label) has an identity
+over all that decides its bytes. The manifest lists it, with what became of the series' inputs, so
+that the next build need not look at them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from shardmill.schemas import names
+from shardmill.schemas.errors import FormatError, StaleBuildError
+from shardmill.schemas.manifest import Manifest, PixelSums, SeriesEntry, Shard
+from shardmill.schemas.names import ShardName
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join
+from shardmill.transforms.assemble import BuiltShard
+from shardmill.transforms.census import Census
+from shardmill.transforms.journal import NOTHING_KEPT, Kept, fingerprint
+from shardmill.transforms.parts import Part
+from shardmill.transforms.placement import REFUSED, Series
+from shardmill.transforms.planning import Plan
+from shardmill.transforms.publish import read_manifest
+from shardmill.transforms.statistics import Summary, Sums, merged
+
+if TYPE_CHECKING:  # finish.py, where it stands, needs this module
+    from shardmill.transforms.finish import SinkSpec
+
+# Reasons that lie in the moment and not in the file, so that another try may end otherwise.
+_PASSING = frozenset({"changed", "not_found", "unreadable"})
+
+
+@dataclass(frozen=True)
+class KeptPart(Part):
+    """A published shard in the place of the parts that it was made of.
+
+    Attributes:
+        told: The rejects of its series, as they were published.
+    """
+
+    told: tuple[Reject, ...] = ()
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a new dataset takes over from the published one.
+
+    Attributes:
+        shards: The shards that stay.
+        kept: Their files, and the manifest that names them.
+    """
+
+    shards: tuple[BuiltShard, ...] = ()
+    kept: Kept = field(default=NOTHING_KEPT)
+
+
+def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
+    """Returns the identity of each series: 32 hexadecimal digits over all that decides its bytes.
+
+    Args:
+        keep_id: Identity of the options without the list of labels; empty gives no identities.
+        plan: Number of parts in each series, and the labels.
+        census: Of all refs.
+    """
+    if not keep_id:
+        return {}
+    classes = {label: number for number, label in enumerate(plan.labels)}
+    ids = {}
+    for series, (refs, _) in census.series.items():
+        if series == REFUSED:
+            continue
+        body = [keep_id, *series, classes.get(series.label, -1), plan.parts_of(series), refs]
+        text = json.dumps([*body, f"{census.digests[series]:032x}"])
+        state = hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-series")
+        ids[series] = state.hexdigest()
+    return ids
+
+
+def describe_series(
+    ids: Mapping[Series, str], census: Census, built: Iterable[BuiltShard]
+) -> tuple[SeriesEntry, ...]:
+    """Returns what the manifest says of each series that has an identity.
+
+    Args:
+        ids: Identities.
+        census: Of all refs.
+        built: All shards, those that are kept included.
+    """
+    parts: dict[Series, list[Part]] = {series: [] for series in ids}
+    for shard in built:
+        if shard.series in parts:
+            parts[shard.series] += shard.parts
+    entries = []
+    for series in sorted(ids):
+        summary = merged(part.summary for part in parts[series])
+        if summary.features:  # there is no room for them, so such shards are never kept
+            continue
+        reasons: Counter[str] = Counter()
+        for part in parts[series]:
+            reasons.update(part.rejects)
+        entries.append(
+            SeriesEntry(
+                split=series.split,
+                label=series.label,
+                id=ids[series],
+                refs=census.series[series][0],
+                rejected_by_reason=dict(sorted(reasons.items())),
+                duplicates=sum(part.duplicates for part in parts[series]),
+                multi_frame=sum(part.multi_frame for part in parts[series]),
+                pixels=_pixels(summary.channels),
+            )
+        )
+    return tuple(entries)
+
+
+def _pixels(channels: Sequence[Sums]) -> PixelSums | None:
+    if not channels:
+        return None
+    totals, squares = zip(*((sums.total, sums.squares) for sums in channels), strict=True)
+    return PixelSums(channels[0].values, totals, squares)
+
+
+def _summary(pixels: PixelSums | None, records: int) -> Summary:
+    if pixels is None:
+        return Summary()
+    return Summary(
+        channels=tuple(
+            Sums("integer", records, pixels.count, total=total, squares=squares)
+            for total, squares in zip(pixels.totals, pixels.squares, strict=True)
+        )
+    )
+
+
+def keep_series(
+    storage: Storage, spec: SinkSpec, plan: Plan, published: Manifest, ids: Mapping[Series, str]
+) -> Plan:
+    """Returns a plan that leaves alone the series whose published shards are what it would make.
+
+    Shards are looked at by name and size. The rejects of a series must be there to be told again,
+    and of a kind and under a root that make telling them again right.
+
+    Args:
+        storage: Of the output.
+        spec: The sink's.
+        plan: What there is to do where nothing is published.
+        published: The dataset that stands at the output.
+        ids: Identity of each series; none where nothing is ever kept.
+    """
+    entries = {Series(each.split, each.label): each for each in published.series}
+    same = [series for series in ids if series in entries and entries[series].id == ids[series]]
+    if not same:
+        return plan
+    shards = _by_series(published)
+    sizes = {
+        entry.path.rsplit("/", 1)[-1]: entry.size
+        for entry in storage.list_dir(spec.output)
+        if entry.kind == "file"
+    }
+    kept = {
+        series
+        for series in same
+        if _adds_up(entries[series], shards.get(series, []))
+        and _is_whole(spec, series, shards.get(series, []), sizes)
+    }
+    with_rejects = {series for series in kept if entries[series].rejected_by_reason}
+    if with_rejects:
+        told = _published_rejects(storage, spec.output, published)
+        kept -= {
+            series
+            for series in with_rejects
+            if series not in told
+            or published.inputs.root != spec.root
+            or _PASSING & entries[series].rejected_by_reason.keys()
+        }
+    return replace(plan, kept=frozenset(kept), base=fingerprint(published)) if kept else plan
+
+
+def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
+    """Returns the published shards that a plan keeps, or None where its dataset is published now.
+
+    Raises:
+        StaleBuildError: The dataset that was planned on is not the published one any more.
+    """
+    if not plan.kept:
+        return Takeover()
+    output = spec.output
+    published = read_manifest(storage, output)
+    if published is None or fingerprint(published) != plan.base:
+        if published is not None and published.is_dataset(spec.config_id, plan.input_id):
+            return None  # by another builder, or by this one: steps may run twice
+        raise _replaced(output)
+    told: dict[Series, tuple[Reject, ...]] = {}
+    entries = [each for each in published.series if Series(each.split, each.label) in plan.kept]
+    if any(each.rejected_by_reason for each in entries):
+        told = _published_rejects(storage, output, published)
+    shards = _by_series(published)
+    built: list[BuiltShard] = []
+    for each in entries:
+        series = Series(each.split, each.label)
+        if each.rejected_by_reason and series not in told:
+            raise _replaced(output)
+        built += _rebuilt(each, shards.get(series, []), told.get(series, ()))
+    files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
+    return Takeover(tuple(built), Kept(plan.base, files))
+
+
+def _replaced(output: str) -> StaleBuildError:
+    return StaleBuildError(f"Another command changed {output} meanwhile: run again.")
+
+
+def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:
+    found: dict[Series, list[Shard]] = {}
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            found.setdefault(Series(name, shard.label or ""), []).append(shard)
+    return found
+
+
+def _adds_up(entry: SeriesEntry, shards: Sequence[Shard]) -> bool:
+    records = sum(shard.records for shard in shards)
+    return entry.refs == records + sum(entry.rejected_by_reason.values()) + entry.duplicates
+
+
+def _is_whole(
+    spec: SinkSpec, series: Series, shards: Sequence[Shard], sizes: Mapping[str, int]
+) -> bool:
+    for number, shard in enumerate(shards):
+        name = ShardName(series.split, number, len(shards), shard.records, series.label)
+        if shard.file != spec.shards.template.format(name) or shard.crc32c is None:
+            return False
+        if sizes.get(shard.file) != shard.bytes:
+            return False
+    return True
+
+
+def _rebuilt(
+    entry: SeriesEntry, shards: Sequence[Shard], told: tuple[Reject, ...]
+) -> Iterator[BuiltShard]:
+    """Yields the shards of a series as if they had just been made; one without a file for none."""
+    series = Series(entry.split, entry.label)
+    # What is known of the series as a whole stands with its first shard.
+    whole = KeptPart(
+        key=(*series, 0),
+        rejects=entry.rejected_by_reason,
+        duplicates=entry.duplicates,
+        multi_frame=entry.multi_frame,
+        summary=_summary(entry.pixels, sum(shard.records for shard in shards)),
+        told=told,
+    )
+    if not shards:
+        yield BuiltShard(series, 0, "", "", 0, 0, (whole,))
+    for index, shard in enumerate(shards):
+        part = replace(
+            KeptPart(key=(*series, index)) if index else whole,
+            num_bytes=shard.bytes,
+            records=shard.records,
+            label_counts={series.label: shard.records} if shard.records else {},
+        )
+        crc = int(shard.crc32c or "", 16)
+        yield BuiltShard(series, index, shard.file, "", shard.bytes, crc, (part,))
+
+
+def _published_rejects(
+    storage: Storage, output: str, manifest: Manifest
+) -> dict[Series, tuple[Reject, ...]]:
+    """Returns the published rejects of each series; none when they are not what was published.
+
+    They stand in the order of the series, after those that were refused while matching.
+    """
+    try:
+        lines = storage.read(join(output, names.REJECTS)).splitlines()
+        left = iter([_parse(line) for line in lines])
+    except (FileNotFoundError, FormatError):
+        return {}
+    refused = Counter(manifest.inputs.rejected_by_reason)
+    for entry in manifest.series:
+        refused.subtract(entry.rejected_by_reason)
+    wanted: list[tuple[Series, Mapping[str, int]]] = [(REFUSED, +refused)]
+    wanted += [
+        (Series(each.split, each.label), each.rejected_by_reason) for each in manifest.series
+    ]
+    told = {}
+    for series, reasons in wanted:
+        mine = _take(left, sum(reasons.values()))
+        found: Counter[str] = Counter()
+        for reject in mine:
+            found[reject.error] += reject.inputs
+        if found != Counter(reasons):
+            return {}
+        told[series] = mine
+    return told if next(left, None) is None else {}
+
+
+def _take(rejects: Iterator[Reject], inputs: int) -> tuple[Reject, ...]:
+    mine = []
+    while inputs > 0:
+        reject = next(rejects, None)
+        if reject is None:
+            break
+        mine.append(reject)
+        inputs -= reject.inputs
+    return tuple(mine)
+
+
+def _parse(line: bytes) -> Reject:
+    try:
+        reject = Reject(**json.loads(line))
+        reject.to_json().encode()
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"this is no reject ({error})") from error
+    if not isinstance(reject.inputs, int) or not isinstance(reject.error, str):
+        raise FormatError(f"this is no reject ({reject})")
+    return reject
