@@ -76,6 +76,7 @@ def before(work) -> Path:
     assert {shard.label for s in manifest.splits.values() for shard in s.shards} == {*CLASSES}
     assert len(manifest.files) == 12
     assert sum(bool(each.rejected_by_reason) for each in manifest.series) == 2
+    assert all(split.statistics.pixels.count for split in manifest.splits.values())
     jsonschema.validate(json.loads(manifest.to_json()), SCHEMA)
     return work / "before"
 
@@ -335,7 +336,9 @@ def test_other_datasets_do_not_mention_labels_of_shards(before):
 
 @pytest.mark.parametrize(
     "change", [{"label": 7}, {"id": None}, {"refs": "3"}, {"rejected_by_reason": ["x"]},
-               {"rejected_by_reason": {"x": "1"}}, {"more": 1}]
+               {"rejected_by_reason": {"x": "1"}}, {"more": 1}, {"pixels": 5}, {"pixels": {"count": 1}},
+               {"pixels": {"count": 1, "totals": [1], "squares": [1, 2]}},
+               {"pixels": {"count": 1, "totals": ["1"], "squares": [1]}}]
 )  # fmt: skip
 def test_a_malformed_series_is_refused(before, change):
     body = json.loads((before / "manifest.json").read_text())
