@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shardmill.schemas import names
-from shardmill.schemas.errors import FormatError, StaleBuildError
+from shardmill.schemas.errors import FormatError
 from shardmill.schemas.manifest import Manifest, PixelSums, SeriesEntry, Shard
 from shardmill.schemas.names import ShardName
 from shardmill.schemas.rejects import Reject
@@ -26,7 +26,7 @@ from shardmill.transforms.journal import NOTHING_KEPT, Kept, fingerprint
 from shardmill.transforms.parts import Part
 from shardmill.transforms.placement import REFUSED, Series
 from shardmill.transforms.planning import Plan
-from shardmill.transforms.publish import read_manifest
+from shardmill.transforms.publish import read_manifest, replaced_error
 from shardmill.transforms.statistics import Summary, Sums, merged
 
 if TYPE_CHECKING:  # finish.py, where it stands, needs this module
@@ -194,7 +194,7 @@ def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
     if published is None or fingerprint(published) != plan.base:
         if published is not None and published.is_dataset(spec.config_id, plan.input_id):
             return None  # by another builder, or by this one: steps may run twice
-        raise _replaced(output)
+        raise replaced_error(output)
     told: dict[Series, tuple[Reject, ...]] = {}
     entries = [each for each in published.series if Series(each.split, each.label) in plan.kept]
     if any(each.rejected_by_reason for each in entries):
@@ -204,14 +204,10 @@ def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
     for each in entries:
         series = Series(each.split, each.label)
         if each.rejected_by_reason and series not in told:
-            raise _replaced(output)
+            raise replaced_error(output)
         built += _rebuilt(each, shards.get(series, []), told.get(series, ()))
     files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
     return Takeover(tuple(built), Kept(plan.base, files))
-
-
-def _replaced(output: str) -> StaleBuildError:
-    return StaleBuildError(f"Another command changed {output} meanwhile: run again.")
 
 
 def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:

@@ -208,7 +208,7 @@ def _check_sources(storage: Storage, output: str, journal: Journal, current: byt
         StaleBuildError: It was taken back.
     """
     if not _is_base(current, journal.kept):
-        problem = _replaced(output)
+        problem = replaced_error(output)
     else:
         gone = _find_gone(storage, output, journal.moves)
         gone = gone or _find_lost(storage, output, journal.kept)
@@ -253,7 +253,8 @@ def _stale(output: str, source: str) -> StaleBuildError:
     )
 
 
-def _replaced(output: str) -> StaleBuildError:
+def replaced_error(output: str) -> StaleBuildError:
+    """Returns what to raise where files that were to be kept are not what they were."""
     return StaleBuildError(
         f"Another command replaced the dataset at {output}, of which shards were to be kept: "
         "run again."
@@ -317,7 +318,7 @@ def publish(
                 if not overwrite:
                     raise OutputError(problem)
             if kept.base and (old is None or fingerprint(old) != kept.base):
-                raise _replaced(output)
+                raise replaced_error(output)
             storage.replace(join(output, last.source), data)
             try:
                 draft = Journal(text, (*moves, last), (), build, kept)
