@@ -521,11 +521,16 @@ def test_publishing_on_another_base_touches_nothing(by_hand):
     assert check_dataset(output, [".build-c"]) == check_dataset(
         output.parent / "copy", [".build-c"]
     )
-    assert publish(
-        LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=journal.kept
-    )
+    kept = journal.kept
+    assert publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
     check_manifest(output)
     assert set(manifest.files) <= {path.name for path in output.iterdir()}
+    for path in output.iterdir():
+        path.unlink()
+    hand_made(output, manifest)
+    with pytest.raises(StaleBuildError, match="run again"):  # the whole dataset is gone
+        publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
+    assert [path.name for path in output.iterdir()] == [".build-c"]
 
 
 # On gs:// there is no lock.
