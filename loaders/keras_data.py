@@ -218,7 +218,7 @@ def _shard_reader(source: Source, options: ReadOptions) -> Callable[[Any], tf.da
     remote = any(map(scheme_of, paths))
     if options.reader == "tensorflow" or (options.reader == "auto" and not remote):
         names = tf.constant(paths)
-        packing = "GZIP" if source.manifest.compression == "gzip" else ""
+        packing = _packing(source)
         return lambda number: tf.data.TFRecordDataset(
             names[number], compression_type=packing, buffer_size=_BUFFER
         )
@@ -233,6 +233,18 @@ def _shard_reader(source: Source, options: ReadOptions) -> Callable[[Any], tf.da
     return lambda number: tf.data.Dataset.from_generator(
         payloads, args=(number,), output_signature=tf.TensorSpec((None,), tf.string)
     ).unbatch()
+
+
+def _packing(source: Source) -> str:
+    """Returns what tf.data calls the compression of a source's files."""
+    names = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
+    kind = source.manifest.compression
+    if kind not in names:
+        raise InputError(
+            f"{source.folder} holds files of {kind} compression, and one reader reads one kind: "
+            "count each kind by itself."
+        )
+    return names[kind]
 
 
 def _mixed(source: Source, options: ReadOptions, mix: Mapping[str, float]) -> tf.data.Dataset:

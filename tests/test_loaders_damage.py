@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -312,6 +313,22 @@ def test_a_counted_dataset_says_what_is_missing(tmp_path, ds, capsys):
     refused(listed, "schema.pbtxt does not exist", "only counted", "feature spec", split=split)
     (tmp_path / "data" / "schema.pbtxt").write_text(DATA)
     assert [encode_example(row) for row in open_dataset(listed, split)] == PAYLOADS
+
+
+@pytest.mark.parametrize("compression", ["zlib", "mixed"])
+def test_other_peoples_compression(compression, tmp_path):
+    shard = {"train-0": zlib.compress(framed(PAYLOADS))}
+    ds = make_dataset(tmp_path / "ds", shard, {"train-0": 40}, DATA, compression=compression)
+    if compression == "mixed":
+        with pytest.raises(InputError, match="of mixed compression") as caught:
+            keras_dataset(ds, label=None)
+        sentence(caught.value, ds, "count each kind")
+    else:
+        batches = keras_dataset(ds, label=None, batch_size=7)
+        found = [value for batch in batches for value in batch["x"].numpy().ravel()]
+        assert [encode_example({"x": value}) for value in found] == PAYLOADS
+    with pytest.raises(InputError, match="or this is no shard"):
+        open_dataset(ds)[0]
 
 
 def test_a_record_that_is_no_example(tmp_path):
