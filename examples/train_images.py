@@ -60,7 +60,7 @@ def main(folder: str) -> None:
         train, validation_data=validation, epochs=EPOCHS // 2, class_weight=weights, verbose=0
     )
 
-    # The same with steps: the data go on for ever, and batches span the epochs' ends.
+    # The same for data that go on for ever: how many steps make an epoch must be said.
     steps = steps_per_epoch(folder, "train", batch_size=BATCH)
     validation_steps = steps_per_epoch(folder, "validation", batch_size=BATCH)
     history = model.fit(
