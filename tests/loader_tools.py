@@ -1,4 +1,4 @@
-"""Datasets that the tests of the loaders read: real builds, made once, and ones made by hand."""
+"""Datasets made by hand for the tests of the loaders; what ``loader_data`` builds; and a judge."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
-import pytest
-from conftest import build_dataset, make_image, make_photos
 from readers import tf_records
 from record_tools import framed, indexed
-from rows_tools import build_rows, make_table
 
 from shardmill.schemas.index import empty_shard
 from shardmill.schemas.manifest import Manifest
@@ -54,53 +51,6 @@ def cells(number: int) -> list[object]:
         "" if number % 6 == 0 else "odd",
         number / 4,
     ]
-
-
-@pytest.fixture(scope="session")
-def photo_folder(tmp_path_factory) -> Path:
-    """Photos in three classes, of two sizes."""
-    folder = make_photos(tmp_path_factory.mktemp("photos"), PHOTOS, size=(40, 30))
-    for number in range(0, PHOTOS["ant"], 3):
-        make_image(number, 33, 47).save(folder / "ant" / f"{number:03d}.jpg", quality=90)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def images(photo_folder, tmp_path_factory) -> Callable[[str], Path]:
-    """Builds a kind of IMAGES when it is first asked for."""
-    made: dict[str, Path] = {}
-
-    def build(kind: str) -> Path:
-        if kind not in made:
-            folder = tmp_path_factory.mktemp("ds") / kind
-            outcome, _ = build_dataset(
-                input=photo_folder, output=folder, splits="train:0.7,validation:0.3", **IMAGES[kind]
-            )
-            assert outcome.status == "published"
-            made[kind] = folder
-        return made[kind]
-
-    return build
-
-
-@pytest.fixture(scope="session")
-def table(tmp_path_factory) -> Path:
-    """A dataset of rows; the column "price" is its label."""
-    folder = tmp_path_factory.mktemp("rows")
-    make_table(folder / "in.csv", CELLS, [cells(number) for number in range(ROWS)])
-    (folder / "columns.pbtxt").write_text(COLUMNS)
-    outcome, _ = build_rows(
-        input=folder / "in.csv", output=folder / "ds", schema=folder / "columns.pbtxt",
-        splits="train:0.7,validation:0.3", num_shards=3, label="kind",
-    )  # fmt: skip
-    assert outcome.status == "published"
-    return folder / "ds"
-
-
-@pytest.fixture(scope="session")
-def dataset(images, table) -> Callable[[str], Path]:
-    """Returns the dataset of a kind: one of IMAGES, or ``rows``."""
-    return lambda kind: table if kind == "rows" else images(kind)
 
 
 def make_shard(groups: Groups, pack: Callable[[bytes], bytes] | None = stored_member) -> bytes:

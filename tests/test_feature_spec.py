@@ -15,7 +15,7 @@ from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example import encode_example
 from shardmill.schemas.feature_spec import array_tags, parse_feature_specs
 
-pytest_plugins = ["loader_tools"]
+pytest_plugins = ["loader_data"]
 pytestmark = pytest.mark.xdist_group("transform")  # it starts once
 
 

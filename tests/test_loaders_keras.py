@@ -20,7 +20,7 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example import encode_example
 from shardmill.schemas.members import deflated_member
 
-pytest_plugins = ["loader_tools"]
+pytest_plugins = ["loader_data"]
 pytestmark = pytest.mark.xdist_group("transform")  # TensorFlow starts once
 
 IDS = """

@@ -35,7 +35,7 @@ from shardmill.schemas.framing import frame
 from shardmill.schemas.index import INDEX_BYTES, build_index
 from shardmill.schemas.members import HEADER, Member, deflated_member, stored_member
 
-pytest_plugins = ["loader_tools"]
+pytest_plugins = ["loader_data"]
 
 KINDS = [*IMAGES, "rows"]
 BOTH = "train+validation"
@@ -179,6 +179,21 @@ def test_a_record_is_found_between_the_headers_of_stored_blocks(sizes, first, da
     assert read == frames[number]
     assert payload_of(read) == frames[number][12:-4]
     assert stored_at(deflated_member(bytes(900)), 900) == -1
+
+
+def test_records_that_end_with_a_block():
+    frames = [
+        frame(bytes([65 + n]) * size) for n, size in enumerate([65_519, 131_054, 0, 65_503, 9])
+    ]
+    content = b"".join(frames)
+    member, starts = stored_member(content), walk_frames(content).tolist()
+    assert [at % 65_535 for at in starts[:3]] == [starts[4] % 65_535, 0, 0] == [0, 0, 0]
+    for start, end, wanted, blocks in zip(
+        starts, starts[1:], frames, [1, 2, 1, 1, 1], strict=False
+    ):
+        low, high = stored_range(start, end)
+        assert high - low == end - start + 5 * (blocks - 1)  # nothing is read but the record
+        assert without_headers(member[10 + low : 10 + high], start) == wanted
 
 
 def test_frames_that_are_none():
