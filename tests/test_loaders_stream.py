@@ -101,6 +101,12 @@ def test_the_order_is_that_of_the_seed_and_epoch(records):
     assert read(records, epoch=1) == read(records) == list(range(132))
 
 
+def test_a_single_member_is_shuffled_anew_each_epoch(tmp_path):
+    one = open_dataset(make(tmp_path / "ds", [30], 30))
+    orders = [tuple(read(one, shuffle=True, epoch=epoch)) for epoch in range(3)]
+    assert len({*orders, tuple(range(30))}) == 4
+
+
 def test_another_process_draws_the_same_order(records):
     code = (
         "from shardmill.loaders import open_dataset, Stream\n"
