@@ -10,7 +10,8 @@ DEMO := demo
 
 ifdef UV
 NEW_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
-INSTALL = $(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt
+# Compiled once: else each process of a test would compile Beam or TensorFlow anew.
+INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt
 else
 NEW_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -34,7 +35,7 @@ demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real 
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .

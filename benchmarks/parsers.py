@@ -52,7 +52,7 @@ def tfrecord_package() -> Callable[[bytes], Any]:
     def parse(payload: bytes) -> Any:
         example = example_pb2.Example()
         example.ParseFromString(payload)
-        return extract_feature_dict(example.features.feature, None, kinds)
+        return extract_feature_dict(example.features, None, kinds)
 
     return parse
 

@@ -24,6 +24,9 @@ from shardmill.transforms.publish import read_manifest
 settings.register_profile("shardmill", deadline=None)
 settings.load_profile("shardmill")
 
+# Many tests start processes, which need not compile the same modules each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))

@@ -1,0 +1,54 @@
+"""Normalization: the means and deviations of the manifest as a Keras layer; nothing is read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from shardmill.loaders.steps import load_manifest
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.manifest import Manifest
+
+if TYPE_CHECKING:
+    import keras
+
+
+def normalization(
+    manifest: Manifest | str | os.PathLike[str],
+    split: str = "train",
+    feature: str | None = None,
+) -> keras.Layer:
+    """Returns a Keras layer that brings values to mean 0 and deviation 1, as ``adapt`` would.
+
+    Args:
+        manifest: The dataset's manifest, or where it is.
+        split: The split whose statistics count; the one that is trained on.
+        feature: A column of rows; by default the channels of the pictures.
+
+    Raises:
+        InputError: There is no manifest that this release can read.
+        UsageError: The split or its statistics are not there.
+    """
+    import keras
+
+    if not isinstance(manifest, Manifest):
+        manifest = load_manifest(manifest)
+    if split not in manifest.splits:
+        known = ", ".join(manifest.splits) or "none"
+        raise UsageError(f"the dataset has no split {split!r}: it has {known}.")
+    found = manifest.splits[split].statistics
+    if feature is None:
+        if found is None or found.pixels is None:
+            raise UsageError(
+                f"the manifest has no statistics of pixels for {split!r}: name a feature, or adapt "
+                "a keras.layers.Normalization."
+            )
+        means, stds = list(found.pixels.mean), list(found.pixels.std)
+        return keras.layers.Normalization(axis=-1, mean=means, variance=[std * std for std in stds])
+    one = None if found is None else found.features.get(feature)
+    if one is None or one.mean is None or one.std is None:
+        raise UsageError(
+            f"the manifest has no mean of the feature {feature!r} for {split!r}: name a column of "
+            "numbers that has values."
+        )
+    return keras.layers.Normalization(axis=None, mean=one.mean, variance=one.std * one.std)
