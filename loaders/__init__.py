@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shardmill.loaders.augment import augmentation
     from shardmill.loaders.keras_data import keras_dataset
+    from shardmill.loaders.normalize import normalization
     from shardmill.loaders.records import Records, open_dataset
     from shardmill.loaders.steps import steps_per_epoch
     from shardmill.loaders.stream import Stream
@@ -26,6 +27,7 @@ _HOMES = {
     "class_weights": "weights",
     "feature_spec": "tf_parse",
     "keras_dataset": "keras_data",
+    "normalization": "normalize",
     "open_dataset": "records",
     "steps_per_epoch": "steps",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "class_weights",
     "feature_spec",
     "keras_dataset",
+    "normalization",
     "open_dataset",
     "steps_per_epoch",
 ]

@@ -90,6 +90,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
         seed: Another one gives other orders.
         augment: Applied to each batch of inputs as ``augment(inputs, training=True)`` if it is a
             Keras layer, else as ``augment(inputs)``; such as ``augmentation(flip="horizontal")``.
+            One batch after the other where ``deterministic``, so that it repeats with its seed.
         label: ``id`` (integers or numbers as they stand), ``one_hot``, ``text``, or None.
         features: Features that become inputs.
         labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
@@ -99,7 +100,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
             as scalars and pictures still encoded. The number of batches is then not known.
         fill: What stands for a missing value; see ``open_dataset``.
         image_size: Height and width to resize pictures to.
-        repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch.
+        repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch. Each
+            epoch still ends with the batch that is not full.
         drop_remainder: Whether to leave out a last batch that is not full.
         cache: Keep parsed and decoded examples in memory, or in files that begin with this path.
         deterministic: Whether the seed alone decides order and augmentation; else what is ready.
@@ -129,6 +131,17 @@ def _steps(source: Source, options: ReadOptions) -> int:
         UsageError: None, or a number breaks its rule.
     """
     size, hosts = options.batch_size, options.hosts
+    if size % hosts:
+        raise UsageError(
+            f"batch_size={size} cannot be shared by {hosts} hosts: give a multiple of {hosts}, "
+            f"such as {-(-size // hosts) * hosts}."
+        )
+    if hosts > len(source.shards) > 0:
+        raise UsageError(
+            f"{source.selection.split} has {len(source.shards)} shards, so of {hosts} hosts some "
+            f"would have nothing to read: use fewer, or build with --num_shards={hosts} or a "
+            "multiple of it."
+        )
     steps = count_steps(source.selection, size, drop_remainder=options.full_batches, replicas=hosts)
     if not steps and len(source):
         each = f" on each of {hosts} hosts" if hosts > 1 else ""

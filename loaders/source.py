@@ -12,7 +12,7 @@ from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
 from shardmill.schemas.manifest import Manifest, Shard
-from shardmill.schemas.names import LABEL_TEMPLATE, MANIFEST, SCHEMA, ShardTemplate
+from shardmill.schemas.names import MANIFEST, SCHEMA
 from shardmill.schemas.storage import join, open_storage
 
 _ID_SOURCES = (CLASS_ID, "label")
@@ -107,27 +107,16 @@ class Source:
                 raise UsageError(f"the label {label!r} is named twice: name each once.")
         if not labels:
             raise UsageError("no label is named: leave labels away to read all of them.")
-        if self.manifest.build.config.get("shard_by") != "label":
+        if all(shard.label is None for shard in self.shards):
             raise UsageError(
                 f"labels={list(labels)!r} needs shards by label: build the dataset with "
                 "--shard_by=label, or filter records while they are read."
             )
-        shards = tuple(shard for shard in self.shards if self.label_of(shard) in labels)
+        shards = tuple(shard for shard in self.shards if shard.label in labels)
         total = sum(shard.records for shard in shards)
         return Source(
             self.folder, self.manifest, Selection(self.selection.split, total, shards), self.specs
         )
-
-    def label_of(self, shard: Shard) -> str:
-        """Returns the label of a shard's examples; empty unless shards are by label."""
-        config = self.manifest.build.config
-        if config.get("shard_by") != "label":
-            return ""
-        pattern = config.get("shard_name") or LABEL_TEMPLATE
-        if not config.get("shard_name") and self.manifest.compression == "none":
-            pattern = pattern.removesuffix(".gz")
-        name = ShardTemplate(pattern).parse(shard.file)
-        return "" if name is None or name.label is None else name.label
 
     def _of_source(self, sources: Sequence[str]) -> str:
         for feature in self.manifest.features:

@@ -31,13 +31,10 @@ def class_weights(
     if split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
         raise UsageError(f"the dataset has no split {split!r}: it has {known}.")
-    counts = {label: n for label, n in manifest.splits[split].label_counts.items() if n}
-    if not counts:
+    weights = manifest.splits[split].class_weights
+    if not weights:
         raise UsageError(f"the split {split!r} has no counts by label, so nothing can be weighed.")
-    total = sum(counts.values())
-    return {
-        class_id(manifest, label): total / (len(counts) * count) for label, count in counts.items()
-    }
+    return {class_id(manifest, label): weight for label, weight in weights.items()}
 
 
 def class_id(manifest: Manifest, label: str) -> int:
