@@ -90,7 +90,6 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
         seed: Another one gives other orders.
         augment: Applied to each batch of inputs as ``augment(inputs, training=True)`` if it is a
             Keras layer, else as ``augment(inputs)``; such as ``augmentation(flip="horizontal")``.
-            One batch after the other where ``deterministic``, so that it repeats with its seed.
         label: ``id`` (integers or numbers as they stand), ``one_hot``, ``text``, or None.
         features: Features that become inputs.
         labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
@@ -100,8 +99,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
             as scalars and pictures still encoded. The number of batches is then not known.
         fill: What stands for a missing value; see ``open_dataset``.
         image_size: Height and width to resize pictures to.
-        repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch. Each
-            epoch still ends with the batch that is not full.
+        repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch.
         drop_remainder: Whether to leave out a last batch that is not full.
         cache: Keep parsed and decoded examples in memory, or in files that begin with this path.
         deterministic: Whether the seed alone decides order and augmentation; else what is ready.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from apache_beam.transforms import userstate
 from hypothesis import settings
 from PIL import Image
 
@@ -27,6 +28,17 @@ settings.load_profile("shardmill")
 # Many tests start processes, which need not compile the same modules each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+_find_specs, _specs = userstate.get_dofn_specs, {}
+
+
+def _remembered(dofn):
+    """Beam inspects the methods of each DoFn eight times; that is a quarter of a small build."""
+    if _specs.get(id(dofn), (None,))[0] is not dofn:
+        _specs[id(dofn)] = dofn, _find_specs(dofn)
+    return _specs[id(dofn)][1]
+
+
+userstate.get_dofn_specs = _remembered  # in the tests' own process; commands run Beam as it is
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))

@@ -7,6 +7,7 @@ import functools
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -26,6 +27,7 @@ SOAK = _SOAK  # for those who test faults
 HERE = Path(__file__).resolve().parent
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
 JOURNAL = ".publish.json"
+PROGRESS = re.compile(r"^[a-z]+: [\d,]+( of [\d,]+)? [A-Za-z ]+, [\d,]+ .*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,14 @@ class Ended:
     peak: int = 0
 
     @property
+    def said(self) -> str:
+        """What stderr says beside progress, which a log gets where a command takes seconds."""
+        return PROGRESS.sub("", self.stderr)
+
+    @property
     def sentence(self) -> str:
         """The one plain sentence of a failure; asserts that there is nothing else."""
-        lines = self.stderr.splitlines()
+        lines = self.said.splitlines()
         assert len(lines) == 1, self.stderr
         assert lines[0].startswith("shardmill: "), self.stderr
         assert lines[0].endswith("."), self.stderr

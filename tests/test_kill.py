@@ -117,7 +117,7 @@ def test_interrupted_twice_ends_at_once(source, wanted, tmp_path):
     command.send(signal.SIGCONT)
     ended = command.wait()
     assert ended.code == -signal.SIGINT
-    assert ended.stderr == ""
+    assert ended.said == ""
     resume(source, output, wanted)
 
 

@@ -103,10 +103,10 @@ def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"batch_size": 5, "hosts": 2}, "cannot be shared by 2 replicas: give a multiple of 2"),
+        ({"batch_size": 5, "hosts": 2}, "cannot be shared by 2 hosts: give a multiple of 2"),
         ({"batch_size": 0}, "must be positive"),
         ({"host": 2, "hosts": 2}, "host=2 of hosts=2"),
-        ({"batch_size": 7, "hosts": 7}, "use fewer replicas"),
+        ({"batch_size": 7, "hosts": 7}, "use fewer, or build"),
         ({"shuffle": -1}, "shuffle=-1"),
         ({"repeat": -2}, "repeat=-2"),
         ({"reader": "c"}, "reader='c' is unknown"),

@@ -61,7 +61,7 @@ def race(source: Path, output: Path, *configs: tuple[str, ...], offset: float) -
 def check_ended(ended: Ended) -> bool:
     """Asserts that a builder ended well or with one sentence; tells which."""
     if ended.code == 0:
-        assert ended.stderr == ""
+        assert ended.said == ""
         assert "Published" in ended.stdout or "up to date" in ended.stdout
         return True
     assert ended.code == 1

@@ -211,6 +211,7 @@ def test_columns_have_their_kinds_and_a_schema(learnt) -> None:
     assert output.transformed_feature_spec()["one_hot"] == tf.io.FixedLenFeature([3], tf.float32)
 
 
+@pytest.mark.skipif(not SOAK, reason="test_examples serves one: make soak")
 def test_a_served_model_transforms_as_we_do(learnt, tmp_path) -> None:
     import tensorflow as tf
     import tensorflow_transform as tft
