@@ -42,23 +42,8 @@ def tensorflow() -> Callable[[bytes], Any]:
     return lambda payload: parse._features(tf.train.Example.FromString(payload))  # noqa: SLF001
 
 
-def tfrecord_package() -> Callable[[bytes], Any]:
-    """The package ``tfrecord`` from PyPI: its message, its way to take values out."""
-    from tfrecord import example_pb2
-    from tfrecord.reader import extract_feature_dict
-
-    kinds = {"byte": "bytes_list", "float": "float_list", "int": "int64_list"}
-
-    def parse(payload: bytes) -> Any:
-        example = example_pb2.Example()
-        example.ParseFromString(payload)
-        return extract_feature_dict(example.features, None, kinds)
-
-    return parse
-
-
 def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
-    """Times one way, alone in its process: the package and TensorFlow cannot be loaded together."""
+    """Times one way, alone in its process."""
     from shardmill.loaders.shards import ShardFiles
     from shardmill.loaders.source import open_source
 
@@ -79,7 +64,7 @@ def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
     )
 
 
-WAYS = {make.__name__: make for make in (ours, protobuf, tensorflow, tfrecord_package)}
+WAYS = {make.__name__: make for make in (ours, protobuf, tensorflow)}
 
 
 def main(path: str, name: str = "") -> None:

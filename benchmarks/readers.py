@@ -1,6 +1,6 @@
 """Reads a dataset in one of many ways, and prints as JSON what an epoch takes.
 
-usage: python benchmarks/readers.py NAME FOLDER [--epochs N]
+usage: python benchmarks/readers.py NAME[,NAME...] FOLDER [--epochs N]
 
 FOLDER has the same images as ``ds`` (Shardmill's GZIP shards), ``plain`` (uncompressed TFRecords),
 ``wds`` (WebDataset's tar files) and ``array`` (ArrayRecord). Imports and the first epoch, which
@@ -258,24 +258,31 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
 
 
 def main() -> None:
-    """Reads a few epochs and prints what they took."""
+    """Reads a few epochs, of several readers by turns, and prints what they took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=READERS)
+    parser.add_argument("names", help="a reader, or several with commas: epochs by turns")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
-    data = READERS[options.name](options.folder)
-    walls, cpus = [], []
+    readers = {name: READERS[name](options.folder) for name in options.names.split(",")}
+    walls: dict[str, list[float]] = {name: [] for name in readers}
+    cpus: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(options.epochs + 1):
-        wall, cpu = time.perf_counter(), _cpu()
-        batches = sum(1 for _ in data)
-        walls.append(time.perf_counter() - wall)
-        cpus.append(_cpu() - cpu)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({
-        "wall": min(walls[1:]), "cpu": min(cpus[1:]), "batches": batches,
-        "memory": usage.ru_maxrss / 1024,
-    }))  # fmt: skip
+        for name, data in readers.items():
+            wall, cpu = time.perf_counter(), _cpu()
+            for _batch in data:
+                pass
+            walls[name].append(time.perf_counter() - wall)
+            cpus[name].append(_cpu() - cpu)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found = {
+        name: {
+            "wall": min(walls[name][1:]), "cpu": min(cpus[name][1:]), "memory": memory,
+            "epochs": walls[name][1:],
+        }
+        for name in readers
+    }  # fmt: skip
+    print(json.dumps(found))
 
 
 def _cpu() -> float:

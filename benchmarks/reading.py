@@ -1,6 +1,6 @@
 """Measures reading: Shardmill's loaders against others on the same images.
 
-usage: python benchmarks/reading.py [--small] [--data FOLDER] [--rounds N]
+usage: python benchmarks/reading.py [--small] [--data FOLDER] [--rounds N] [--count N]
 
 Writes docs/benchmarks-reading.md. ``--small`` is a quick try and writes nothing.
 """
@@ -26,6 +26,15 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 IMAGE, LABEL = "image/encoded", "image/class/label"
 SHARDS = 8
+EPOCHS = 12  # by turns
+TURNS = (
+    "Whole processes scatter more than readers differ, so here the epochs of all readers take "
+    "turns in one process; each figure is one epoch beside the next."
+)
+PARSING = (
+    "CPU time of `benchmarks/parsers.py`, each way in a process of its own, every value taken out. "
+    "The loaders use Shardmill's own parser, which hands what is unusual to protobuf."
+)
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "TensorFlow": (
         ("keras_ours", "tuned_one_by_one", "tuned_any_order", "tuned_in_batches", "classic"),
@@ -101,8 +110,23 @@ def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
         command, check=True, capture_output=True, text=True,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])[name]
     return found
+
+
+def turns(names: tuple[str, ...], folder: Path) -> str:
+    """Returns how fast the first reader is beside each other: epochs by turns in one process."""
+    script = str(HERE / "readers.py")
+    command = [sys.executable, script, ",".join(names), str(folder), f"--epochs={EPOCHS}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    lines = []
+    for other in names[1:]:
+        pairs = zip(found[other]["epochs"], found[names[0]]["epochs"], strict=True)
+        ratios = [theirs / ours for theirs, ours in pairs]
+        shown = ", ".join(f"{value:.2f}" for value in ratios)
+        lines.append(f"- {names[0]} to {other}: {statistics.median(ratios):.2f} (of {shown})")
+    return "\n".join(lines)
 
 
 def measure(work: Path, count: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -182,7 +206,26 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         + ratio(runs, "grain_payloads_ours", "grain_payloads_array_record"),
         "",
     ]
+    lines += ["## TensorFlow, epochs by turns", "", TURNS, ""]
+    lines += [turns(("keras_ours", *tuned, "classic"), work / f"big-{count}"), ""]
+    lines += [
+        "## Parsing a tf.train.Example without TensorFlow",
+        "",
+        PARSING,
+        "",
+        "```text",
+        parsers(work / f"big-{count}" / "ds"),
+        "```",
+        "",
+    ]
     return "\n".join(lines)
+
+
+def parsers(dataset: Path) -> str:
+    """Returns what parsing a record takes, a line a way."""
+    command = [sys.executable, str(HERE / "parsers.py"), str(dataset)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def main() -> None:
@@ -191,9 +234,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=8000)
     options = parser.parse_args()
     work = options.data or Path(tempfile.mkdtemp(prefix="shardmill-bench-"))
-    count = 1000 if options.small else 8000
+    count = 1000 if options.small else options.count
     prepare(work, count)
     runs = measure(work, count, 1 if options.small else options.rounds)
     text = report(work, count, runs)
