@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardmill.loaders.frameworks import need
 from shardmill.schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def augmentation(  # noqa: PLR0913 - all are named
     Raises:
         UsageError: Nothing is to be changed, or a share is out of range.
     """
+    need("keras")
     import keras
 
     _check_shares(rotate=rotate, zoom=zoom, brightness=brightness, contrast=contrast, noise=noise)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardmill.loaders.frameworks import need
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.steps import count_steps
@@ -167,6 +168,7 @@ def _maker(
     source: Source, features: Sequence[str] | None, label: Label | None, fill: Fill | None,
     image_size: ImageSize | None, *, parse_all: bool,
 ) -> _Maker:  # fmt: skip
+    need("tensorflow")
     if features is None:
         features = source.arrays or [
             spec.name for spec in source.specs if spec.name not in source.label_features

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from shardmill.loaders.frameworks import need
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.manifest import Manifest
@@ -29,6 +30,7 @@ def normalization(
         InputError: There is no manifest that this release can read.
         UsageError: The split or its statistics are not there.
     """
+    need("keras")
     import keras
 
     if not isinstance(manifest, Manifest):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shardmill.loaders.frameworks import need
 from shardmill.loaders.source import Source, open_without_shards
 from shardmill.loaders.values import PICTURES, Fill, chosen, fill_of
 from shardmill.schemas.errors import UsageError
@@ -43,6 +44,7 @@ def feature_spec(
         InputError: There is no manifest or schema that can be read.
         UsageError: A feature is unknown, or a fill is of another kind.
     """
+    need("tensorflow")
     import tensorflow as tf
 
     specs = chosen(open_without_shards(path), features)

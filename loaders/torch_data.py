@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
+from shardmill.loaders.frameworks import need
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
+
+need("torch")
+from torch.utils.data import IterableDataset  # noqa: E402 - said plainly where it is missing
 
 
 class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]

@@ -128,3 +128,35 @@ def test_no_file_or_function_outgrew_its_name() -> None:
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.FunctionDef):
                     assert (node.end_lineno or 0) - node.lineno < 55, f"{path}: {node.name}"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            "loaders.keras_dataset(path)",
+            "this needs TensorFlow: pip install 'shardmill[tensorflow]'.",
+        ),
+        ("loaders.feature_spec(path)", "this needs TensorFlow: pip install"),
+        ("loaders.augmentation(flip='horizontal')", "this needs Keras: pip install"),
+        ("loaders.normalization(path)", "this needs Keras: pip install 'shardmill[tensorflow]'."),
+        ("import_module('shardmill.loaders.torch_data')", "this needs PyTorch: pip install"),
+    ],
+)
+def test_a_framework_that_is_missing_is_told_in_one_sentence(photos, tmp_path, call, words) -> None:
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=8)
+    code = (
+        "import sys, importlib.util\n"
+        "from importlib import import_module\n"
+        "real = importlib.util.find_spec\n"
+        "gone = ('tensorflow', 'keras', 'torch')\n"
+        "importlib.util.find_spec = lambda name: None if name in gone else real(name)\n"
+        "from shardmill import loaders\n"
+        "import shardmill.loaders\n"
+        f"path = {str(tmp_path / 'ds')!r}\n"
+        f"try:\n    {call}\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UsageError ")
+    assert words in done.stdout
