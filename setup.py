@@ -41,7 +41,7 @@ BENCH = [
 setup(
     name="shardmill",
     version="0.1.0",
-    description="Raw images and CSV rows into training-ready, counted GZIP TFRecord datasets",
+    description="Images, CSV rows and NumPy arrays into training-ready, counted GZIP TFRecords",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardmill.loaders.frameworks import need
 from shardmill.schemas.errors import UsageError
@@ -42,11 +42,13 @@ def augmentation(  # noqa: PLR0913 - all are named
         seed: Another one gives other changes.
 
     Raises:
-        UsageError: Nothing is to be changed, or a share is out of range.
+        UsageError: Nothing is to be changed, or a value is unknown or out of range.
     """
     need("keras")
     import keras
 
+    if flip is not None and flip not in get_args(Flip):
+        raise UsageError(f"flip={flip!r} is unknown: use {', '.join(get_args(Flip))}.")
     _check_shares(rotate=rotate, zoom=zoom, brightness=brightness, contrast=contrast, noise=noise)
     layers = keras.layers
     chain: list[Any] = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shardmill.loaders.frameworks import need
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.steps import count_steps
+from shardmill.loaders.steps import count_steps, is_count
 from shardmill.loaders.tf_parse import ImageSize, array_decoder, batch_parser, label_reader
 from shardmill.loaders.values import Fill, chosen
 from shardmill.schemas.errors import InputError, UsageError
@@ -49,6 +49,8 @@ class ReadOptions:
     reader: Reader
 
     def __post_init__(self) -> None:
+        if not is_count(self.batch_size):
+            raise UsageError(f"batch_size={self.batch_size!r} must be a whole number, 1 or more.")
         if not 0 <= self.host < self.hosts:
             raise UsageError(f"host={self.host} of hosts={self.hosts}: hosts count from 0.")
         if self.shuffle < 0:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from shardmill.loaders.frameworks import need
-from shardmill.loaders.steps import load_manifest
+from shardmill.loaders.steps import split_of
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.manifest import Manifest
 
@@ -33,12 +33,7 @@ def normalization(
     need("keras")
     import keras
 
-    if not isinstance(manifest, Manifest):
-        manifest = load_manifest(manifest)
-    if split not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the dataset has no split {split!r}: it has {known}.")
-    found = manifest.splits[split].statistics
+    found = split_of(manifest, split)[1].statistics
     if feature is None:
         if found is None or found.pixels is None:
             raise UsageError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from shardmill.schemas.errors import FormatError, InputError, UsageError
-from shardmill.schemas.manifest import Manifest, Shard
+from shardmill.schemas.manifest import Manifest, Shard, Split
 from shardmill.schemas.names import JOURNAL, MANIFEST
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
@@ -71,9 +73,7 @@ def select(manifest: Manifest, split: str) -> Selection:
             )
         if not name:
             raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
-        if name not in manifest.splits:
-            known = ", ".join(manifest.splits) or "none"
-            raise UsageError(f"the dataset has no split {name!r}: it has {known}.")
+        split_of(manifest, name)
         if names.count(name) > 1:
             raise UsageError(f"the split {split!r} names {name!r} twice: name each once.")
     found = [manifest.splits[name] for name in names]
@@ -89,9 +89,10 @@ def count_steps(
     Raises:
         UsageError: A number breaks its rule.
     """
-    if batch_size < 1 or replicas < 1:
+    if not is_count(batch_size) or not is_count(replicas):
         raise UsageError(
-            f"a batch of {batch_size} over {replicas} replicas: both must be positive."
+            f"a batch of {batch_size!r} over {replicas!r} replicas: both must be positive whole "
+            "numbers."
         )
     if batch_size % replicas:
         above = -(-batch_size // replicas) * replicas
@@ -111,6 +112,30 @@ def count_steps(
         )
     smallest = min(sum(shard.records for shard in shards[i::replicas]) for i in range(replicas))
     return smallest // (batch_size // replicas)
+
+
+def is_count(value: object) -> bool:
+    """Tells whether a value is a whole number, 1 or more; NumPy's integers are."""
+    return isinstance(value, SupportsIndex) and operator.index(value) > 0
+
+
+def split_of(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Manifest, Split]:
+    """Returns a manifest and one split of it.
+
+    Args:
+        manifest: The dataset's manifest, or where it is.
+        name: Name of the split.
+
+    Raises:
+        InputError: There is no manifest that this release can read.
+        UsageError: The split is unknown.
+    """
+    if not isinstance(manifest, Manifest):
+        manifest = load_manifest(manifest)
+    if name not in manifest.splits:
+        known = ", ".join(manifest.splits) or "none"
+        raise UsageError(f"the dataset has no split {name!r}: it has {known}.")
+    return manifest, manifest.splits[name]
 
 
 def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.loaders.frameworks import need
 from shardmill.loaders.source import Source, open_without_shards
+from shardmill.loaders.steps import is_count
 from shardmill.loaders.values import PICTURES, Fill, chosen, fill_of
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.feature_spec import FeatureSpec
@@ -111,6 +112,10 @@ def array_decoder(
     """
     import tensorflow as tf
 
+    if image_size is not None and not _is_size(image_size):
+        raise UsageError(
+            f"image_size={image_size!r} is no size: give (height, width), two whole numbers."
+        )
     if spec.encoding not in PICTURES and image_size is None:
         return _raw_decoder(spec)
     if spec.shape is None and image_size is None:
@@ -147,6 +152,10 @@ def array_decoder(
         )
 
     return decode
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(is_count, value))
 
 
 def _raw_decoder(spec: FeatureSpec) -> Callable[[Mapping[str, Any]], Any]:

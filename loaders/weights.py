@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shardmill.loaders.steps import load_manifest
+from shardmill.loaders.steps import split_of
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.manifest import Manifest
 
@@ -26,12 +26,8 @@ def class_weights(
         InputError: There is no manifest that this release can read.
         UsageError: The split is unknown, or its labels are no class ids and were not listed.
     """
-    if not isinstance(manifest, Manifest):
-        manifest = load_manifest(manifest)
-    if split not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the dataset has no split {split!r}: it has {known}.")
-    weights = manifest.splits[split].class_weights
+    manifest, found = split_of(manifest, split)
+    weights = found.class_weights
     if not weights:
         raise UsageError(f"the split {split!r} has no counts by label, so nothing can be weighed.")
     return {class_id(manifest, label): weight for label, weight in weights.items()}

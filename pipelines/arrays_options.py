@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.options import (
     Group,
+    add_places,
     add_running,
     add_shards,
     build_parser,
@@ -16,25 +17,25 @@ from shardmill.pipelines.parser import Parser
 def arrays_parser() -> Parser:
     """Returns the parser of ``shardmill arrays``."""
     parser = build_parser("arrays", "Turns NumPy arrays into a published GZIP TFRecord dataset.")
-    _add_places(parser.add_argument_group("what is read and written"))
+    add_places(
+        parser.add_argument_group("what is read and written"),
+        "a .npy, an .npz, or a folder of .npy files",
+        links=False,
+    )
+    _add_arrays(parser.add_argument_group("labels and features"))
     _add_splits(parser.add_argument_group("splits"))
     add_shards(parser.add_argument_group("records and shards"))
     add_running(parser.add_argument_group("running"), "reads under way at a time")
     return parser
 
 
-def _add_places(group: Group) -> None:
+def _add_arrays(group: Group) -> None:
     add = group.add_argument
-    add("--input", metavar="PATH", help="a .npy, an .npz, or a folder of .npy files")
     add("--labels", metavar="FILE", help="a .npy of labels: whole numbers or texts")
     add("--label", metavar="NAME",
         help="the array that is the label (default: the one called y, label or labels; empty: "
         "none)")  # fmt: skip
     add("--arrays", metavar="LIST", help="names of the arrays to take (default: all)")
-    add("--output", metavar="DIR", help="folder of the new dataset")
-    add("--root", metavar="DIR", help="the key is the path relative to it (default: the folder)")
-    add("--overwrite", action="store_true", help="replace another dataset at --output")
-    add("--dry_run", action="store_true", help="say what would be done, write nothing")
 
 
 def _add_splits(group: Group) -> None:

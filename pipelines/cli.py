@@ -22,7 +22,7 @@ _LIST = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
 usage: shardmill COMMAND [FLAGS]
 
-Turns raw images and CSV rows into training-ready GZIP TFRecord datasets with exact counts.
+Turns images, CSV rows and NumPy arrays into training-ready GZIP TFRecords, exactly counted.
 
 commands:
 {_LIST}

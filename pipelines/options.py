@@ -57,18 +57,20 @@ def images_parser() -> Parser:
 Group = argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 
 
-def add_places(group: Group, inputs: str) -> None:
+def add_places(group: Group, inputs: str, *, links: bool = True) -> None:
     """Adds the flags of what is read and written.
 
     Args:
         group: Where to add them.
         inputs: What an input may be.
+        links: Whether folders are walked, where links may lead elsewhere.
     """
     add = group.add_argument
     add("--input", metavar="PATH", help=inputs)
     add("--output", metavar="DIR", help="folder of the new dataset")
     add("--root", metavar="DIR", help="keys are paths relative to it (default: the input's folder)")
-    add("--follow_links", action="store_true", help="follow links that lead outside the root")
+    if links:
+        add("--follow_links", action="store_true", help="follow links that lead outside the root")
     add("--overwrite", action="store_true", help="replace another dataset at --output")
     add("--dry_run", action="store_true", help="say what would be done, write nothing")
 

@@ -34,7 +34,7 @@ class Trap:
         return os.system, (f"touch {TRAP}",)
 
 
-TRAP = "/tmp/shardmill-trap-sprung"  # never there
+TRAP = str(Path(tempfile.gettempdir()) / "shardmill-trap-sprung")  # never there
 
 
 def save(array: object) -> Callable[[Path], dict]:

@@ -104,7 +104,9 @@ def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
     ("options", "part"),
     [
         ({"batch_size": 5, "hosts": 2}, "cannot be shared by 2 hosts: give a multiple of 2"),
-        ({"batch_size": 0}, "must be positive"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number, 1 or more"),
+        ({"batch_size": 32.5}, "batch_size=32.5 must be a whole number"),
+        ({"batch_size": "32"}, "batch_size='32' must be a whole number"),
         ({"host": 2, "hosts": 2}, "host=2 of hosts=2"),
         ({"batch_size": 7, "hosts": 7}, "use fewer, or build"),
         ({"shuffle": -1}, "shuffle=-1"),
@@ -293,6 +295,9 @@ def test_pictures_of_different_sizes(images):
     # Both resize with antialiasing; they round in other places.
     nearest = [min(abs(picture.astype(int) - w).max() for w in wanted) for picture in pictures]
     assert max(nearest) <= 2
+    for size in (64, (0, 3), (3, 3.5), (1, 2, 3)):
+        with pytest.raises(UsageError, match=r"is no size: give \(height, width\)"):
+            keras_dataset(images("mixed"), image_size=size)
     with pytest.raises(UsageError, match="image_size is for JPEG and PNG"):
         keras_dataset(images("raw"), image_size=(3, 3))
 
@@ -479,7 +484,9 @@ def test_a_function_augments_too(ids):
     assert epoch(dataset) == [-n for n in read(ids)]
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": 2.0}, {"rotate": -0.1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"noise": 2.0}, {"rotate": -0.1}, {"flip": "sideways"}], ids=str
+)
 def test_augmentations_that_are_none(options):
     with pytest.raises(UsageError) as caught:
         augmentation(**options)

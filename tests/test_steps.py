@@ -164,6 +164,12 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
+def test_steps_are_of_whole_numbers(ds, numbers):
+    with pytest.raises(UsageError, match="must be positive whole numbers"):
+        steps_per_epoch(ds, "train", numbers[0], replicas=numbers[1])
+
+
 @pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=lambda value: str(value)[:40])
 def test_a_mistake_is_one_sentence(flags, message, ds, capsys):
     code, out, err = run(capsys, ds, "--batch_size=4", *flags)

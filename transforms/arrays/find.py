@@ -21,6 +21,7 @@ _MAX_ARRAYS = 1_000
 _MAX_RECORD = 1 << 30  # bytes; a tf.train.Example cannot have 2 GiB
 _SHOWN = 5
 _REMEDY = "give one .npy, one .npz or a folder of .npy files"
+_REMEDIES = {"input": _REMEDY, "labels": "give one .npy"}
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,16 @@ def find_arrays(query: ArraysQuery) -> FoundArrays:
 
 
 def _entry(text: str, flag: str) -> tuple[str, Entry]:
+    remedy = _REMEDIES[flag]
     if not text:
-        raise UsageError(f"--{flag} is empty: {_REMEDY}.")
+        raise UsageError(f"--{flag} is empty: {remedy}.")
     path = absolute(text)
     entry = open_storage(path).stat(path)
     if entry is None:
         glob = " (it is no pattern here)" if re.search(r"[*?]", text) else ""
-        raise InputError(f"--{flag}={text} does not exist{glob}: {_REMEDY}.")
+        raise InputError(f"--{flag}={text} does not exist{glob}: {remedy}.")
     if entry.kind == "other":
-        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {_REMEDY}.")
+        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {remedy}.")
     return path, entry
 
 
