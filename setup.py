@@ -12,17 +12,24 @@ from setuptools import setup
 HERE = Path(__file__).parent
 
 GCP = ["apache-beam[gcp]", "google-cloud-storage>=3"]
+AWS = ["apache-beam[aws]"]
+HADOOP = ["apache-beam[hadoop]"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
 TEST = [
     "build",
+    "flask-cors>=5",
+    "flask>=3",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
+    "kubernetes-validate>=1.31",
+    "moto[s3]>=5",
     "psutil>=5.9",
-    "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
+    "pytest>=8",
     "scikit-learn>=1.5",
+    "trustme>=1.1",
 ]
 TORCH = ["torch>=2.4"]
 JAX = ["jax>=0.4.30", "grain>=0.2.3"]
@@ -100,6 +107,8 @@ setup(
     ],
     extras_require={
         "gcp": GCP,
+        "aws": AWS,
+        "hadoop": HADOOP,
         "tensorflow": TENSORFLOW,
         "tft": TFT,
         "all": [*GCP, *TFT],
@@ -107,8 +116,8 @@ setup(
         "jax": JAX,
         "demo": DEMO,
         "lint": LINT,
-        "test": [*GCP, *TFT, *TORCH, *JAX, *TEST],
-        "dev": [*GCP, *TFT, *TORCH, *JAX, *TEST, *DEV],
+        "test": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST],
+        "dev": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST, *DEV],
         "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},
