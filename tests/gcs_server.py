@@ -1,19 +1,22 @@
 """An emulator of Google Cloud Storage for tests, and a strict front that counts and fails calls.
 
-The emulator is fake-gcs-server, driven by the unmodified client library. It does not check
-preconditions on download, compose, rewrite and delete, and answers a compose of missing sources
-with 500; ``Front`` passes every call on to it and adds what the real service does there.
+The emulator is fake-gcs-server, driven by the unmodified client library. ``Front`` passes every
+call on to it, adds what the real service does and the emulator does not (``gcs_rules``), counts
+calls and makes chosen or random ones fail.
 """
 
 from __future__ import annotations
 
 import contextlib
+import email
 import fcntl
 import http.client
 import json
-import re
+import os
 import shutil
 import socket
+import ssl
+import struct
 import subprocess
 import threading
 import time
@@ -26,6 +29,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from conftest import ROOT
+from gcs_faults import Fault, Storm
+from gcs_rules import Answer, Call, Rules, refusal
 
 from shardmill.schemas.storage import base
 
@@ -94,62 +99,42 @@ def make_bucket(url: str) -> str:
     return f"gs://{name}"
 
 
-class Call:
-    """One call of the API, as far as tests tell calls apart."""
-
-    def __init__(self, method: str, target: str, body: bytes = b"") -> None:
-        parts = urllib.parse.urlsplit(target)
-        self.query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
-        found = re.fullmatch(
-            r"(.*?)/b/([^/]+)/o(?:/([^/]+))?(?:/(compose|rewriteTo)(.*))?", parts.path
-        )
-        where, self.bucket, name, action, self.rest = (
-            found.groups() if found else ("", "", "", "", "")
-        )
-        self.name = urllib.parse.unquote(name or "") or self.query.get("name", "")
-        said = re.search(rb'"name": ?("(?:[^"\\]|\\.)*")', body[:4096])
-        if where.startswith("/upload") and said:
-            self.name = json.loads(said.group(1))
-        self.kind = self._kind(method, where, bool(name), action)
-
-    def _kind(self, method: str, where: str, named: bool, action: str | None) -> str:
-        if action:
-            return {"compose": "compose", "rewriteTo": "rewrite"}[action]
-        if where.startswith("/upload"):
-            return "upload" if method == "POST" else "upload_chunk"
-        if method == "DELETE":
-            return "delete"
-        if not named:
-            return "list" if self.bucket else "other"
-        return "download" if self.query.get("alt") == "media" else "get"
-
-
 class Front:
     """Stands between client and emulator.
 
     Attributes:
         url: Where clients find it.
+        rules: What it demands of calls.
         calls: All calls since the last ``reset``.
         connections: How many connections clients made since then.
-        page_size: Objects on a page of a listing, or None for all.
+        storm: Random faults, or None.
+        pause: Seconds that a slow or late answer takes.
         hook: Called with each call before it is carried out; may wait.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, context: ssl.SSLContext | None = None) -> None:
         self.upstream = urllib.parse.urlsplit(upstream).netloc
         self.server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"front": self}))
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        if context is not None:
+            self.server.socket = context.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.port = self.server.server_address[1]
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}"
         self.lock = threading.Lock()
+        self.rules = Rules()
         self.reset()
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def reset(self) -> None:
-        """Forgets calls, faults and the page size."""
+        """Forgets calls, faults, permissions and the page size."""
+        self.rules.reset()
         self.calls: list[Call] = []
         self.connections = 0
-        self.page_size: int | None = None
+        self.storm: Storm | None = None
+        self.pause = 0.05
         self.hook: Callable[[Call], None] = lambda call: None
-        self._faults: list[tuple[str, str, str, int]] = []
+        self._faults: list[Fault] = []
 
     def close(self) -> None:
         """Stops it."""
@@ -160,36 +145,39 @@ class Front:
         """Returns how many calls of each kind were made."""
         return Counter(call.kind for call in self.calls)
 
-    def fail(self, kind: str, how: str, times: int = 1, name: str = "") -> None:
+    def fail(self, kind: str, how: str, times: int = 1, name: str = "", skip: int = 0) -> None:
         """Makes the next calls of a kind fail.
 
         Args:
-            kind: As ``Call.kind``.
-            how: ``lose`` carries the call out and drops the answer; ``drop`` only hangs up;
-                ``corrupt`` spoils the answer's first byte; a number is the status it is answered
-                with, not carried out.
+            kind: As ``Call.kind``, or ``*`` for all.
+            how: ``lose`` carries the call out and hangs up instead of answering; ``late`` carries
+                it out and answers after a pause, ``slow`` pauses before; ``drop`` only hangs up;
+                ``reset`` does so with a TCP reset; ``truncate`` announces the whole answer and
+                sends half; ``corrupt`` spoils the answer's first byte, ``spoil`` a byte of what is
+                uploaded; a number is the status it is answered with, not carried out.
             times: How many calls.
             name: What the object's name ends with.
+            skip: How many such calls go well before.
         """
-        self._faults += [(kind, how, name, times)]
+        self._faults.append(Fault(kind, how, times, name, skip))
 
     def take_fault(self, call: Call) -> str:
         """Returns what befalls a call, and notes that it did."""
         with self.lock:
-            for number, (kind, how, name, times) in enumerate(self._faults):
-                if kind == call.kind and call.name.endswith(name) and times:
-                    self._faults[number] = (kind, how, name, times - 1)
-                    return how
-        return ""
+            for fault in self._faults:
+                if fault.takes(call):
+                    return fault.how
+            return self.storm.choose(call) if self.storm else ""
 
     @property
     def faults_left(self) -> int:
         """How many calls are yet to fail."""
-        return sum(times for *_, times in self._faults)
+        return sum(fault.times for fault in self._faults)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing: clients of tests die on purpose."""
@@ -216,71 +204,89 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         call = Call(self.command, self.path, body)
-        self.front.calls.append(call)
-        self.front.hook(call)
-        fault = self.front.take_fault(call)
-        if fault == "drop":
-            self.close_connection = True
-        elif fault.isdigit():
-            self._answer(int(fault), {}, b'{"error": {"message": "injected"}}')
+        if call.kind == "batch":
+            self._answer(self._batch(body))
         else:
-            answer = self._strict(call, body)
-            if fault == "lose":
-                self.close_connection = True
-            elif fault == "corrupt":
-                status, headers, data = answer
-                self._answer(status, headers, bytes([data[0] ^ 1]) + data[1:])
-            else:
-                self._answer(*answer)
+            self._one(call)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _handle  # noqa: N815 - http.server's names
 
-    def _strict(self, call: Call, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Passes a call on if its preconditions hold; the emulator itself sees to uploads."""
-        if call.kind not in ("download", "get", "compose", "rewrite", "delete"):
-            path = self.path
-            if call.kind == "list" and self.front.page_size and "maxResults" not in call.query:
-                path += f"&maxResults={self.front.page_size}"
-            return self._forward(self.command, path, body)
-        with self.front.lock:
-            if call.kind == "compose":
-                sources = [source["name"] for source in json.loads(body)["sourceObjects"]]
-                if any(self._generation(call.bucket, name) == 0 for name in sources):
-                    return 404, {}, b'{"error": {"message": "No such object"}}'
-            bucket, name = call.bucket, call.name
-            if call.kind == "rewrite":
-                bucket, name = re.fullmatch(r"/b/([^/]+)/o/(.+)", call.rest).groups()
-                name = urllib.parse.unquote(name)
-            wanted = call.query.get("ifGenerationMatch")
-            found = 0 if wanted is None else self._generation(bucket, name)
-            # What is read or deleted must be there; what is written may be new.
-            missing = not found and call.kind in ("download", "get", "delete")
-            if wanted is not None and found != int(wanted) and not missing:
-                return 412, {}, b'{"error": {"message": "conditionNotMet"}}'
-            return self._forward(self.command, self.path, body)
+    def _one(self, call: Call) -> None:
+        front = self.front
+        front.calls.append(call)
+        front.hook(call)
+        fault = front.take_fault(call)
+        if fault == "slow":
+            time.sleep(front.pause)
+        if fault == "spoil":
+            call.body = call.body[:-60] + bytes([call.body[-60] ^ 1]) + call.body[-59:]
+        if fault in ("drop", "reset"):
+            self._hang_up(reset=fault == "reset")
+        elif fault.isdigit():
+            self._answer(refusal(int(fault), "injected"))
+        else:
+            answer = front.rules.carry_out(call, dict(self.headers.items()), self._forward)
+            if fault == "late":
+                time.sleep(front.pause)
+            if fault == "lose":
+                self._hang_up(reset=False)
+            elif fault == "corrupt" and answer.body:
+                spoiled = bytes([answer.body[0] ^ 1]) + answer.body[1:]
+                self._answer(answer._replace(body=spoiled))
+            else:
+                self._answer(answer, cut=fault == "truncate")
 
-    def _generation(self, bucket: str, name: str) -> int:
-        path = f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
-        status, _, body = self._forward("GET", path, b"", {})
-        return int(json.loads(body)["generation"]) if status == 200 else 0
+    def _batch(self, body: bytes) -> Answer:
+        """Carries out the calls of a batch, each by itself."""
+        message = email.message_from_bytes(
+            b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body
+        )
+        answers = []
+        for part in message.get_payload():
+            head, _, rest = part.get_payload(decode=True).partition(b"\r\n\r\n")
+            if not _:
+                head, _, rest = head.partition(b"\n\n")
+            method, target, _ = head.splitlines()[0].decode().split(" ", 2)
+            path = urllib.parse.urlunsplit(("", "", *urllib.parse.urlsplit(target)[2:]))
+            call = Call(method, path, rest.strip())
+            self.front.calls.append(call)
+            headers = {"Content-Type": "application/json"} if call.body else {}
+            status, found, data = self.front.rules.carry_out(call, headers, self._forward)
+            lines = [f"HTTP/1.1 {status} {http.client.responses[status]}"]
+            lines += [f"{name}: {value}" for name, value in found.items()]
+            lines += [f"Content-Length: {len(data)}", "", ""]
+            answers.append("\r\n".join(lines).encode() + data)
+        head = b"--answers\r\nContent-Type: application/http\r\n\r\n"
+        joined = b"".join(head + answer + b"\r\n" for answer in answers) + b"--answers--\r\n"
+        return Answer(200, {"Content-Type": 'multipart/mixed; boundary="answers"'}, joined)
 
     def _forward(
         self, method: str, path: str, body: bytes, headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        if headers is None:
-            headers = dict(self.headers.items())
-        self.upstream.request(method, path, body, headers)
+    ) -> Answer:
+        self.upstream.request(method, path, body, headers or {})
         answer = self.upstream.getresponse()
         found = {k: v for k, v in answer.getheaders() if k.lower() not in _HOP}
-        return answer.status, found, answer.read()
+        return Answer(answer.status, found, answer.read())
 
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
+    def _hang_up(self, *, reset: bool) -> None:
+        self.close_connection = True
+        if reset:  # nothing lingers: the kernel answers with RST at once
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            os.close(self.connection.detach())
+
+    def _answer(self, answer: Answer, *, cut: bool = False) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if answer.status != 304:
+            self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
-        self.wfile.write(body)
+        if cut and answer.body:
+            self.wfile.write(answer.body[: len(answer.body) // 2])
+            self.close_connection = True
+        else:
+            self.wfile.write(answer.body)
 
 
 @contextlib.contextmanager

@@ -195,7 +195,7 @@ def test_a_small_file_takes_one_call_and_a_large_one_two(strict_bucket, front):
 
 
 def test_long_listings_come_in_pages(strict_bucket, front):
-    front.page_size = 3
+    front.rules.page_size = 3
     storage = GcsStorage()
     root = f"{strict_bucket}/top"
     names = [f"{folder}/{n}" for folder in ("a", "b", "c") for n in range(7)]

@@ -18,6 +18,7 @@ import apache_beam as beam
 import google_crc32c
 import pytest
 from conftest import SOAK, make_photos, shardmill
+from fault_tools import PROGRESS
 from readers import dataset_files, gzip_records
 
 from shardmill.pipelines.cli import main
@@ -149,7 +150,7 @@ def test_the_command_from_bucket_to_bucket(album, local, bucket, tmp_path, unans
     env |= {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "HOME": str(tmp_path)}
     args = ["images", f"--input={photos}", f"--output={bucket}/out", *FLAGS]
     done = shardmill(*args, env=env)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, "")
     check_dataset(download(f"{bucket}/out", tmp_path / "out"), local)
     with pytest.raises(BlockingIOError):  # nobody looked for credentials: nothing can stall
         unanswered.accept()
@@ -305,7 +306,7 @@ def test_two_builders_at_once_publish_one_dataset(
     args = ["images", f"--input={album}", f"--output={output}", *FLAGS]
     with ThreadPoolExecutor(2) as pool:
         done = [future.result() for future in [pool.submit(shardmill, *args) for _ in range(2)]]
-    assert [(d.returncode, d.stderr) for d in done] == [(0, ""), (0, "")]
+    assert [(d.returncode, PROGRESS.sub("", d.stderr)) for d in done] == [(0, "")] * 2
     check_dataset(download(output, tmp_path / "out"), local)
     assert_nothing_hidden(output)
 

@@ -136,11 +136,16 @@ class GcsStorage:
         with plainly("read", path):
             listed = self._blob(path)
             listed.reload()
-            # Not opened itself: it knows a link that may lead past a proxy.
-            with self._blob(path).open(
+        # After its first chunk the client asks for the generation itself: one that was replaced is
+        # not found then, and no condition is broken.
+        # Not opened itself: it knows a link that may lead past a proxy.
+        with (
+            plainly("read", path, known=True),
+            self._blob(path).open(
                 "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
-            ) as file:
-                yield iter(lambda: file.read(_CHUNK), b"")
+            ) as file,
+        ):
+            yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
@@ -337,9 +342,12 @@ class GcsReader:
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
+        # A new one: it would ask for the generation by which it was read before, and that may be
+        # gone, which is not what a file that is gone means.
+        blob = self._blob.bucket.blob(self._blob.name)
         with plainly("read", self._path):
             try:
-                data: bytes = self._blob.download_as_bytes(
+                data: bytes = blob.download_as_bytes(
                     start=offset, end=end - 1, raw_download=True, checksum=None,
                     if_generation_match=int(self.version),
                 )  # fmt: skip

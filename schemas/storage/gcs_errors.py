@@ -49,9 +49,19 @@ def auth_error(action: str, uri: str, error: Exception) -> StorageError:
     )
 
 
+def _replaced(action: str, uri: str) -> StorageError:
+    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
+
+
 @contextlib.contextmanager
-def plainly(action: str, uri: str) -> Iterator[None]:
-    """Turns the client library's errors into ours; a missing object into FileNotFoundError."""
+def plainly(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
+    """Turns the client library's errors into ours; a missing object into FileNotFoundError.
+
+    Args:
+        action: What was tried.
+        uri: The object.
+        known: Whether a generation is asked for that was there before.
+    """
     from google.api_core import exceptions
     from google.auth import exceptions as auth
     from google.cloud.storage import exceptions as media
@@ -59,15 +69,15 @@ def plainly(action: str, uri: str) -> Iterator[None]:
     try:
         yield
     except exceptions.NotFound as error:
+        if known:
+            raise _replaced(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; ask for that permission."
         ) from error
     except exceptions.PreconditionFailed as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: it was replaced at the same time; run again."
-        ) from error
+        raise _replaced(action, uri) from error
     except auth.GoogleAuthError as error:
         raise auth_error(action, uri, error) from error
     except (FileNotFoundError, PermissionError):
@@ -81,7 +91,7 @@ def plainly(action: str, uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bucket_needed(action: str, uri: str) -> Iterator[None]:
-    """Like ``_plainly``, where only the bucket itself can be what is missing."""
+    """Like ``plainly``, where only the bucket itself can be what is missing."""
     try:
         with plainly(action, uri):
             yield

@@ -1,0 +1,364 @@
+"""What the real service demands of a call, and the emulator does not.
+
+Preconditions on every kind of call, also of each source of a compose; no MD5 but a component count
+on composites; metagenerations that grow; permissions, where a test takes some away. The rules were
+taken from the service's public reference of its JSON API.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+MAX_COMPONENTS = 32
+_CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch",
+               "MetagenerationNotMatch")  # fmt: skip
+_READS = ("get", "download")
+
+
+class Answer(NamedTuple):
+    """An answer of the service."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+Forward = Callable[..., Answer]  # (method, path, body, headers)
+
+
+def refusal(status: int, message: str) -> Answer:
+    """Returns an error as the service words it."""
+    body = {"error": {"code": status, "message": message, "errors": [{"message": message}]}}
+    return Answer(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
+
+
+class Call:
+    """One call of the API, as far as tests tell calls apart.
+
+    Attributes:
+        kind: ``upload``, ``upload_chunk``, ``download``, ``get``, ``list``, ``compose``,
+            ``rewrite``, ``patch``, ``delete``, ``bucket``, ``batch`` or ``other``.
+        bucket: Bucket of the object.
+        name: The object; for ``list`` the prefix.
+        query: Its parameters.
+        target: Where a rewrite goes: (bucket, name).
+    """
+
+    def __init__(self, method: str, path: str, body: bytes = b"") -> None:
+        self.method, self.path, self.body = method, path, body
+        parts = urllib.parse.urlsplit(path)
+        self.query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
+        found = re.fullmatch(
+            r"(.*?)/b/([^/]+)/o(?:/([^/]+))?(?:/(compose|rewriteTo|copyTo)(.*))?", parts.path
+        )
+        where, self.bucket, name, action, rest = found.groups() if found else ("", "", "", "", "")
+        self.name = urllib.parse.unquote(name or "")
+        self.name = self.name or self.query.get("name", "") or self.query.get("prefix", "")
+        self.target = ("", "")
+        if rest:
+            bucket, target = re.fullmatch(r"/b/([^/]+)/o/(.+)", rest).groups()
+            self.target = bucket, urllib.parse.unquote(target)
+        said = re.search(rb'"name": ?("(?:[^"\\]|\\.)*")', body[:4096])
+        if where.startswith("/upload") and said:
+            self.name = json.loads(said.group(1))
+        self.kind = self._kind(method, parts.path, where, bool(name), action)
+
+    def _kind(self, method: str, path: str, where: str, named: bool, action: str | None) -> str:
+        if action:
+            return {"compose": "compose"}.get(action, "rewrite")
+        if path.startswith("/upload/resumable") or (
+            where.startswith("/upload") and method == "PUT"
+        ):
+            return "upload_chunk"
+        if where.startswith("/upload"):
+            return "upload"
+        if path.startswith("/batch"):
+            return "batch"
+        if not self.bucket:
+            return "bucket" if re.fullmatch(r".*/b(/[^/]+)?", path) else "other"
+        if not named:
+            return "list"
+        if method == "GET":
+            return "download" if self.query.get("alt") == "media" else "get"
+        return {"DELETE": "delete", "PATCH": "patch", "PUT": "patch"}.get(method, "other")
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """What a compose joins."""
+        return json.loads(self.body)["sourceObjects"] if self.kind == "compose" else []
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Bucket and name of the object that the call is about, which a rewrite makes."""
+        return self.target if self.kind == "rewrite" else (self.bucket, self.name)
+
+
+class Rules:
+    """Carries calls out on an emulator as the service would.
+
+    Attributes:
+        page_size: Objects on a page of a listing, or None for the emulator's own.
+        granted: Permissions that the caller has, or None for all.
+        needed: Permissions that calls needed so far.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._components: dict[tuple[str, str, str], int] = {}
+        self._changes: dict[tuple[str, str, str], int] = {}
+        self._sessions: dict[str, Call] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what tests set; what objects are stays known."""
+        self.page_size: int | None = None
+        self.granted: set[str] | None = None
+        self.needed: set[str] = set()
+
+    def carry_out(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
+        """Returns the service's answer to a call."""
+        if call.kind in ("other", "bucket"):
+            return forward(call.method, call.path, call.body, headers)
+        if call.kind == "list":
+            return self._list(call, headers, forward)
+        with self.lock:  # looking and doing are one
+            if call.kind == "upload_chunk":
+                return self._chunk(call, headers, forward)
+            wrong = self._check(call, forward)
+            if wrong is not None:
+                return wrong
+            before = self._find(*call.written, forward) if call.kind == "patch" else None
+            parts = self._parts_of(call, forward)
+            answer = forward(call.method, call.path, call.body, headers)
+            if answer.status == 200:
+                if before is not None:
+                    self._changed(before, answer)
+                if parts is not None:
+                    resource = _resource(answer)
+                    self._components[_identity(resource)] = parts
+                self._remember_session(call, answer)
+            return self._as_served(call, answer)
+
+    # What is asked before a call is carried out
+
+    def _check(self, call: Call, forward: Forward) -> Answer | None:
+        """Returns why a call is refused, or None."""
+        found = self._find(*call.written, forward)
+        wrong = self._forbidden(call, found)
+        if wrong is not None:
+            return wrong
+        if call.kind == "compose":
+            wrong = self._wrong_sources(call, forward)
+        elif call.kind == "rewrite":
+            origin = self._find(call.bucket, call.name, forward)
+            if origin is None or origin["generation"] != call.query.get(
+                "sourceGeneration", origin["generation"]
+            ):
+                wrong = refusal(404, f"No such object: {call.bucket}/{call.name}")
+            else:
+                wrong = _unmet(call.query, origin, "ifSource")
+        if wrong is not None:
+            return wrong
+        if call.kind in (*_READS, "delete", "patch"):
+            wanted = call.query.get("generation")
+            if found is None or (wanted and found["generation"] != wanted):
+                return refusal(404, f"No such object: {call.bucket}/{call.name}")
+        return _unmet(call.query, found, "if", read=call.kind in _READS)
+
+    def _wrong_sources(self, call: Call, forward: Forward) -> Answer | None:
+        sources = call.sources
+        if not sources:
+            return refusal(400, "You must provide at least one source component.")
+        if len(sources) > MAX_COMPONENTS:
+            return refusal(
+                400, f"The number of source components provided ({len(sources)}) exceeds the "
+                f"maximum ({MAX_COMPONENTS})",
+            )  # fmt: skip
+        for source in sources:
+            found = self._find(call.bucket, source["name"], forward)
+            wanted = source.get("generation")
+            if found is None or (wanted and found["generation"] != str(wanted)):
+                return refusal(404, f"No such object: {call.bucket}/{source['name']}")
+            wrong = _unmet(source.get("objectPreconditions", {}), found, "if")
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _chunk(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
+        """Passes on a piece of a resumable upload; its conditions hold when it ends too."""
+        named = call.query.get("upload_id") or call.path.rpartition("/")[2]
+        start = self._sessions.get(named)
+        if start is not None and _is_last(headers):
+            wrong = _unmet(start.query, self._find(*start.written, forward), "if")
+            if wrong is not None:
+                return wrong
+        return self._as_served(call, forward(call.method, call.path, call.body, headers))
+
+    def _remember_session(self, call: Call, answer: Answer) -> None:
+        if call.kind != "upload" or call.query.get("uploadType") != "resumable":
+            return
+        lower = {name.lower(): value for name, value in answer.headers.items()}
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(lower["location"]).query)
+        place = query["upload_id"][0] if "upload_id" in query else lower["location"]
+        self._sessions[place.rpartition("/")[2]] = call
+
+    # Permissions
+
+    def _forbidden(self, call: Call, found: dict[str, Any] | None) -> Answer | None:
+        for permission, bucket in self.permissions(call, found):
+            self.needed.add(permission)
+            if self.granted is not None and permission not in self.granted:
+                return refusal(
+                    403, f"somebody@example.com does not have {permission} access to the Google "
+                    f"Cloud Storage {'bucket' if permission.endswith('list') else 'object'} in "
+                    f"{bucket}. Permission '{permission}' denied on resource (or it may not exist).",
+                )  # fmt: skip
+        # Who may not list is not told whether an object is there.
+        if found is None and call.kind in _READS:
+            self.needed.add("storage.objects.list")
+            if self.granted is not None and "storage.objects.list" not in self.granted:
+                return refusal(
+                    403, "somebody@example.com does not have storage.objects.list access to the "
+                    f"Google Cloud Storage bucket {call.bucket}.",
+                )  # fmt: skip
+        return None
+
+    def permissions(self, call: Call, found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+        """Yields what a call needs: (permission, bucket)."""
+        for kind, permission in (("download", "get"), ("get", "get"), ("delete", "delete"),
+                                 ("patch", "update"), ("compose", "get"), ("rewrite", "get"),
+                                 ("list", "list")):  # fmt: skip
+            if call.kind == kind:
+                yield f"storage.objects.{permission}", call.bucket
+        if call.kind in ("upload", "compose", "rewrite"):
+            yield "storage.objects.create", call.written[0]
+            # What overwrites an object takes the old one away.
+            if found is not None and call.query.get("ifGenerationMatch") != "0":
+                yield "storage.objects.delete", call.written[0]
+
+    # What answers look like
+
+    def _list(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
+        wrong = self._forbidden(call, None)
+        if wrong is not None:
+            return wrong
+        path = call.path
+        asked = int(call.query.get("maxResults") or 0)
+        if self.page_size and (not asked or asked > self.page_size):
+            path = re.sub(r"&?maxResults=\d+", "", path)
+            path += f"{'&' if '?' in path else '?'}maxResults={self.page_size}"
+        answer = forward(call.method, path, call.body, headers)
+        if answer.status != 200:
+            return answer
+        body = json.loads(answer.body)
+        body["items"] = [self._described(item) for item in body.get("items") or []]
+        return answer._replace(body=json.dumps(body).encode())
+
+    def _as_served(self, call: Call, answer: Answer) -> Answer:
+        if answer.status >= 300 or (not answer.body and call.kind != "download"):
+            return answer
+        if call.kind == "download":
+            return self._download(call, answer)
+        if call.kind == "delete" or "json" not in _header(answer, "content-type"):
+            return answer
+        body = json.loads(answer.body)
+        if "resource" in body:
+            body["resource"] = self._described(body["resource"])
+        elif "generation" in body:
+            body = self._described(body)
+        return answer._replace(body=json.dumps(body).encode())
+
+    def _download(self, call: Call, answer: Answer) -> Answer:
+        """Tells in the headers what the service does: no MD5 of a composite."""
+        identity = call.bucket, call.name, _header(answer, "x-goog-generation")
+        parts = self._components.get(identity)
+        headers = dict(answer.headers)
+        headers["X-Goog-Metageneration"] = str(1 + self._changes.get(identity, 0))
+        for name in list(headers):
+            if name.lower() == "x-goog-hash" and parts is not None:
+                headers[name] = headers[name].partition(",")[0]
+        if parts is not None:
+            headers["X-Goog-Component-Count"] = str(parts)
+        return answer._replace(headers=headers)
+
+    def _described(self, resource: dict[str, Any]) -> dict[str, Any]:
+        identity = _identity(resource)
+        resource["metageneration"] = str(1 + self._changes.get(identity, 0))
+        if identity in self._components:
+            resource.pop("md5Hash", None)
+            resource["componentCount"] = self._components[identity]
+        return resource
+
+    # What is known of objects
+
+    def _find(self, bucket: str, name: str, forward: Forward) -> dict[str, Any] | None:
+        if not name:
+            return None
+        path = f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
+        answer = forward("GET", path, b"", {})
+        return self._described(json.loads(answer.body)) if answer.status == 200 else None
+
+    def _parts_of(self, call: Call, forward: Forward) -> int | None:
+        """Returns of how many pieces the object will be that a call makes; None for a whole one."""
+        if call.kind == "compose":
+            found = [self._find(call.bucket, s["name"], forward) for s in call.sources]
+            return sum(one.get("componentCount", 1) for one in found if one)
+        if call.kind == "rewrite":
+            origin = self._find(call.bucket, call.name, forward)
+            return origin.get("componentCount") if origin else None
+        if call.kind == "patch":
+            found_one = self._find(call.bucket, call.name, forward)
+            return found_one.get("componentCount") if found_one else None
+        return None
+
+    def _changed(self, before: dict[str, Any], answer: Answer) -> None:
+        identity = _identity(_resource(answer))
+        self._changes[identity] = self._changes.get(_identity(before), 0) + 1
+
+
+def _identity(resource: dict[str, Any]) -> tuple[str, str, str]:
+    return resource["bucket"], resource["name"], str(resource["generation"])
+
+
+def _resource(answer: Answer) -> dict[str, Any]:
+    body = json.loads(answer.body)
+    return body.get("resource", body)
+
+
+def _header(answer: Answer, name: str) -> str:
+    return next((v for k, v in answer.headers.items() if k.lower() == name), "")
+
+
+def _is_last(headers: dict[str, str]) -> bool:
+    """Tells whether a piece of a resumable upload is the last, from its Content-Range."""
+    said = next((v for k, v in headers.items() if k.lower() == "content-range"), "")
+    found = re.fullmatch(r"bytes (?:\*|\d+-(\d+))/(\d+)", said)
+    if not said:
+        return True
+    if found is None:
+        return False
+    last, total = found.groups()
+    return total == "0" or (last is not None and int(last) + 1 == int(total))
+
+
+def _unmet(
+    query: dict[str, Any], found: dict[str, Any] | None, prefix: str, *, read: bool = False
+) -> Answer | None:
+    """Returns the refusal of a call whose conditions do not hold, or None."""
+    for condition in _CONDITIONS:
+        wanted = query.get(prefix + condition)
+        if wanted is None:
+            continue
+        field = "metageneration" if "Meta" in condition else "generation"
+        value = "0" if found is None else found[field]
+        same = str(wanted) == str(value)
+        if condition.endswith("NotMatch") and same:
+            return Answer(304, {}, b"") if read else refusal(412, "conditionNotMet")
+        if not condition.endswith("NotMatch") and not same:
+            return refusal(412, "conditionNotMet")
+    return None
