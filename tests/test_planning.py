@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.transforms.assemble import plan_shards
-from shardmill.transforms.parts import Part
+from shardmill.transforms.parts import PartFile
 from shardmill.transforms.placement import REFUSED, Series
 from shardmill.transforms.planning import (
     PART_BYTES,
@@ -80,13 +80,13 @@ def test_shard_examples(examples: int) -> None:
 
 def test_planned_shards_cover_missing_parts() -> None:
     series = Series("train", "")
-    found = [Part(("train", "", n), records=1, num_bytes=10) for n in (1, 4)]
+    found = [PartFile(n, records=1, num_bytes=10) for n in (1, 4)]
     jobs = list(plan_shards(spec(num_shards=5), series, 5, found))
     assert [(job.index, job.total, len(job.parts)) for job in jobs] == [
         (0, 5, 0), (1, 5, 1), (2, 5, 0), (3, 5, 0), (4, 5, 1),
     ]  # fmt: skip
     assert [len(j.parts) for j in plan_shards(spec(), series, 1, [])] == [0]
-    (refused,) = plan_shards(spec(), REFUSED, 1, [Part(("", "", 0), rejects={"empty": 1})])
+    (refused,) = plan_shards(spec(), REFUSED, 1, [PartFile(0, rejects="a.json")])
     assert refused.total == 0
 
 

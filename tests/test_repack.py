@@ -20,8 +20,8 @@ from shardmill.transforms import assemble
 from shardmill.transforms import repack as repacking
 from shardmill.transforms.assemble import PARTS_FOLDER, ShardJob, assemble_shard
 from shardmill.transforms.member_writer import MemberWriter
-from shardmill.transforms.parts import Part
-from shardmill.transforms.placement import PartKey, Series
+from shardmill.transforms.parts import PartFile
+from shardmill.transforms.placement import Series
 from shardmill.transforms.verify import find_dataset, verify_dataset
 
 RNG = random.Random(11)
@@ -71,7 +71,7 @@ def test_only_the_last_read_matters() -> None:
     assert stops_early([], 0) == -1
 
 
-def write_part(folder: Path, number: int, records: list[bytes], packing: str) -> Part:
+def write_part(folder: Path, number: int, records: list[bytes], packing: str) -> PartFile:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number}.part"
     with path.open("wb") as file:
@@ -79,8 +79,8 @@ def write_part(folder: Path, number: int, records: list[bytes], packing: str) ->
         for record in records:
             writer.add(record)
         writer.close()
-    return Part(
-        PartKey("train", "", number), payload=path.name, records=len(records),
+    return PartFile(
+        number, payload=path.name, records=len(records),
         num_bytes=writer.num_bytes, crc32c=writer.crc,
     )  # fmt: skip
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardmill.schemas.framing import combine_crc32c, crc32c
 from shardmill.schemas.index import empty_shard
 from shardmill.schemas.names import ShardName, ShardTemplate
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
-from shardmill.transforms.parts import Part
-from shardmill.transforms.placement import REFUSED, PartKey, Series
+from shardmill.transforms.parts import PartFile
+from shardmill.transforms.placement import REFUSED, Series
 from shardmill.transforms.planning import ShardSpec, count_shards, deal_parts
 from shardmill.transforms.repack import loses_records, repack
 
@@ -26,12 +26,12 @@ class ShardJob:
     series: Series
     index: int
     total: int
-    parts: tuple[Part, ...]
+    parts: tuple[PartFile, ...]
 
 
 @dataclass(frozen=True)
 class BuiltShard:
-    """A temporary shard, and the tallies of its parts.
+    """A temporary shard. Publishing holds all of them at once, so it is small.
 
     Attributes:
         series: Series that it belongs to.
@@ -40,25 +40,22 @@ class BuiltShard:
         source: Where it lies now, relative to the build folder.
         num_bytes: Size.
         crc32c: CRC-32C of the file.
-        parts: The parts it was made of.
+        records: Number of records.
+        rejects: Sidecars of those of its parts that have rejects, in the parts' order.
     """
 
     series: Series
     index: int
-    file: str
-    source: str
-    num_bytes: int
-    crc32c: int
-    parts: tuple[Part, ...] = field(default=())
-
-    @property
-    def records(self) -> int:
-        """Number of records."""
-        return sum(part.records for part in self.parts)
+    file: str = ""
+    source: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    rejects: tuple[str, ...] = ()
 
 
 def plan_shards(
-    spec: ShardSpec, series: Series, parts: int, found: Sequence[Part]
+    spec: ShardSpec, series: Series, parts: int, found: Sequence[PartFile]
 ) -> Iterator[ShardJob]:
     """Yields the shards of a series.
 
@@ -68,14 +65,14 @@ def plan_shards(
         parts: How many parts it has by plan.
         found: The parts that got any refs.
     """
-    by_number = {part.key[2]: part for part in found}
-    ordered = [by_number.get(n) or Part(PartKey(*series, n)) for n in range(parts)]
     if series == REFUSED:
-        yield ShardJob(series, 0, 0, tuple(sorted(found, key=lambda part: part.key[2])))
+        yield ShardJob(series, 0, 0, tuple(sorted(found)))
         return
+    by_number = {part.number: part for part in found}
+    ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
     records = sum(part.records for part in ordered)
     if not records and spec.num_shards is None:  # its tallies stand all the same
-        yield ShardJob(series, 0, 0, tuple(by_number[number] for number in sorted(by_number)))
+        yield ShardJob(series, 0, 0, tuple(sorted(found)))
         return
     num_bytes = sum(part.num_bytes for part in ordered)
     shards = count_shards(spec, records, num_bytes, parts)
@@ -102,8 +99,9 @@ def assemble_shard(
     Raises:
         FileNotFoundError: A part is gone.
     """
+    rejects = tuple(part.rejects for part in job.parts if part.rejects)
     if not job.total:
-        return BuiltShard(job.series, 0, "", "", 0, 0, job.parts)
+        return BuiltShard(job.series, 0, rejects=rejects)
     full = [part for part in job.parts if part.payload]
     records = sum(part.records for part in full)
     name = template.format(
@@ -121,10 +119,10 @@ def assemble_shard(
         size, crc = repack(storage, sources, path)
     elif not _is_there(storage, path, size, crc):
         storage.concat(sources, [(0, empty)] if not full else [], path)
-    return BuiltShard(job.series, job.index, name, source, size, crc, job.parts)
+    return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
 
 
-def _content_id(job: ShardJob, parts: Sequence[Part]) -> str:
+def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
     """Returns a name for a temporary shard that says what is in it.
 
     So attempts that were killed do not pile up, and a shard that one of them finished is found.

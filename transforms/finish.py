@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardmill.schemas import names
 from shardmill.schemas.errors import OutputError
@@ -20,14 +20,15 @@ from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
 from shardmill.transforms.encoder import Beside, Encoder, Finishing
 from shardmill.transforms.journal import Move
-from shardmill.transforms.keep import KeptPart, describe_series, series_ids, take_over
+from shardmill.transforms.keep import Takeover, describe_series, series_ids, take_over
 from shardmill.transforms.outcome import Outcome, Status
 from shardmill.transforms.parts import FOLDER as PARTS_FOLDER
-from shardmill.transforms.parts import Part, parse_sidecar
-from shardmill.transforms.placement import REFUSED, PlaceSpec
+from shardmill.transforms.parts import parse_sidecar
+from shardmill.transforms.placement import REFUSED, PlaceSpec, Series
 from shardmill.transforms.planning import Plan, ShardSpec
 from shardmill.transforms.publish import publish
 from shardmill.transforms.statistics import merged, publish_summary
+from shardmill.transforms.totals import Totals
 
 _SHOWN_REJECTS = 3
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
@@ -88,6 +89,25 @@ class SinkSpec:
         return join(self.build, PARTS_FOLDER)
 
 
+class Built(NamedTuple):
+    """What is there when all shards are built.
+
+    Attributes:
+        shards: All shards, sorted by series and index.
+        totals: What the parts of each series come to.
+        told: Rejects of series that are kept, as they were published before.
+    """
+
+    shards: Sequence[BuiltShard]
+    totals: Mapping[Series, Totals]
+    told: Mapping[Series, tuple[Reject, ...]] = {}
+
+    def with_kept(self, kept: Takeover) -> Built:
+        """Returns it with what is taken over from the published dataset."""
+        shards = sorted([*self.shards, *kept.shards], key=lambda each: (each.series, each.index))
+        return Built(shards, {**self.totals, **kept.totals}, kept.told)
+
+
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
     """Returns the outcome of a plan under which nothing is built."""
     series = tuple(
@@ -101,29 +121,28 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
 
 def finish(
     storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census,
-    built: Sequence[BuiltShard],
+    built: Built,
 ) -> Outcome:  # fmt: skip
     """Checks a finished build, writes what stands beside the shards, and publishes it all."""
-    new_parts = [part for shard in built for part in shard.parts]
-    made, found = sum(not part.found for part in new_parts), sum(part.found for part in new_parts)
+    made = sum(each.made for each in built.totals.values())
+    found = sum(each.found for each in built.totals.values())
     try:
         takeover = take_over(storage, spec, plan)
         if takeover is None:
             with storage.lock(spec.output):
                 storage.delete_tree(spec.build)
             return Outcome("up_to_date", "", made, found, census.matched)
-        built = sorted([*built, *takeover.shards], key=lambda shard: (shard.series, shard.index))
-        parts = [part for shard in built for part in shard.parts]
-        _check_names(built)
-        _check_versions(parts)
+        built = built.with_kept(takeover)
+        _check_names(built.shards)
+        _check_versions(built.totals.values())
         beside = spec.finishing.beside(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, beside)
-        _check_rejects(storage, spec, manifest.inputs, parts)
+        _check_rejects(storage, spec, manifest.inputs, built)
         schema = beside.schema or encoder.schema(manifest.labels)
-        moves = list(_beside(storage, spec, schema, manifest.labels, parts, beside.files))
+        moves = list(_beside(storage, spec, schema, manifest.labels, built, beside.files))
         moves += [
             Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
-            for shard in built
+            for shard in built.shards
             if shard.source
         ]
         new = publish(
@@ -140,32 +159,27 @@ def finish(
 
 
 def make_manifest(
-    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Sequence[BuiltShard],
-    beside: Beside,
-) -> Manifest:  # fmt: skip
+    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Built, beside: Beside
+) -> Manifest:
     """Returns the manifest of a build; every number in it is counted, none assumed."""
-    parts = [part for shard in built for part in shard.parts]
-    reasons: Counter[str] = Counter()
-    for part in parts:
-        reasons.update(part.rejects)
-    duplicates = census.duplicates + sum(part.duplicates for part in parts)
-    written = sum(part.records for part in parts)
+    whole = Totals()
+    for each in built.totals.values():
+        whole.merge(each)
     inputs = Inputs(
         root=spec.root,
         matched=census.matched,
-        accepted=written,
-        rejected=sum(reasons.values()),
+        accepted=whole.records,
+        rejected=sum(whole.rejects.values()),
         skipped=census.skipped,
-        duplicates=duplicates,
-        rejected_by_reason=dict(sorted(reasons.items())),
-        multi_frame=sum(part.multi_frame for part in parts),
+        duplicates=census.duplicates + whole.duplicates,
+        rejected_by_reason=dict(sorted(whole.rejects.items())),
+        multi_frame=whole.multi_frame,
     )
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
-    counted = {label for part in parts for label in part.label_counts}
-    countable = spec.finishing.countable(counted)
-    labels = plan.labels or (spec.finishing.labels(counted) if countable else ())
+    countable = spec.finishing.countable(whole.label_counts)
+    labels = plan.labels or (spec.finishing.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
     warnings = list(_warnings(splits, inputs))
     if not countable:
@@ -173,7 +187,7 @@ def make_manifest(
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
     return Manifest(
         splits=splits,
-        written=written,
+        written=whole.records,
         compression=spec.compression,
         inputs=inputs,
         build=Build(
@@ -188,22 +202,26 @@ def make_manifest(
         features=tuple(beside.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
         beside=tuple(sorted(beside.files)),
-        series=describe_series(series_ids(spec.keep_id, plan, census), census, built),
+        series=describe_series(series_ids(spec.keep_id, plan, census), census, built.totals),
     )
 
 
-def _splits(spec: SinkSpec, listed: Sequence[str], built: Sequence[BuiltShard]) -> dict[str, Split]:
+def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
     wanted = [name for name, share in spec.place.splits.shares if share]
-    others = {shard.series.split for shard in built if shard.file} - set(wanted)
+    found: dict[str, list[BuiltShard]] = {}
+    for shard in built.shards:
+        if shard.file:
+            found.setdefault(shard.series.split, []).append(shard)
+    others = set(found) - set(wanted)
     ids = {label: number for number, label in enumerate(listed)}
     last = len(ids)
     splits = {}
     for name in wanted + sorted(others, key=lambda split: (_SPLIT_ORDER.get(split, 9), split)):
-        shards = [shard for shard in built if shard.file and shard.series.split == name]
+        shards = found.get(name, [])
+        totals = [each for series, each in built.totals.items() if series.split == name]
         labels: Counter[str] = Counter()
-        for shard in shards:
-            for part in shard.parts:
-                labels.update(part.label_counts)
+        for each in totals:
+            labels.update(each.label_counts)
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
             num_bytes=sum(shard.num_bytes for shard in shards),
@@ -211,15 +229,15 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Sequence[BuiltShard]) 
                 label: labels[label]
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
-            statistics=_statistics(shards),
+            statistics=_statistics(totals),
             shards=tuple(map(_listed, shards)),
         )
     return splits
 
 
-def _statistics(shards: Sequence[BuiltShard]) -> Statistics | None:
-    records = sum(shard.records for shard in shards)
-    summary = merged(part.summary for shard in shards for part in shard.parts)
+def _statistics(totals: Sequence[Totals]) -> Statistics | None:
+    records = sum(each.records for each in totals)
+    summary = merged(each.summary for each in totals)
     return publish_summary(summary, records) if records else None
 
 
@@ -252,8 +270,8 @@ def _check_names(built: Iterable[BuiltShard]) -> None:
             )
 
 
-def _check_versions(parts: Iterable[Part]) -> None:
-    found = {tuple(sorted(part.versions.items())) for part in parts if part.versions}
+def _check_versions(totals: Iterable[Totals]) -> None:
+    found = set().union(*(each.versions for each in totals))
     if len(found) > 1:
         differing = sorted(
             {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
@@ -264,7 +282,7 @@ def _check_versions(parts: Iterable[Part]) -> None:
         )
 
 
-def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequence[Part]) -> None:
+def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Built) -> None:
     considered = inputs.accepted + inputs.rejected
     # The share as it was written: 0.29 of 100 is 29, and not what the nearest double gives.
     limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
@@ -276,9 +294,9 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequ
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
     report = join(spec.build, names.REJECTS)
     with storage.open_write(report) as target:
-        for line in _reject_lines(storage, spec, parts):
+        for line in _reject_lines(storage, spec, built):
             target.write(line)
-    advice = spec.finishing.advice(read_rejects(storage, spec, parts))
+    advice = spec.finishing.advice(read_rejects(storage, spec, built))
     if not inputs.accepted:
         rule, remedy = "none could become a record", "mend them and run again"
     else:
@@ -290,27 +308,25 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, parts: Sequ
     )
 
 
-def read_rejects(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> Iterator[Reject]:
+def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Reject]:
     """Yields all rejects in part order, reading only sidecars that have some."""
-    for part in parts:
-        if not part.rejects:
-            continue
-        if isinstance(part, KeptPart):
-            yield from part.told
-            continue
-        parsed = parse_sidecar(storage.read(join(spec.parts, part.sidecar)))
-        if parsed is None:
-            raise OutputError(f"{join(spec.parts, part.sidecar)} is damaged: run again.")
-        yield from parsed[1]
+    for shard in built.shards:
+        if shard.index == 0:
+            yield from built.told.get(shard.series, ())
+        for sidecar in shard.rejects:
+            parsed = parse_sidecar(storage.read(join(spec.parts, sidecar)))
+            if parsed is None:
+                raise OutputError(f"{join(spec.parts, sidecar)} is damaged: run again.")
+            yield from parsed[1]
 
 
-def _reject_lines(storage: Storage, spec: SinkSpec, parts: Iterable[Part]) -> Iterator[bytes]:
-    for reject in read_rejects(storage, spec, parts):
+def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[bytes]:
+    for reject in read_rejects(storage, spec, built):
         yield reject.to_json().encode() + b"\n"
 
 
 def _beside(
-    storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], parts: Sequence[Part],
+    storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], built: Built,
     files: Mapping[str, str],
 ) -> Iterator[Move]:  # fmt: skip
     """Writes schema, labels and rejects in the build folder and yields the moves of all."""
@@ -323,7 +339,7 @@ def _beside(
         yield Move(f"{spec.build_name}/{folder}/{name}", name, len(data))
     size = 0
     with storage.open_write(join(spec.build, folder, names.REJECTS)) as target:
-        for line in _reject_lines(storage, spec, parts):
+        for line in _reject_lines(storage, spec, built):
             target.write(line)
             size += len(line)
     yield Move(f"{spec.build_name}/{folder}/{names.REJECTS}", names.REJECTS, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,11 @@ from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.assemble import BuiltShard
 from shardmill.transforms.census import Census
 from shardmill.transforms.journal import NOTHING_KEPT, Kept, fingerprint
-from shardmill.transforms.parts import Part
 from shardmill.transforms.placement import REFUSED, Series
 from shardmill.transforms.planning import Plan
 from shardmill.transforms.publish import read_manifest, replaced_error
-from shardmill.transforms.statistics import Summary, Sums, merged
+from shardmill.transforms.statistics import Summary, Sums
+from shardmill.transforms.totals import Totals
 
 if TYPE_CHECKING:  # finish.py, where it stands, needs this module
     from shardmill.transforms.finish import SinkSpec
@@ -37,26 +37,19 @@ _PASSING = frozenset({"changed", "not_found", "unreadable"})
 
 
 @dataclass(frozen=True)
-class KeptPart(Part):
-    """A published shard in the place of the parts that it was made of.
-
-    Attributes:
-        told: The rejects of its series, as they were published.
-    """
-
-    told: tuple[Reject, ...] = ()
-
-
-@dataclass(frozen=True)
 class Takeover:
     """What a new dataset takes over from the published one.
 
     Attributes:
-        shards: The shards that stay.
-        kept: Their files, and the manifest that names them.
+        shards: The shards that stay; one without a file for a series that has none.
+        totals: What became of the inputs of their series.
+        told: The rejects of series that have some, as they were published.
+        kept: The shards' files, and the manifest that names them.
     """
 
     shards: tuple[BuiltShard, ...] = ()
+    totals: Mapping[Series, Totals] = field(default_factory=dict)
+    told: Mapping[Series, tuple[Reject, ...]] = field(default_factory=dict)
     kept: Kept = field(default=NOTHING_KEPT)
 
 
@@ -83,37 +76,30 @@ def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
 
 
 def describe_series(
-    ids: Mapping[Series, str], census: Census, built: Iterable[BuiltShard]
+    ids: Mapping[Series, str], census: Census, totals: Mapping[Series, Totals]
 ) -> tuple[SeriesEntry, ...]:
     """Returns what the manifest says of each series that has an identity.
 
     Args:
         ids: Identities.
         census: Of all refs.
-        built: All shards, those that are kept included.
+        totals: What the parts of each series come to, those that are kept included.
     """
-    parts: dict[Series, list[Part]] = {series: [] for series in ids}
-    for shard in built:
-        if shard.series in parts:
-            parts[shard.series] += shard.parts
     entries = []
     for series in sorted(ids):
-        summary = merged(part.summary for part in parts[series])
-        if summary.features:  # there is no room for them, so such shards are never kept
+        total = totals.get(series, Totals())
+        if total.summary.features:  # there is no room for them, so such shards are never kept
             continue
-        reasons: Counter[str] = Counter()
-        for part in parts[series]:
-            reasons.update(part.rejects)
         entries.append(
             SeriesEntry(
                 split=series.split,
                 label=series.label,
                 id=ids[series],
                 refs=census.series[series][0],
-                rejected_by_reason=dict(sorted(reasons.items())),
-                duplicates=sum(part.duplicates for part in parts[series]),
-                multi_frame=sum(part.multi_frame for part in parts[series]),
-                pixels=_pixels(summary.channels),
+                rejected_by_reason=dict(sorted(total.rejects.items())),
+                duplicates=total.duplicates,
+                multi_frame=total.multi_frame,
+                pixels=_pixels(total.summary.channels),
             )
         )
     return tuple(entries)
@@ -201,13 +187,16 @@ def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
         told = _published_rejects(storage, output, published)
     shards = _by_series(published)
     built: list[BuiltShard] = []
+    totals: dict[Series, Totals] = {}
     for each in entries:
         series = Series(each.split, each.label)
         if each.rejected_by_reason and series not in told:
             raise replaced_error(output)
-        built += _rebuilt(each, shards.get(series, []), told.get(series, ()))
+        built += _rebuilt(series, shards.get(series, []))
+        totals[series] = _totals(each, sum(shard.records for shard in shards.get(series, ())))
     files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
-    return Takeover(tuple(built), Kept(plan.base, files))
+    mine = {series: told[series] for series in totals if series in told}
+    return Takeover(tuple(built), totals, mine, Kept(plan.base, files))
 
 
 def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:
@@ -235,31 +224,24 @@ def _is_whole(
     return True
 
 
-def _rebuilt(
-    entry: SeriesEntry, shards: Sequence[Shard], told: tuple[Reject, ...]
-) -> Iterator[BuiltShard]:
+def _rebuilt(series: Series, shards: Sequence[Shard]) -> Iterator[BuiltShard]:
     """Yields the shards of a series as if they had just been made; one without a file for none."""
-    series = Series(entry.split, entry.label)
-    # What is known of the series as a whole stands with its first shard.
-    whole = KeptPart(
-        key=(*series, 0),
+    if not shards:
+        yield BuiltShard(series, 0)
+    for index, shard in enumerate(shards):
+        crc = int(shard.crc32c or "", 16)
+        yield BuiltShard(series, index, shard.file, "", shard.bytes, crc, shard.records)
+
+
+def _totals(entry: SeriesEntry, records: int) -> Totals:
+    return Totals(
+        records=records,
+        label_counts={entry.label: records} if records else {},
         rejects=entry.rejected_by_reason,
         duplicates=entry.duplicates,
         multi_frame=entry.multi_frame,
-        summary=_summary(entry.pixels, sum(shard.records for shard in shards)),
-        told=told,
+        summary=_summary(entry.pixels, records),
     )
-    if not shards:
-        yield BuiltShard(series, 0, "", "", 0, 0, (whole,))
-    for index, shard in enumerate(shards):
-        part = replace(
-            KeptPart(key=(*series, index)) if index else whole,
-            num_bytes=shard.bytes,
-            records=shard.records,
-            label_counts={series.label: shard.records} if shard.records else {},
-        )
-        crc = int(shard.crc32c or "", 16)
-        yield BuiltShard(series, index, shard.file, "", shard.bytes, crc, (part,))
 
 
 def _published_rejects(

@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
@@ -26,6 +26,26 @@ from shardmill.transforms.statistics import Summary, merged
 FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
 _SUMMARIES = 256  # that wait to be added up
+
+
+class PartFile(NamedTuple):
+    """The little of a finished part that assembling needs.
+
+    Attributes:
+        number: Number of the part in its series.
+        payload: See ``Part``.
+        num_bytes: See ``Part``.
+        crc32c: See ``Part``.
+        records: See ``Part``.
+        rejects: File name of the sidecar if it lists rejects, else empty.
+    """
+
+    number: int
+    payload: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    rejects: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,14 @@ class Part:
     summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
     found: bool = False
+
+    @property
+    def file(self) -> PartFile:
+        """What assembling needs of it."""
+        rejects = self.sidecar if self.rejects else ""
+        return PartFile(
+            self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects
+        )
 
     def to_json(self, rejects: Sequence[Reject]) -> str:
         """Returns the sidecar's text, sealed with its own CRC-32C."""

@@ -22,18 +22,29 @@ from shardmill.transforms import metrics, progress
 from shardmill.transforms.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.census import Census, CountRefs
 from shardmill.transforms.encoder import Encoder, Item
-from shardmill.transforms.finish import SinkSpec, finish, planned_outcome
+from shardmill.transforms.finish import Built, SinkSpec, finish, planned_outcome
 from shardmill.transforms.keep import keep_series, series_ids
 from shardmill.transforms.labels import sort_labels
 from shardmill.transforms.outcome import Outcome, deliver
-from shardmill.transforms.parts import Part, PartJob, find_part, order_refs, part_id, write_part
+from shardmill.transforms.parts import (
+    Part,
+    PartFile,
+    PartJob,
+    find_part,
+    order_refs,
+    part_id,
+    write_part,
+)
 from shardmill.transforms.placement import PartKey, PlaceSpec, Series, part_of
 from shardmill.transforms.planning import Plan, plan_parts
 from shardmill.transforms.publish import check_output, settle, why_not_up_to_date
+from shardmill.transforms.totals import SumTotals, Totals
 from shardmill.transforms.walk import DUPLICATE, FATAL, SKIPPED
 
 _COUNTED_ONLY = frozenset({SKIPPED, DUPLICATE, FATAL})
 Placed = tuple[PartKey, tuple[bytes, Ref]]
+# What crosses a shuffle: a PartFile as plain values.
+FileValues = tuple[Any, ...]
 
 
 def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Plan:
@@ -200,13 +211,15 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
 
 
 def _finish(
-    _: int, built: list[BuiltShard], plan: Plan, census: Census, spec: SinkSpec, encoder: Encoder
-) -> Outcome:
+    _: int, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
+    census: Census, *, spec: SinkSpec, encoder: Encoder,
+) -> Outcome:  # fmt: skip
     storage = open_storage(spec.output)
     if plan.status != "build":
         outcome = planned_outcome(plan, census)
     else:
         try:
+            built = Built(shards, {Series(*series): each for series, each in totals})
             outcome = finish(storage, spec, encoder, plan, census, built)
         except FileNotFoundError as error:
             raise _stale(error) from error
@@ -291,7 +304,9 @@ class BuildShards(beam.PTransform):
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(given.plan))
         )
-        shards = self._assembled(parts, given.plan)
+        totals = parts | "Totals" >> beam.CombinePerKey(SumTotals())
+        files = parts | "Files" >> beam.MapTuple(lambda series, part: (series, tuple(part.file)))
+        shards = self._assembled(files, given.plan)
         return (
             given.plan.pipeline
             | "Start" >> beam.Create([0])
@@ -299,6 +314,7 @@ class BuildShards(beam.PTransform):
             >> beam.Map(
                 _finish,
                 AsList(shards),
+                AsList(totals),
                 AsSingleton(given.plan),
                 AsSingleton(given.census),
                 spec=spec,
@@ -307,12 +323,14 @@ class BuildShards(beam.PTransform):
         )
 
     def _assembled(
-        self, parts: beam.PCollection[tuple[tuple[str, str], Part]], plan: beam.PCollection[Plan]
+        self,
+        files: beam.PCollection[tuple[tuple[str, str], FileValues]],
+        plan: beam.PCollection[Plan],
     ) -> beam.PCollection[BuiltShard]:
         spec = self.spec
         planned = plan | "Series" >> beam.FlatMap(_series)
         return (
-            (planned, parts)
+            (planned, files)
             | "WithEmpty" >> beam.Flatten()
             | "GroupBySeries" >> beam.GroupByKey()
             | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(plan), spec=spec)
@@ -330,10 +348,10 @@ def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
 
 
 def _shard_jobs(
-    element: tuple[tuple[str, str], Iterable[Part | None]], plan: Plan, spec: SinkSpec
+    element: tuple[tuple[str, str], Iterable[FileValues | None]], plan: Plan, spec: SinkSpec
 ) -> Iterator[ShardJob]:
-    series, parts = element
-    found = [part for part in parts if part is not None]
+    series, files = element
+    found = [PartFile(*values) for values in files if values is not None]
     name = Series(*series)
     yield from plan_shards(spec.shards, name, plan.parts_of(name), found)
 
