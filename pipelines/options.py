@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
+import shlex
 from typing import Any
 
 from shardmill.pipelines.build_config import COMPRESSIONS, BuildConfig
 from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.parser import Parser
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage import OPTIONS_VARIABLE
 from shardmill.transforms.geometry import RESIZES
 from shardmill.transforms.labels import LABEL_FROM
 from shardmill.transforms.pixels import ENCODINGS, RESAMPLINGS
+
+_STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 
 class _Help(argparse.HelpFormatter):
@@ -161,7 +166,7 @@ def parse_build(
 
 
 def check_beam_flags(argv: list[str], own: list[str]) -> None:
-    """Checks that the flags Shardmill does not know are Beam's.
+    """Checks that the flags Shardmill does not know are Beam's, and shares those of storages.
 
     Raises:
         UsageError: One is not; the message names the nearest flag.
@@ -177,6 +182,7 @@ def check_beam_flags(argv: list[str], own: list[str]) -> None:
         options._add_argparse_args(parser)  # noqa: SLF001 - how Beam itself collects its flags
     _, unknown = parser.parse_known_args(argv)
     if not unknown:
+        share_storage_flags(argv)
         return
     flag = unknown[0].split("=", 1)[0]
     if not flag.startswith("-"):
@@ -184,3 +190,19 @@ def check_beam_flags(argv: list[str], own: list[str]) -> None:
     near = difflib.get_close_matches(flag.replace("-", "_").replace("__", "--", 1), own, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else "see --help."
     raise UsageError(f"The flag {flag} is unknown; {hint}")
+
+
+def share_storage_flags(argv: list[str]) -> None:
+    """Lets this process and those that it starts reach storages as the flags say.
+
+    Args:
+        argv: Beam's flags; a pipeline hands them to the workers of a runner by itself.
+    """
+    found: list[str] = []
+    wanted = False
+    for argument in argv:
+        if argument.startswith("--"):
+            wanted = argument.startswith(_STORAGE_FLAGS)
+        found += [argument] * wanted
+    if found:
+        os.environ[OPTIONS_VARIABLE] = shlex.join(found)

@@ -1,4 +1,4 @@
-"""What every storage promises, the same cases on a local disk and on Google Cloud Storage."""
+"""What every storage promises, the same cases on a local disk, Google Cloud Storage and S3."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage.beam_s3 import S3Storage
 from shardmill.schemas.storage.gcs import GcsStorage, split_uri
 from shardmill.schemas.storage.local import LocalStorage
 
-pytest_plugins = ["gcs_server"]
+pytest_plugins = ["gcs_server", "s3_server"]
 
 NAMES = [
     "plain.txt",
@@ -65,11 +66,14 @@ class Place(NamedTuple):
                 yield entry
 
 
-@pytest.fixture(params=["local", "emulator", "strict"])
+@pytest.fixture(params=["local", "emulator", "strict", "s3"])
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         (tmp_path / "root").mkdir()
         return Place(LocalStorage(), str(tmp_path / "root"))
+    if request.param == "s3":
+        bucket = request.getfixturevalue("s3_bucket")
+        return Place(request.getfixturevalue("s3_storage"), f"{bucket}/root")
     bucket = request.getfixturevalue("bucket" if request.param == "emulator" else "strict_bucket")
     return Place(GcsStorage(), f"{bucket}/root")
 
@@ -224,6 +228,8 @@ def test_what_goes_wrong_while_a_file_is_open_is_left_as_it_is(place):
         ("local", True),
         ("strict", True),
         ("strict", False),
+        ("s3", True),
+        ("s3", False),
     ],
     indirect=["place"],
 )  # fmt: skip
@@ -254,6 +260,8 @@ def test_create_writes_once(place):
     assert place.tree() == {"dir/file": b"three"}
 
 
+# On s3:// two may win: what that means stands in docs/storage.md.
+@pytest.mark.parametrize("place", ["local", "emulator", "strict"], indirect=True)
 @pytest.mark.parametrize("same", [False, True], ids=["different bytes", "same bytes"])
 def test_exactly_one_of_many_racing_creates_wins(place, same):
     threads = 12
@@ -302,6 +310,8 @@ def test_racing_replaces_leave_one_whole_file(place):
     ],
 )  # fmt: skip
 def test_concat_joins_in_order(place, count, tail):
+    if isinstance(place.storage, S3Storage) and count == 70:
+        pytest.skip("there is no limit of 32 there, and it takes as long as all others together")
     check_concat(place, count, tail)
 
 
@@ -329,7 +339,7 @@ def test_concat_of_more_than_two_levels(place):
 
 
 # The emulator alone answers with 500 here, and the client tries for two minutes.
-@pytest.mark.parametrize("place", ["local", "strict"], indirect=True)
+@pytest.mark.parametrize("place", ["local", "strict", "s3"], indirect=True)
 def test_concat_of_a_missing_source_leaves_nothing(place):
     place.storage.replace(place.path("there"), b"x")
     sources = [place.path("there"), place.path("missing")] * 20
@@ -533,5 +543,5 @@ def test_a_uri_splits_into_bucket_and_name():
 
 
 def test_other_schemes_are_refused():
-    with pytest.raises(UsageError, match=r"s3:// is not supported: use a local path or gs://"):
-        open_storage("s3://b/x")
+    with pytest.raises(UsageError, match=r"ftp:// is not supported: use a local path, gs://"):
+        open_storage("ftp://b/x")

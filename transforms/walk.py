@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 from shardmill.schemas.file_names import claims_other
 from shardmill.schemas.refs import Ref
-from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.schemas.storage import join, lists_all, open_storage, scheme_of
 
 # Marks of refs that are counted and go no further. Not reasons: rejects.REASONS has those.
 SKIPPED = "skipped"
@@ -118,6 +117,9 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
 
 def first_level(root: str) -> Iterator[WalkTask]:
     """Yields the pieces that a walk of root falls into: its own files, and each folder in it."""
+    if lists_all(root):
+        yield WalkTask("", deep=True)  # one listing instead of three
+        return
     yield WalkTask("", deep=False)
     if scheme_of(root):
         for entry in open_storage(root).list_dir(root):
@@ -138,7 +140,7 @@ def walk(
     Symlinked folders are entered once; what leads outside the root only with ``follow_links``.
 
     Args:
-        root: A local folder or gs:// prefix.
+        root: A local folder, or a folder's URI.
         task: The piece.
         follow_links: Whether links may lead outside the root.
         exclude: A folder not to enter (the output, when it lies inside the input).
@@ -247,11 +249,10 @@ class _LocalWalk:
 def _walk_objects(root: str, task: WalkTask, exclude: str, wanted: Wanted) -> Iterator[Ref]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
-    if task.deep and isinstance(storage, GcsStorage):
-        entries = storage.walk(folder)
-    else:
-        entries = (entry for entry in storage.list_dir(folder) if entry.kind == "file")
+    entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
     for entry in entries:
+        if entry.kind != "file":
+            continue
         if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]

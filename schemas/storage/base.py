@@ -11,8 +11,12 @@ from typing import NamedTuple, Protocol
 
 from shardmill.schemas.errors import UsageError
 
+# Flags of Beam's file systems for processes that are no part of a pipeline.
+OPTIONS_VARIABLE = "SHARDMILL_STORAGE_OPTIONS"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3:// and hdfs://
 _NS_PER_US = 1000
+_NS_PER_MS = 1_000_000
 _OLDEST_GENERATION = 1_104_537_600_000_000  # 2005: no such service was there before
 
 
@@ -22,7 +26,8 @@ class Entry(NamedTuple):
     Attributes:
         path: Full path or URI.
         size: Bytes.
-        version: Modification time in nanoseconds, or the object's generation, as text.
+        version: Modification time in nanoseconds, the object's generation, or what else the
+            medium tells a file's contents apart by, as text.
         kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
     """
 
@@ -38,6 +43,9 @@ class Entry(NamedTuple):
         The generations of Google's service are the microseconds since 1970. That is no promise of
         theirs, so a number that cannot be a time is none.
         """
+        told = _CHANGED_MS.search(self.version)
+        if told is not None:
+            return int(told.group(1)) * _NS_PER_MS
         if not self.version.isdecimal():
             return None
         version = int(self.version)
@@ -191,6 +199,11 @@ def scheme_of(path: str) -> str:
     return match.group(1).lower() if match else ""
 
 
+def lists_all(path: str) -> bool:
+    """Tells whether the medium can list a folder only with all that lies below it."""
+    return scheme_of(path) == "s3"
+
+
 def is_link(path: str) -> bool:
     """Tells whether a path is a symbolic link; object stores have none."""
     return not scheme_of(path) and os.path.islink(path)
@@ -211,7 +224,18 @@ def _storage_of(scheme: str) -> Storage:
         from shardmill.schemas.storage.gcs import GcsStorage
 
         return GcsStorage()
-    raise UsageError(f"{scheme}:// is not supported: use a local path or gs://BUCKET/PATH.")
+    if scheme == "s3":
+        from shardmill.schemas.storage.beam_s3 import S3Storage
+
+        return S3Storage()
+    if scheme == "hdfs":
+        from shardmill.schemas.storage.beam_hdfs import HdfsStorage
+
+        return HdfsStorage()
+    raise UsageError(
+        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH, s3://BUCKET/PATH or "
+        "hdfs://PATH."
+    )
 
 
 def open_storage(path: str) -> Storage:
