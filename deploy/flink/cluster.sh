@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Runs a Flink cluster of several TaskManagers on this machine:
+#   cluster.sh start        a JobManager and the TaskManagers; waits until they are ready
+#   cluster.sh add          one more TaskManager
+#   cluster.sh status       what the cluster says of itself; exit code 0 when it runs
+#   cluster.sh pids         the processes, one a line: taskmanager-1 4711
+#   cluster.sh stop         ends them all, and their workers
+#
+# Settings, by environment variables:
+#   FLINK_DIR             where install.sh installed               (.cache/flink of the repository)
+#   CLUSTER_DIR           configuration, logs and scratch          (FLINK_DIR/cluster)
+#   WORKER_ENV            Python environment of workers            (.venv of the repository)
+#   TASK_MANAGERS         how many                                 (2)
+#   SLOTS                 of each TaskManager                      (2)
+#   REST_PORT, RPC_PORT   the page and API, and the JobManager     (8081, 6123)
+#   JOB_MANAGER_MEMORY    of each process                          (1600m)
+#   TASK_MANAGER_MEMORY                                            (2g)
+#   FLINK_CONFIG          more lines for Flink's configuration     (none)
+# Two clusters on one machine need a CLUSTER_DIR and ports of their own; all other ports are free ones.
+#
+# A job survives the loss of a TaskManager where slots are left, or once `add` brought new ones.
+set -euo pipefail
+
+here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=deploy/flink/processes.sh
+. "$here/processes.sh"
+CLUSTER_DIR=${CLUSTER_DIR:-$FLINK_DIR/cluster}
+TASK_MANAGERS=${TASK_MANAGERS:-2}
+REST_PORT=${REST_PORT:-8081}
+RPC_PORT=${RPC_PORT:-6123}
+export FLINK_DIR WORKER_ENV WORKERS_DIR=${WORKERS_DIR:-$CLUSTER_DIR/workers}
+export FLINK_CONF_DIR=$CLUSTER_DIR/conf FLINK_LOG_DIR=$CLUSTER_DIR/log FLINK_PID_DIR=$CLUSTER_DIR/tmp
+
+configure() {
+  mkdir -p "$FLINK_CONF_DIR" "$FLINK_LOG_DIR" "$CLUSTER_DIR/tmp" "$CLUSTER_DIR/pids" "$WORKERS_DIR"
+  cp "$FLINK_DIR"/flink/conf/log4j*.properties "$FLINK_CONF_DIR/"
+  {
+    # Flink's own lines that open Java's modules: without them it does not run on Java 17.
+    grep -A3 '^env:' "$FLINK_DIR/flink/conf/config.yaml"
+    cat <<YAML
+jobmanager.rpc.address: localhost
+jobmanager.bind-host: localhost
+jobmanager.rpc.port: $RPC_PORT
+jobmanager.memory.process.size: ${JOB_MANAGER_MEMORY:-1600m}
+jobmanager.execution.failover-strategy: region
+taskmanager.host: localhost
+taskmanager.bind-host: localhost
+taskmanager.numberOfTaskSlots: ${SLOTS:-2}
+taskmanager.memory.process.size: ${TASK_MANAGER_MEMORY:-2g}
+taskmanager.load-balance.mode: SLOTS
+rest.address: localhost
+rest.bind-address: localhost
+rest.port: $REST_PORT
+io.tmp.dirs: $CLUSTER_DIR/tmp
+# With Beam's runner in its own class path a TaskManager keeps workers for all stages of a job;
+# else each stage starts new ones.
+classloader.resolve-order: parent-first
+# Only the cluster's own strategy has an effect on Beam's batch jobs, not what a job asks for.
+restart-strategy.type: fixed-delay
+restart-strategy.fixed-delay.attempts: 5
+restart-strategy.fixed-delay.delay: 3 s
+# A TaskManager that is gone is noticed after seconds; one that hangs, after the timeout.
+heartbeat.interval: 3000
+heartbeat.timeout: 30000
+slot.request.timeout: 300000
+${FLINK_CONFIG:-}
+YAML
+  } >"$FLINK_CONF_DIR/config.yaml"
+}
+
+start_process() { # jobmanager|taskmanager NAME
+  launch "$CLUSTER_DIR/pids/$2" "$FLINK_LOG_DIR/$2.out" \
+    "$FLINK_DIR/flink/bin/$1.sh" start-foreground
+}
+
+add() {
+  local number=1
+  while [ -e "$CLUSTER_DIR/pids/taskmanager-$number" ]; do number=$((number + 1)); done
+  start_process taskmanager "taskmanager-$number"
+}
+
+number_of() { # taskmanagers|slots-total|...
+  curl -sf "http://localhost:$REST_PORT/overview" | grep -o "\"$1\":[0-9]*" | cut -d: -f2
+}
+
+has_task_managers() { # NUMBER
+  [ "$(number_of taskmanagers || echo 0)" -ge "$1" ]
+}
+
+start() {
+  command -v java >/dev/null || fail "java is not installed: Flink runs on Java 11 or 17."
+  check_worker_env
+  if runs "$CLUSTER_DIR/pids/jobmanager"; then fail "this cluster runs already: stop it first."; fi
+  if listens "$REST_PORT"; then fail "port $REST_PORT is taken: set REST_PORT."; fi
+  if listens "$RPC_PORT"; then fail "port $RPC_PORT is taken: set RPC_PORT."; fi
+  configure
+  start_process jobmanager jobmanager
+  for _ in $(seq "$TASK_MANAGERS"); do add; done
+  wait_until 60 has_task_managers "$TASK_MANAGERS" || {
+    stop
+    fail "the cluster was not ready within a minute: see $FLINK_LOG_DIR."
+  }
+  status
+}
+
+status() {
+  has_task_managers 0 || fail "no cluster answers on port $REST_PORT."
+  echo "http://localhost:$REST_PORT: $(number_of taskmanagers) TaskManagers," \
+    "$(number_of slots-available) of $(number_of slots-total) slots free"
+}
+
+pids() {
+  local pidfile
+  for pidfile in "$CLUSTER_DIR"/pids/*; do
+    if runs "$pidfile"; then echo "${pidfile##*/} $(pid_of "$pidfile")"; fi
+  done
+}
+
+stop() {
+  local pidfiles=()
+  mapfile -t pidfiles < <(compgen -G "$CLUSTER_DIR/pids/*")
+  [ "${#pidfiles[@]}" = 0 ] || end "${pidfiles[@]}"
+  end_workers "$WORKERS_DIR"
+  rm -rf "$CLUSTER_DIR/tmp"
+}
+
+case ${1:-} in
+  start) start ;;
+  add) add ;;
+  status) status ;;
+  pids) pids ;;
+  stop) stop ;;
+  *) usage ;;
+esac

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Runs one of Beam's Python workers; TaskManagers (PROCESS) and worker pools (EXTERNAL) start it.
+#   --environment_type=PROCESS --environment_config='{"command": "/path/to/worker.sh"}'
+#
+# A worker never outlives the TaskManager that it works for, nor whoever started it, however they
+# end. It runs in a folder of its own under WORKERS_DIR, which goes when it ends; its log stays.
+#
+# Settings, which cluster.sh and pool.sh hand on:
+#   FLINK_DIR     where install.sh installed                     (.cache/flink of the repository)
+#   WORKER_ENV    Python environment with Shardmill and pip      (.venv of the repository)
+#   WORKERS_DIR   folders and logs of workers                    (FLINK_DIR/workers)
+set -euo pipefail
+
+self=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/$(basename -- "${BASH_SOURCE[0]}")
+root=$(CDPATH='' cd -- "$(dirname -- "$self")/../.." && pwd)
+FLINK_DIR=${FLINK_DIR:-$root/.cache/flink}
+WORKER_ENV=${WORKER_ENV:-$root/.venv}
+WORKERS_DIR=${WORKERS_DIR:-$FLINK_DIR/workers}
+
+# The boot and all that it starts are one session, whichever process groups they make.
+session_lives() {
+  # shellcheck disable=SC2009 # pgrep would count zombies
+  ps -o stat= -s "$1" | grep -q '^[^Z]'
+}
+
+listens() { # HOST:PORT
+  local host=${1%:*}
+  host=${host#[}
+  timeout 5 bash -c "exec 3<>/dev/tcp/${host%]}/${1##*:}" 2>/dev/null
+}
+
+wanted() { # STARTER ENDPOINT
+  local try
+  kill -0 "$1" 2>/dev/null || return 1
+  for try in 1 2 3; do
+    listens "$2" && return
+    [ "$try" = 3 ] || sleep 0.5
+  done
+  return 1
+}
+
+# Ends a worker that nobody needs any more, and clears away after it.
+watch() { # STARTER ENDPOINT FOLDER SESSION
+  while session_lives "$4" && wanted "$1" "$2"; do sleep 1; done
+  pkill -TERM -s "$4" || true
+  local waited
+  for waited in 1 2 3 4 5 6; do
+    session_lives "$4" || break
+    [ "$waited" -lt 6 ] || pkill -KILL -s "$4" || true
+    sleep 0.5
+  done
+  rm -rf "$3"
+}
+
+if [ "${1:-}" = --watch ]; then
+  shift
+  watch "$@"
+  exit
+fi
+if [ "${1:-}" = --boot ]; then # in its own session, in its folder
+  shift
+  setsid --fork "$self" --watch "$1" "$2" "$PWD" "$$" </dev/null
+  shift 2
+  echo "$$" >session
+  exec "$FLINK_DIR/bin/boot" "$@" --semi_persist_dir="$PWD"
+fi
+
+endpoint=
+for argument in "$@"; do
+  case $argument in
+    --provision_endpoint=*) endpoint=${argument#*=} ;;
+  esac
+done
+[ -n "$endpoint" ] || {
+  echo "worker.sh: no --provision_endpoint: a TaskManager or a worker pool starts this." >&2
+  exit 2
+}
+mkdir -p "$WORKERS_DIR/log"
+folder=$(mktemp -d "$WORKERS_DIR/worker.XXXXXX")
+cd "$folder"
+exec >"$WORKERS_DIR/log/${folder##*/}.log" 2>&1
+# The boot would install what a job brings into an environment of its own under /opt.
+export PATH="$WORKER_ENV/bin:$PATH" RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+exec setsid "$self" --boot "$PPID" "$endpoint" "$@"
