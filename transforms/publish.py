@@ -23,6 +23,14 @@ from shardmill.schemas import names
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.storage.exact import delete_tree_if
+from shardmill.transforms.forward import (
+    find_gone,
+    find_journal,
+    gone_error,
+    replaced_error,
+    roll_forward,
+)
 from shardmill.transforms.journal import (
     NOTHING_KEPT,
     Journal,
@@ -31,6 +39,17 @@ from shardmill.transforms.journal import (
     check_plain,
     fingerprint,
 )
+
+
+__all__ = [
+    "check_output",
+    "find_damage",
+    "publish",
+    "read_manifest",
+    "replaced_error",
+    "settle",
+    "why_not_up_to_date",
+]
 
 
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
@@ -149,133 +168,20 @@ def find_damage(storage: Storage, output: str, manifest: Manifest) -> str:
     return ""
 
 
-def _read_journal(storage: Storage, output: str) -> Journal | None:
-    path = join(output, names.JOURNAL)
-    try:
-        return Journal.from_json(storage.read(path))
-    except FileNotFoundError:
-        return None
-    except FormatError as error:
-        raise OutputError(
-            f"{path} cannot be followed: {error}; delete it and run again, "
-            "or choose another --output."
-        ) from error
-
-
 def _recover_locked(storage: Storage, output: str) -> bool:
-    journal = _read_journal(storage, output)
-    if journal is None:
+    found = find_journal(storage, output)
+    if found is None:
         return False
     try:
-        _roll_forward(storage, output, journal)
+        roll_forward(storage, output, *found)
     except StaleBuildError:  # taken back before it touched anything
         return False
     return True
 
 
-def _roll_forward(storage: Storage, output: str, journal: Journal) -> None:
-    manifest = join(output, names.MANIFEST)
-    try:
-        current = storage.read(manifest)
-    except FileNotFoundError:
-        current = None
-    if current != journal.manifest.encode():
-        if current is not None:
-            # The old dataset is still whole: the last moment to see that the new one will be.
-            _check_sources(storage, output, journal, current)
-            storage.delete(manifest)
-        for move in journal.moves[:-1]:
-            _complete_move(storage, output, move)
-        gone = _find_lost(storage, output, journal.kept)
-        if gone:
-            raise _beyond_repair(output, f"{join(output, gone)} was taken away, which was to stay")
-        _complete_move(storage, output, journal.moves[-1])
-    for name in journal.deletes:
-        storage.delete(join(output, name))
-    transform = join(output, names.TRANSFORM)
-    if any("/" in name for name in journal.deletes) and not any(
-        entry.kind == "file" for entry in storage.walk(transform)
-    ):
-        storage.delete_tree(transform)
-    storage.delete_tree(join(output, journal.build))
-    storage.delete(join(output, names.JOURNAL))
-
-
-def _check_sources(storage: Storage, output: str, journal: Journal, current: bytes) -> None:
-    """Takes the journal back when a file of the new dataset is gone or not what it is taken for.
-
-    Raises:
-        StaleBuildError: It was taken back.
-    """
-    if not _is_base(current, journal.kept):
-        problem = replaced_error(output)
-    else:
-        gone = _find_gone(storage, output, journal.moves)
-        gone = gone or _find_lost(storage, output, journal.kept)
-        if not gone:
-            return
-        problem = _stale(output, gone)
-    storage.delete(join(output, names.JOURNAL))
-    raise problem
-
-
-def _is_base(current: bytes, kept: Kept) -> bool:
-    """Tells whether a published manifest is the one that names the files that are kept."""
-    try:
-        return not kept.base or fingerprint(Manifest.from_json(current)) == kept.base
-    except FormatError:
-        return False
-
-
-def _find_lost(storage: Storage, output: str, kept: Kept) -> str:
-    """Returns the first kept file that is missing or has another size, or nothing; one listing."""
-    if not kept.files:
-        return ""
-    sizes = {
-        found.path.rsplit("/", 1)[-1]: found.size
-        for found in storage.list_dir(output)
-        if found.kind == "file"
-    }
-    return next((name for name, size in kept.files if sizes.get(name) != size), "")
-
-
-def _find_gone(storage: Storage, output: str, moves: Iterable[Move]) -> str:
-    for move in moves:
-        entry = storage.stat(join(output, move.source))
-        if entry is None or entry.size != move.num_bytes:
-            return move.source
-    return ""
-
-
-def _stale(output: str, source: str) -> StaleBuildError:
-    return StaleBuildError(
-        f"{join(output, source)} is gone, another command took it away: run again."
-    )
-
-
-def replaced_error(output: str) -> StaleBuildError:
-    """Returns what to raise where files that were to be kept are not what they were."""
-    return StaleBuildError(
-        f"Another command replaced the dataset at {output}, of which shards were to be kept: "
-        "run again."
-    )
-
-
-def _complete_move(storage: Storage, output: str, move: Move) -> None:
-    source, target = join(output, move.source), join(output, move.target)
-    try:
-        storage.move(source, target)
-        entry = storage.stat(target)
-    except FileNotFoundError:
-        entry = None
-    if entry is None or entry.size != move.num_bytes:
-        raise _beyond_repair(output, f"{source} was taken away before it became {target}")
-
-
-def _beyond_repair(output: str, problem: str) -> OutputError:
-    return OutputError(
-        f"{problem}, so the publication cannot be completed: delete {output} and build again."
-    )
+def _read_journal(storage: Storage, output: str) -> Journal | None:
+    found = find_journal(storage, output)
+    return found[0] if found else None
 
 
 def publish(
@@ -313,7 +219,7 @@ def publish(
             if old is not None:
                 problem = why_not_up_to_date(storage, output, old, *ids)
                 if not problem:
-                    storage.delete_tree(join(output, build))
+                    _clear(storage, output, build)
                     return False
                 if not overwrite:
                     raise OutputError(problem)
@@ -331,15 +237,24 @@ def publish(
             # False only where locks are not to be had and another publisher came first.
             path = join(output, names.JOURNAL)
             if storage.create(path, journal.to_json(), aside=join(output, build)):
-                _roll_forward(storage, output, journal)
-                return True
+                found = find_journal(storage, output)
+                if found is not None and found[0] == journal:
+                    roll_forward(storage, output, *found)
+                    return True
+                # Else somebody met it already, and completed it or took it back.
+
+
+def _clear(storage: Storage, output: str, build: str) -> None:
+    """Deletes a build folder, unless another publication has begun that may take from it."""
+    journal = join(output, names.JOURNAL)
+    delete_tree_if(storage, join(output, build), lambda: storage.stat(journal) is None)
 
 
 def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:
     """Returns a journal with what is to be deleted, once nothing stands in its way."""
-    gone = _find_gone(storage, output, draft.moves)
+    gone = find_gone(storage, output, draft.moves)
     if gone:
-        raise _stale(output, gone)
+        raise gone_error(output, gone)
     ours, new = _own_files(old), {move.target for move in draft.moves}
     strange = _tops(new) - _tops(ours)
     for found in storage.list_dir(output):

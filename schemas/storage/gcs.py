@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any
 
@@ -102,9 +102,14 @@ class GcsStorage:
 
     def read(self, path: str) -> bytes:
         """See ``Storage.read``."""
+        return self.read_version(path)[0]
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """See ``ExactStorage.read_version``."""
         with plainly("read", path):
-            data: bytes = self._blob(path).download_as_bytes(checksum="crc32c")
-            return data
+            blob = self._blob(path)
+            data: bytes = blob.download_as_bytes(checksum="crc32c")
+            return data, str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the object's generation is the version.
@@ -267,26 +272,45 @@ class GcsStorage:
 
     def delete(self, path: str) -> None:
         """See ``Storage.delete``."""
+        self._delete(path, None)
+
+    def delete_version(self, path: str, version: str) -> None:
+        """See ``ExactStorage.delete_version``; a call that is repeated hits nothing new either."""
+        self._delete(path, int(version))
+
+    def _delete(self, path: str, generation: int | None) -> None:
+        from google.api_core import exceptions
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with contextlib.suppress(FileNotFoundError), plainly("delete", path):
-            self._blob(path).delete(retry=DEFAULT_RETRY)
+        # A condition that fails: what stands there now is not what was to go.
+        replaced = contextlib.suppress(exceptions.PreconditionFailed)
+        with contextlib.suppress(FileNotFoundError), plainly("delete", path), replaced:
+            self._blob(path).delete(if_generation_match=generation, retry=DEFAULT_RETRY)
 
-    def _delete_all(self, paths: Sequence[str]) -> None:
+    def _delete_all(self, paths: Sequence[str], versions: Sequence[int | None] = ()) -> None:
         """Deletes many objects, several at a time: each is a call of its own."""
-        if len(paths) < 2:
-            for path in paths:
-                self.delete(path)
+        found = list(zip(paths, versions or [None] * len(paths), strict=True))
+        if len(found) < 2:
+            for one in found:
+                self._delete(*one)
             return
-        with ThreadPoolExecutor(min(_DELETERS, len(paths))) as pool:
-            for _ in pool.map(self.delete, paths):
+        with ThreadPoolExecutor(min(_DELETERS, len(found))) as pool:
+            for _ in pool.map(self._delete, *zip(*found, strict=True)):
                 pass
 
     def delete_tree(self, path: str) -> None:
-        """See ``Storage.delete_tree``."""
+        """See ``Storage.delete_tree``; what is written there after it was listed stays."""
+        self.delete_tree_if(path, lambda: True)
+
+    def delete_tree_if(self, path: str, still: Callable[[], bool]) -> None:
+        """See ``ExactStorage.delete_tree_if``."""
         bucket, name = split_uri(path)
-        if name.rstrip("/"):
-            self._delete_all([f"gs://{bucket}/{b.name}" for b in self._listed("delete", path)])
+        if not name.rstrip("/"):
+            return
+        found = list(self._listed("delete", path))
+        if still():
+            uris = [f"gs://{bucket}/{blob.name}" for blob in found]
+            self._delete_all(uris, [blob.generation for blob in found])
 
     def _listed(self, action: str, path: str) -> Iterator[storage.Blob]:
         bucket, name = split_uri(path)

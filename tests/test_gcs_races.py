@@ -1,0 +1,78 @@
+"""Publishers of one gs:// output at the same time, one of them as late as can be."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import make_photos
+from fault_tools import check_dataset
+from test_gcs_builds import download, run
+
+from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.transforms.publish import settle
+
+pytest_plugins = ["gcs_server"]
+
+NEW = {"num_shards": 2, "overwrite": True}
+OLD = {"num_shards": 3, "overwrite": True}
+
+
+class Late:
+    """Holds back the first call of a kind on some name until it is let go."""
+
+    def __init__(self, front, kind: str, ending: str) -> None:
+        self.kind, self.ending = kind, ending
+        self.reached, self.release, self.lock = (
+            threading.Event(),
+            threading.Event(),
+            threading.Lock(),
+        )
+        front.hook = self
+
+    def __call__(self, call) -> None:
+        with self.lock:
+            mine = call.kind == self.kind and call.name.endswith(self.ending)
+            mine = mine and not self.reached.is_set()
+            if mine:
+                self.reached.set()
+        if mine:
+            assert self.release.wait(120)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return make_photos(tmp_path / "photos", {"cat": 9, "dog": 7}, size=(40, 30))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        ("delete", "manifest.json"),
+        ("rewrite", ".build"),
+        ("delete", "-of-00003.tfrecord.gz"),
+        ("delete", ".publish.json"),
+    ],
+)
+@pytest.mark.parametrize("others", ["finish it", "publish the old one again"])
+def test_a_late_publisher_harms_nobody(
+    kind, ending, others, source, strict_bucket, front, tmp_path
+):
+    """One stands still right before a call; others complete its work, and maybe do theirs."""
+    output = f"{strict_bucket}/out"
+    assert run(source, output, **OLD).status == "published"
+    late = Late(front, kind, "" if kind == "rewrite" else ending)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(run, source, output, **NEW)
+        assert late.reached.wait(120)
+        settle(GcsStorage(), output)
+        if others != "finish it":
+            assert run(source, output, **OLD).status == "published"
+        before = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+        late.release.set()
+        assert slow.result().status in ("published", "up_to_date")
+    after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+    check_dataset(download(output, tmp_path / "out"))
+    if others == "finish it":
+        assert after == before
