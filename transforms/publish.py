@@ -40,7 +40,6 @@ from shardmill.transforms.journal import (
     fingerprint,
 )
 
-
 __all__ = [
     "check_output",
     "find_damage",
