@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := loaders pipelines pipelines/commands schemas schemas/storage transforms transforms/arrays transforms/rows
+PACKAGES := loaders pipelines pipelines/commands pipelines/runners schemas schemas/storage transforms transforms/arrays transforms/rows
 # A new module, dependency or pin makes the installation stale; an edit does not.
 STATE := $(shell (cat setup.py pyproject.toml constraints.txt; ls $(addsuffix /*.py,$(PACKAGES))) | cksum | cut -d' ' -f1)
 UV := $(shell command -v uv 2>/dev/null)

@@ -17,6 +17,7 @@ from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
 from shardmill.transforms.arrays.find import FoundArrays, find_arrays
 from shardmill.transforms.arrays.index import Placing
 from shardmill.transforms.arrays.write import ArraysSpec, WriteArrays, count_array_parts
+from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 
 
@@ -31,6 +32,11 @@ class ArraysJob:
 
     config: ArraysConfig
     spec: ArraysSpec
+
+    @property
+    def sink(self) -> SinkSpec:
+        """What is written, and where."""
+        return self.spec.sink
 
 
 def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> ArraysJob:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardmill.pipelines import run, summary
+from shardmill.pipelines.console import quiet_logs
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -44,8 +45,6 @@ def run_build(
     """
     from shardmill.pipelines.preflight import check_writable
 
-    # Beam logs whole tracebacks of errors that end here as one sentence.
-    logging.getLogger().setLevel(logging.INFO if debug else logging.CRITICAL)
     started = time.monotonic()
     runner, rest = run.take_runner(rest)
     if config.dry_run:
@@ -56,18 +55,23 @@ def run_build(
     if not config.dry_run:
         check_writable(output)
     try:
-        outcome = run.run_pipeline(
-            lambda pipeline: module.outcomes(pipeline, job), runner, rest, invocation, output,
-            unit=unit,
-        )  # fmt: skip
-    except run.Interrupted:
-        print("shardmill: interrupted; run again to resume.", file=sys.stderr)
-        return run.EXIT_INTERRUPTED
+        with quiet_logs(debug=debug):
+            ended = run.run_job(
+                lambda pipeline: module.outcomes(pipeline, job), runner, rest, invocation, output,
+                unit=unit, build=job.sink.build,
+            )  # fmt: skip
+    except run.Interrupted as interrupted:
+        remark = f" ({interrupted.remark})" if interrupted.remark else ""
+        print(f"shardmill: interrupted{remark}; run again to resume.", file=sys.stderr)
+        return interrupted.code
     except Exception as error:
         plain = explain(error) if explain else None
         if plain is None:
             raise
         raise plain from error
     seconds = time.monotonic() - started
-    print("\n".join(summary.lines(outcome, output, seconds, config.noun)))
+    if debug:
+        for name, value in sorted(ended.counters.items()):
+            logging.getLogger(__name__).info("counter %s: %s", name, value)
+    print("\n".join(summary.lines(ended.outcome, output, seconds, config.noun)))
     return 0

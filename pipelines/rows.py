@@ -19,6 +19,7 @@ from shardmill.schemas.columns import Column, format_schema
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.transforms.census import Census
+from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input, match_now
 from shardmill.transforms.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.placement import REFUSED, Series
@@ -52,6 +53,11 @@ class RowsJob:
     config: RowsConfig
     match: MatchSpec
     spec: RowsSpec
+
+    @property
+    def sink(self) -> SinkSpec:
+        """What is written, and where."""
+        return self.spec.sink
 
 
 def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> RowsJob:

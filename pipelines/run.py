@@ -1,23 +1,20 @@
-"""Running: which runner, what a person sees meanwhile, and what an exit code says."""
+"""Running: a pipeline on any runner, to its end, and what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import re
 import shutil
 import signal
-import sys
-import tempfile
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardmill.pipelines.console import quiet_import, quiet_library, show_progress
+from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
 from shardmill.schemas.errors import (
     InputError,
     OutputError,
@@ -32,11 +29,8 @@ if TYPE_CHECKING:
     from shardmill.transforms.outcome import Outcome
     from shardmill.transforms.progress import Progress
 
-IN_MEMORY = "in-memory"
 EXIT_INTERRUPTED = 130
-_IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner", IN_MEMORY})
 _STALE_TRIES = 3
-_FEW = 10  # MiB, below which KiB are shown
 _OURS = re.compile(
     r"^shardmill\.schemas\.errors\.(\w+): (.*?)(?: \[while running '[^\n]*)?$", re.MULTILINE
 )
@@ -55,28 +49,32 @@ _UNITS: dict[Unit, tuple[int, str]] = {
 
 
 class Interrupted(Exception):  # noqa: N818 - no error of anybody's
-    """The person pressed Ctrl-C."""
+    """The person pressed Ctrl-C, or a scheduler asked the command to end.
 
-
-def take_runner(argv: list[str]) -> tuple[str, list[str]]:
-    """Returns the name of the runner in Beam's flags, and the other flags.
-
-    ``DirectRunner`` means Beam's in-memory runner here: the one that Beam itself starts under that
-    name first tries to download a program. ``PrismRunner`` stays to be had by its own name.
+    Attributes:
+        code: The exit code.
+        remark: What became of the job, where that is not plain.
     """
-    runner = ""
-    rest = []
-    waiting = False
-    for argument in argv:
-        if waiting:
-            runner, waiting = argument, False
-        elif argument == "--runner":
-            waiting = True
-        elif argument.startswith("--runner="):
-            runner = argument.partition("=")[2]
-        else:
-            rest.append(argument)
-    return (IN_MEMORY if runner in _IN_MEMORY_NAMES else runner), rest
+
+    def __init__(self, number: int = signal.SIGINT, remark: str = "") -> None:
+        super().__init__(remark)
+        self.code = 128 + number
+        self.remark = remark
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pipeline that ran to its end.
+
+    Attributes:
+        outcome: What came of it.
+        counters: Beam's counters by name, and distributions as (count, sum, least, most).
+        job: The job, where the runner has such a thing.
+    """
+
+    outcome: Outcome
+    counters: Mapping[str, int | tuple[int, int, int, int]] = field(default_factory=dict)
+    job: Job | None = None
 
 
 def new_invocation() -> str:
@@ -96,10 +94,18 @@ def plain_error(error: BaseException) -> ShardmillError | None:
 
 
 def run_pipeline(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], invocation: str,
-    output: str, *, unit: Unit = "images",
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], invocation: str,
+    output: str, *, unit: Unit = "images", build: str = "",
 ) -> Outcome:  # fmt: skip
-    """Runs a pipeline to its end and returns its outcome.
+    """Runs a pipeline to its end and returns its outcome; see ``run_job``."""
+    return run_job(define, runner, argv, invocation, output, unit=unit, build=build).outcome
+
+
+def run_job(
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], invocation: str,
+    output: str, *, unit: Unit = "images", build: str = "",
+) -> Ended:  # fmt: skip
+    """Runs a pipeline to its end.
 
     Args:
         define: Adds the transforms to a pipeline.
@@ -107,15 +113,19 @@ def run_pipeline(
         argv: Beam's other flags.
         invocation: Identity of this run.
         output: Folder of the dataset.
-        unit: What progress is told in.
+        unit: What progress is told in, where the pipeline runs in this process.
+        build: Folder of the build, by whose parts progress is told where it runs elsewhere.
 
     Raises:
         ShardmillError: The run failed with a sentence of ours.
         Interrupted: The person pressed Ctrl-C.
     """
+    found = find_runner(runner)
+    options = found.prepare(argv, f"shardmill-{invocation}")
     for tries in range(1, _STALE_TRIES + 1):
+        this = _Try(found, options, invocation, output, unit, build, tries > 1)
         try:
-            return _run_once(define, runner, argv, _Try(invocation, output, unit, tries > 1))
+            return _run_once(define, this)
         except Exception as error:
             ours = plain_error(error)
             if ours is None:
@@ -130,176 +140,164 @@ def run_pipeline(
 class _Try:
     """One try of an invocation; ``stale`` says that another builder's work ended the last one."""
 
+    runner: Runner
+    argv: Sequence[str]
     invocation: str
     output: str
     unit: Unit
+    build: str
     stale: bool
 
 
-def _run_once(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: list[str], this: _Try
-) -> Outcome:
+def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from shardmill.transforms import outcome as outcomes
     from shardmill.transforms import progress
 
-    watched = progress.watch(this.invocation, stale=this.stale) if runner == IN_MEMORY else None
-    if watched is not None:
-        watched.unit, (watched.per_unit, watched.refused) = this.unit, _UNITS[this.unit]
+    runner = this.runner
+    watched = _watch(this)
     try:
-        options = PipelineOptions(argv)
-        with _interruptible() as interrupted, contextlib.ExitStack() as stack:
-            pipeline = beam.Pipeline(runner=_make_runner(runner), options=options)
+        options = PipelineOptions([*this.argv])
+        with _interruptible(runner) as interrupted, contextlib.ExitStack() as stack:
+            pipeline = beam.Pipeline(runner=runner.make(), options=options)
             # Beam removes it only after a run that it began.
             stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
             define(pipeline)
-            if watched is not None:
-                stack.enter_context(show_progress(watched))
-            try:
-                pipeline.run().wait_until_finish()
-            except BaseException as error:
-                if interrupted.is_set():
-                    raise Interrupted from error
-                raise
+            stack.enter_context(show_progress(watched))
+            running = _Running(runner, pipeline, interrupted)
+            result, job = running.to_its_end(watched, this.build)
     finally:
         progress.unwatch(this.invocation)
-    outcome: Outcome | None = watched.outcome if watched else None
+    outcome: Outcome | None = watched.outcome
     if outcome is None:  # another process published
         outcome = outcomes.fetch(this.invocation, this.output)
+        if this.output:
+            outcomes.sweep(this.output)
     if outcome is None:
         where = f"in {this.output}: see its log" if this.output else "for want of --manifest"
-        raise OutputError(f"The runner {runner} ended, but left no outcome {where}.")
-    return outcome
+        raise OutputError(f"The runner {runner.name} ended, but left no outcome {where}.")
+    return Ended(outcome, _counters(result), job)
 
 
-def _make_runner(name: str) -> Any:
-    if name != IN_MEMORY:
-        return name
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+def _watch(this: _Try) -> Progress:
+    from shardmill.transforms import progress
 
-    return FnApiRunner()
+    if not this.runner.in_process:
+        return progress.Progress(phase="starting", unit="parts", refused="")
+    watched = progress.watch(this.invocation, stale=this.stale)
+    watched.unit, (watched.per_unit, watched.refused) = this.unit, _UNITS[this.unit]
+    return watched
+
+
+@dataclass
+class _Running:
+    """A pipeline that is about to run."""
+
+    runner: Runner
+    pipeline: beam.Pipeline
+    interrupted: list[int]
+
+    def to_its_end(self, watched: Progress, build: str) -> tuple[Any, Job | None]:
+        """Runs it; returns Beam's result and the job.
+
+        Raises:
+            Interrupted: A signal came; the job was cancelled.
+            ShardmillError: The runner itself failed.
+        """
+        from shardmill.pipelines.following import follow
+
+        options = self.pipeline.options
+        result = None
+        job: Callable[[], Job | None] = lambda: None  # noqa: E731
+        try:
+            if self.runner.in_process:
+                result = self.pipeline.run()
+                result.wait_until_finish()
+                return result, None
+            # Before it is submitted: that alone may take long.
+            with follow(watched, build, lambda: self.runner.find_job(options, result)) as job:
+                result = self.pipeline.run()
+                result.wait_until_finish()
+            return result, job() or self.runner.find_job(options, result)
+        except BaseException as error:
+            if self.interrupted:
+                raise self._cancelled(result) from error
+            plain = None
+            if not self.runner.in_process and plain_error(error) is None:
+                plain = self.runner.explain(error, job())
+            if plain is None:
+                raise
+            raise plain from error
+
+    def _cancelled(self, result: Any) -> Interrupted:
+        number = self.interrupted[0]
+        if self.runner.in_process:
+            return Interrupted(number)
+        if self.runner.cancel(self.pipeline.options, result):
+            return Interrupted(number, "the job was cancelled")
+        return Interrupted(
+            number, f"the job may still run on {self.runner.name}: look there and cancel it"
+        )
+
+
+def _counters(result: Any) -> dict[str, int | tuple[int, int, int, int]]:
+    """Returns Beam's counters of ours: committed ones, or attempted ones where no others are."""
+    from shardmill.transforms import metrics
+
+    found: dict[str, int | tuple[int, int, int, int]] = {}
+    queried = result.metrics().query()
+    for metric in queried["counters"]:
+        if metric.key.metric.namespace == metrics.NAMESPACE:
+            value = metric.attempted if metric.committed is None else metric.committed
+            name = metric.key.metric.name
+            found[name] = found.get(name, 0) + value
+    for metric in queried["distributions"]:
+        if metric.key.metric.namespace == metrics.NAMESPACE:
+            value = metric.attempted if metric.committed is None else metric.committed
+            found[metric.key.metric.name] = (value.count, value.sum, value.min, value.max)
+    return found
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Notes Ctrl-C, which runners turn into errors of their own; a second one ends at once."""
-    interrupted = threading.Event()
+def _interruptible(runner: Runner) -> Iterator[list[int]]:
+    """Notes Ctrl-C, which runners turn into errors of their own; a second one ends at once.
 
-    def note(_signal: int, _frame: FrameType | None) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    SIGTERM too where a job runs elsewhere and would go on; alone it ends a process as well as any.
+    """
+    interrupted: list[int] = []
+    caught = [signal.SIGINT] if runner.in_process else [signal.SIGINT, signal.SIGTERM]
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        interrupted.append(number)
+        for each in caught:
+            signal.signal(each, signal.SIG_DFL)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    before = signal.signal(signal.SIGINT, note)
+    before = {each: signal.signal(each, note) for each in caught}
     try:
         yield interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-@contextlib.contextmanager
-def show_progress(watched: Progress) -> Iterator[None]:
-    """Shows a bar on a terminal, or a plain line now and then in a log, until the block ends."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    ended = threading.Event()
-    show = _bar if console.is_terminal else _lines
-    thread = threading.Thread(target=show, args=(watched, ended, console), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(timeout=5)
-
-
-def _bar(watched: Progress, ended: threading.Event, console: Any) -> None:
-    from rich import progress as bars
-
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[rate]}"),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[rejects]}"),
-    )
-    with bars.Progress(*columns, console=console, transient=True) as display:
-        task = display.add_task("matching", total=None, rate="", rejects="")
-        while not ended.wait(0.1):
-            speed = display.tasks[0].speed
-            total = watched.total
-            display.update(
-                task,
-                description=watched.phase,
-                total=None if total is None else -(-total // watched.per_unit),
-                completed=watched.done // watched.per_unit,
-                rate=f"{speed:,.0f} {watched.unit}/s" if speed else "",
-                rejects=f"{watched.rejects:,} {watched.refused}" if watched.rejects else "",
-            )
-
-
-def _scaled(watched: Progress) -> tuple[int, str]:
-    """Returns how many inputs make one of the unit that is shown, and the unit's name."""
-    few = watched.total is not None and watched.total < _FEW * watched.per_unit
-    if watched.per_unit == 1 or not few:
-        return watched.per_unit, watched.unit
-    return watched.per_unit >> 10, watched.unit.replace("MiB", "KiB")
-
-
-def _lines(watched: Progress, ended: threading.Event, console: Any) -> None:
-    started = time.monotonic()
-    pause = 5.0
-    while not ended.wait(pause):
-        pause = min(60.0, pause * 1.5)
-        seconds = time.monotonic() - started
-        scale, unit = _scaled(watched)
-        total = f" of {watched.total / scale:,.0f}" if watched.total is not None else ""
-        rate = watched.done / seconds
-        left = (
-            f", {(watched.total - watched.done) / rate:,.0f} s left"
-            if watched.total and rate
-            else ""
-        )
-        console.print(
-            f"{watched.phase}: {watched.done / scale:,.0f}{total} {unit}, "
-            f"{rate / scale:,.0f} {unit}/s{left}, {watched.rejects:,} {watched.refused}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-@contextlib.contextmanager
-def quiet_library() -> Iterator[None]:
-    """Keeps what native code writes to standard error off the screen, unless that is a bug."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except ShardmillError:
-            raise
-        except BaseException:
-            said.seek(0)
-            os.write(kept, said.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keeps Beam's remarks on packages that are not installed off the screen while it loads."""
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
+__all__ = [
+    "EXIT_INTERRUPTED",
+    "IN_MEMORY",
+    "Ended",
+    "Interrupted",
+    "Unit",
+    "new_invocation",
+    "plain_error",
+    "quiet_import",
+    "quiet_library",
+    "run_job",
+    "run_pipeline",
+    "show_progress",
+    "take_runner",
+]

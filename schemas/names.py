@@ -19,6 +19,7 @@ REJECTS = "rejects.jsonl"
 JOURNAL = ".publish.json"
 BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
+PROGRESS = "progress.json"  # in a build folder
 TRANSFORM = "transform_fn"  # a folder
 RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, TRANSFORM})
 

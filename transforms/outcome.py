@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms import progress
 
+_FORGOTTEN_NS = 3600 * 10**9
 Status = Literal["published", "up_to_date", "failed", "dry_run"]
 
 
@@ -81,6 +83,18 @@ def fetch(invocation: str, folder: str) -> Outcome | None:
     body["series"] = tuple(tuple(row) for row in body["series"])
     body["kept"] = tuple(body["kept"])
     return Outcome(**body)
+
+
+def sweep(folder: str) -> None:
+    """Takes away outcomes that nobody fetched in an hour: whoever waited for them was killed."""
+    storage = open_storage(folder)
+    limit = time.time_ns() - _FORGOTTEN_NS
+    for entry in storage.list_dir(folder):
+        name = entry.path.rsplit("/", 1)[-1]
+        if name.startswith(names.OUTCOME_PREFIX) and name.endswith(".json"):
+            changed = entry.changed_ns
+            if changed is not None and changed < limit:
+                storage.delete(entry.path)
 
 
 def outcome_path(folder: str, invocation: str) -> str:

@@ -1,14 +1,20 @@
-"""Progress and outcomes inside one process: what the command shows while a pipeline runs.
+"""Progress and outcomes: what the command shows while a pipeline runs.
 
 Only the process that started a pipeline watches it. A worker in another process finds nobody
-watching, counts with Beam's metrics alone (``metrics``), and leaves the outcome as a small file.
+watching, counts with Beam's metrics alone (``metrics``), and leaves small files: how many parts
+there will be, beside the parts, and the outcome.
 """
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+
+from shardmill.schemas import names
+from shardmill.schemas.storage import join, open_storage
 
 
 @dataclass
@@ -25,6 +31,7 @@ class Progress:
         refused: What refused ones are called.
         outcome: What came of it, in the end.
         stale: Whether an earlier try ended because another builder took its files away.
+        notices: Lines to be shown once.
     """
 
     phase: str = "matching"
@@ -36,6 +43,7 @@ class Progress:
     refused: str = "rejected"
     outcome: Any = None
     stale: bool = False
+    notices: deque[str] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, *, rejected: bool) -> None:
@@ -74,3 +82,16 @@ def unwatch(invocation: str) -> None:
 def progress_of(invocation: str) -> Progress | None:
     """Returns who watches an invocation in this process, if anybody."""
     return _watched.get(invocation)
+
+
+def leave_total(build: str, parts: int) -> None:
+    """Leaves in a build folder how many parts there will be, for who watches from elsewhere."""
+    open_storage(build).replace(join(build, names.PROGRESS), json.dumps({"parts": parts}).encode())
+
+
+def find_total(build: str) -> int | None:
+    """Returns what ``leave_total`` left in a build folder, or None."""
+    try:
+        return int(json.loads(open_storage(build).read(join(build, names.PROGRESS)))["parts"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return None

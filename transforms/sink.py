@@ -227,9 +227,28 @@ def _finish(
     return outcome
 
 
-def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+def announce(spec: SinkSpec, plan: Plan) -> progress.Progress | None:
+    """Tells whoever watches from elsewhere how many parts a plan has.
+
+    Args:
+        spec: The sink's.
+        plan: What is to be done.
+
+    Returns:
+        Who watches in this process and is yet to be told, if there is anything to build.
+    """
+    if plan.status != "build" or not spec.invocation:
+        return None
     watched = progress.progress_of(spec.invocation)
-    if watched is not None and plan.status == "build":
+    if watched is None:
+        parts = sum(number for series, number in plan.parts.items() if series not in plan.kept)
+        progress.leave_total(spec.build, parts)
+    return watched
+
+
+def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+    watched = announce(spec, plan)
+    if watched is not None:
         watched.total = census.refs - sum(census.series[series][0] for series in plan.kept)
         watched.phase = "encoding"
     return plan
@@ -360,6 +379,7 @@ __all__ = [
     "BuildInput",
     "BuildShards",
     "WriteShards",
+    "announce",
     "make_plan",
     "place_ref",
     "settle_plan",

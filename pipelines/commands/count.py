@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from shardmill.pipelines import run
+from shardmill.pipelines.console import quiet_logs
 from shardmill.pipelines.layout import clean
 from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
@@ -32,7 +32,6 @@ def main(argv: list[str]) -> int:
     check_beam_flags(rest, [action.option_strings[0] for action in count_parser()._actions])  # noqa: SLF001
     if "input" not in values:
         raise UsageError("--input is missing: give a folder, a glob, a list or a file.")
-    logging.getLogger().setLevel(logging.INFO if debug else logging.CRITICAL)
     started = time.monotonic()
     runner, rest = run.take_runner(rest)
     # Other runners have a process for each core of their own.
@@ -46,13 +45,16 @@ def main(argv: list[str]) -> int:
     if folder:
         check_takes_files(folder, f"--manifest={job.spec.manifest}")
     try:
-        outcome = run.run_pipeline(
-            lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder, unit="MiB"
-        )
-    except run.Interrupted:
+        with quiet_logs(debug=debug):
+            outcome = run.run_pipeline(
+                lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
+                unit="MiB",
+            )  # fmt: skip
+    except run.Interrupted as interrupted:
         close_all()
-        print("shardmill: interrupted; nothing was written.", file=sys.stderr)
-        return run.EXIT_INTERRUPTED
+        remark = f" ({interrupted.remark})" if interrupted.remark else ""
+        print(f"shardmill: interrupted{remark}; nothing was written.", file=sys.stderr)
+        return interrupted.code
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     manifest = Manifest.from_json(outcome.manifest)

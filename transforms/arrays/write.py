@@ -15,7 +15,6 @@ from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import Ref
-from shardmill.transforms import progress
 from shardmill.transforms.arrays.encoder import ArrayEncoder, part_ref
 from shardmill.transforms.arrays.files import check_stored
 from shardmill.transforms.census import Census
@@ -23,7 +22,7 @@ from shardmill.transforms.finish import SinkSpec
 from shardmill.transforms.outcome import Outcome
 from shardmill.transforms.placement import PartKey, Series
 from shardmill.transforms.planning import PART_BYTES, Plan, ShardSpec
-from shardmill.transforms.sink import BuildInput, BuildShards, Placed, settle_plan
+from shardmill.transforms.sink import BuildInput, BuildShards, Placed, announce, settle_plan
 
 _MAX_PARTS = 1 << 16
 _MODULUS = 1 << 128
@@ -76,8 +75,8 @@ class WriteArrays(beam.PTransform):
 def announced(spec: ArraysSpec) -> Plan:
     """Returns the plan, and tells whoever watches how much there is to do."""
     plan = plan_arrays(spec)
-    watched = progress.progress_of(spec.sink.invocation)
-    if watched is not None and plan.status == "build":
+    watched = announce(spec.sink, plan)
+    if watched is not None:
         placing = spec.encoder.placing
         watched.begin("encoding", placing.rows * (spec.encoder.expected_bytes or 0))
     return plan

@@ -42,7 +42,7 @@ from shardmill.transforms.rows.preprocess import Preprocessing
 from shardmill.transforms.rows.ranges import RowRange, cut_ranges
 from shardmill.transforms.rows.records import RowEncoder
 from shardmill.transforms.rows.runs import Run, find_run
-from shardmill.transforms.sink import BuildInput, BuildShards, Placed
+from shardmill.transforms.sink import BuildInput, BuildShards, Placed, announce
 
 RANGES, REFUSED_FILES, SEGMENTS, TALLIES = "ranges", "refused", "segments", "tallies"
 _LOOKS = 16
@@ -119,8 +119,8 @@ class WriteRows(beam.PTransform):
 def announced(spec: RowsSpec, census: Census) -> Plan:
     """Returns the plan, and tells whoever watches how much there is to do."""
     plan = plan_rows(spec.plan, census)
-    watched = progress.progress_of(spec.sink.invocation)
-    if watched is not None and plan.status == "build":
+    watched = announce(spec.sink, plan)
+    if watched is not None:
         size = sum(size for _, size in census.series.values())
         if spec.preprocessing is None:
             watched.begin("encoding", size)

@@ -1,0 +1,171 @@
+"""Flink: a cluster that Beam's job server submits to, and that is asked by its REST API.
+
+Beam's own way to cancel says that a job is cancelled while it goes on, so jobs are found and
+cancelled where Flink keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardmill.pipelines.runners.base import Job, Runner, dies_with_us, option_given
+from shardmill.schemas.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+_TIMEOUT = 10  # seconds, of one call
+_CANCELLED_WITHIN = 60  # seconds
+_SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to appear
+_OVER = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
+
+
+class Flink(Runner):
+    """A Flink cluster; ``[local]`` and ``[auto]`` start one inside the job server."""
+
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
+        """See ``Runner.prepare``; asks the cluster what it has."""
+        from apache_beam.options.pipeline_options import (
+            FlinkRunnerOptions,
+            JobServerOptions,
+            PipelineOptions,
+            PortableOptions,
+        )
+
+        options = PipelineOptions([*argv])
+        flink = options.view_as(FlinkRunnerOptions)
+        argv = super().prepare(argv, job_name)
+        if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
+            _check_jar(flink.flink_job_server_jar)
+            argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
+        rest = rest_address(options)
+        if rest is None:
+            return argv
+        overview = _overview(rest, flink.flink_master)
+        slots = int(overview["slots-total"])
+        if not slots:
+            raise OutputError(
+                f"The Flink cluster at {rest} has no TaskManager: start one and run again."
+            )
+        if flink.parallelism > slots:
+            raise UsageError(
+                f"--parallelism={flink.parallelism} is more than the {slots} slots of the cluster "
+                f"at {rest}: give {slots} or less, or add TaskManagers."
+            )
+        several = int(overview["taskmanagers"]) > 1
+        if several and options.view_as(PortableOptions).environment_type == "LOOPBACK":
+            raise UsageError(
+                f"--environment_type=LOOPBACK serves one TaskManager and the cluster at {rest} has "
+                f"{overview['taskmanagers']}: use PROCESS, EXTERNAL or DOCKER."
+            )
+        if flink.parallelism < 1:  # else one slot works and all others wait
+            argv.append(f"--parallelism={slots}")
+        return argv
+
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+        """See ``Runner.find_job``; by its name, which no other job has."""
+        rest = rest_address(options)
+        if rest is None:
+            return super().find_job(options, result)
+        with contextlib.suppress(OSError, ValueError):
+            for found in _call(f"{rest}/jobs/overview")["jobs"]:
+                if found["name"] == _name_of(options):
+                    return Job(found["jid"], f"{rest}/#/job/running/{found['jid']}/overview")
+        return None
+
+    def cancel(self, options: PipelineOptions, result: Any) -> bool:
+        """See ``Runner.cancel``."""
+        rest = rest_address(options)
+        if rest is None:  # it lives in the job server, and ends with it
+            return super().cancel(options, result)
+        job = None
+        deadline = time.monotonic() + _SHOWN_WITHIN
+        while job is None and time.monotonic() < deadline:
+            job = self.find_job(options, result)
+            time.sleep(0.2)
+        if job is None:
+            return result is None
+        deadline = time.monotonic() + _CANCELLED_WITHIN
+        with contextlib.suppress(OSError, ValueError):
+            _call(f"{rest}/jobs/{job.id}?mode=cancel", "PATCH")
+            while time.monotonic() < deadline:
+                if _call(f"{rest}/jobs/{job.id}")["state"] in _OVER:
+                    return True
+                time.sleep(0.2)
+        return False
+
+
+def rest_address(options: PipelineOptions) -> str | None:
+    """Returns where the cluster's REST API is, or None where no cluster was named."""
+    from apache_beam.options.pipeline_options import FlinkRunnerOptions
+
+    master = str(options.view_as(FlinkRunnerOptions).flink_master).strip().rstrip("/")
+    if not master or master.startswith("["):
+        return None
+    return master if "://" in master else f"http://{master}"
+
+
+def _name_of(options: PipelineOptions) -> str:
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    return str(options.view_as(GoogleCloudOptions).job_name)
+
+
+def _check_jar(jar: str | None) -> None:
+    if jar and "://" not in jar and not os.path.isfile(jar):
+        raise UsageError(
+            f"--flink_job_server_jar={jar} is no file: deploy/flink/install.sh makes one."
+        )
+
+
+def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
+    """Returns the options with which the job server ends when this process does.
+
+    Raises:
+        UsageError: There is no Java.
+    """
+    java = shutil.which(options.job_server_java_launcher)
+    if java is None:
+        raise UsageError(
+            f"--runner=FlinkRunner needs Java and {options.job_server_java_launcher!r} is not to "
+            "be found: install Java 11 or 17."
+        )
+    prefix = dies_with_us()
+    if not prefix or option_given(argv, "job_server_java_launcher"):
+        return []
+    given = [f"--job_server_jvm_properties={text}" for text in (*prefix[1:], java)]
+    return [f"--job_server_java_launcher={prefix[0]}", *given]
+
+
+def _overview(rest: str, master: str) -> dict[str, Any]:
+    try:
+        return _call(f"{rest}/overview")
+    except (OSError, ValueError) as error:
+        raise OutputError(
+            f"No Flink answers at --flink_master={master}: start the cluster, or correct the "
+            f"address ({getattr(error, 'reason', None) or error})."
+        ) from error
+
+
+def _call(url: str, method: str = "GET") -> dict[str, Any]:
+    """Returns what the REST API answers.
+
+    Raises:
+        OSError: Nobody answers, or with an error.
+        ValueError: The answer is no JSON, or the address none of the web.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("it is no address of the web")
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - checked above
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+        body = answer.read()
+    found: dict[str, Any] = json.loads(body) if body else {}
+    return found

@@ -1,0 +1,33 @@
+"""Beam's in-memory runner: the default, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardmill.pipelines.runners.base import Job, Runner
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+
+class InMemory(Runner):
+    """Runs in this process; nothing needs to be found or cancelled."""
+
+    in_process = True
+
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
+        """See ``Runner.prepare``; a job has no name here."""
+        del job_name
+        return [*argv]
+
+    def make(self) -> Any:
+        """See ``Runner.make``."""
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        return FnApiRunner()
+
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+        """See ``Runner.find_job``: there is none."""
+        del options, result
+        return None

@@ -1,0 +1,58 @@
+"""Prism: Beam's portable runner for one machine, a program that Beam starts for each run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardmill.pipelines.runners.base import Job, Runner, dies_with_us
+from shardmill.schemas.errors import UsageError
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+_REMEDY = (
+    "give the program as --prism_location=FILE (`go install "
+    "github.com/apache/beam/sdks/v2/go/cmd/prism@v{version}` makes it)"
+)
+
+
+class Prism(Runner):
+    """Prism; it has neither a job's id nor a page that lasts."""
+
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
+        """See ``Runner.prepare``; without its program Beam would try to download it."""
+        import apache_beam
+        from apache_beam.options.pipeline_options import PipelineOptions, PrismRunnerOptions
+
+        path = PipelineOptions([*argv]).view_as(PrismRunnerOptions).prism_location
+        remedy = _REMEDY.format(version=apache_beam.__version__)
+        if not path:
+            raise UsageError(f"--runner={self.name} needs its program: {remedy}.")
+        if not os.path.isfile(path):
+            raise UsageError(f"--prism_location={path} is no file: {remedy}.")
+        rest = [flag for flag in argv if not flag.startswith("--prism_location")]
+        if "--prism_location" in argv:
+            rest.remove(path)
+        return [*super().prepare(rest, job_name), f"--prism_location={self._tied(path)}"]
+
+    def _tied(self, path: str) -> str:
+        """Returns a program that starts Prism so that it ends when this process does."""
+        prefix = dies_with_us()
+        if not prefix:
+            return path
+        command = " ".join(map(shlex.quote, [*prefix, os.path.abspath(path)]))
+        self._folder = tempfile.TemporaryDirectory(prefix="shardmill-prism-")
+        script = os.path.join(self._folder.name, "prism")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nexec {command} "$@"\n')
+        os.chmod(script, 0o700)
+        return script
+
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+        """See ``Runner.find_job``: its number means nothing to anybody else."""
+        del options, result
+        return None
