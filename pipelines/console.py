@@ -153,7 +153,8 @@ def quiet_logs(*, debug: bool) -> Iterator[None]:
         logging.getLogger().setLevel(logging.INFO)
         yield
         return
-    # Its servers set levels of their own, so that the root's does not do.
+    logging.getLogger().setLevel(logging.CRITICAL)  # to the very end, where servers are stopped
+    # They set levels of their own, so that the root's does not do meanwhile.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 10  # seconds, of one call
 _CANCELLED_WITHIN = 60  # seconds
 _SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to appear
+_WORKERS_KEPT = 30_000  # milliseconds, from a stage to the next; else each starts workers anew
 _OVER = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
 
 
@@ -43,6 +44,8 @@ class Flink(Runner):
         options = PipelineOptions([*argv])
         flink = options.view_as(FlinkRunnerOptions)
         argv = super().prepare(argv, job_name)
+        if not option_given(argv, "environment_cache_millis"):
+            argv.append(f"--environment_cache_millis={_WORKERS_KEPT}")
         if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
             _check_jar(flink.flink_job_server_jar)
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
@@ -69,6 +72,10 @@ class Flink(Runner):
         if flink.parallelism < 1:  # else one slot works and all others wait
             argv.append(f"--parallelism={slots}")
         return argv
+
+    def make(self) -> Any:
+        """See ``Runner.make``."""
+        return "FlinkRunner"
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
         """See ``Runner.find_job``; by its name, which no other job has."""
