@@ -6,9 +6,11 @@ import re
 import shlex
 import shutil
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Iterator
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import ROOT, build_dataset, shardmill
 from examples_data import write_titanic
 
@@ -81,8 +83,12 @@ def test_every_flag_in_the_docs_exists() -> None:
     others = {
         "--runner", "--temp_location", "--save_main_session", "--setup_file", "--version",
         "--split", "--batch_size", "--replicas", "--json", "--older_than", "--dry_run",
-        "--records",
+        "--records", "--target", "--ignore",
     }  # fmt: skip
+    for options in PipelineOptions.__subclasses__():
+        parser = ArgumentParser(add_help=False)
+        options._add_argparse_args(parser)
+        known |= set(parser._option_string_actions)
     for page in PAGES:
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z_]+", page.read_text()):
             assert flag in known | others, f"{page.name}: {flag}"
