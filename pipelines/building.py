@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardmill.pipelines import run, summary
-from shardmill.pipelines.console import quiet_logs
+from shardmill.pipelines.console import quiet_logs, show_counters
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -71,7 +70,6 @@ def run_build(
         raise plain from error
     seconds = time.monotonic() - started
     if debug:
-        for name, value in sorted(ended.counters.items()):
-            logging.getLogger(__name__).info("counter %s: %s", name, value)
+        show_counters(ended.counters)
     print("\n".join(summary.lines(ended.outcome, output, seconds, config.noun)))
     return 0

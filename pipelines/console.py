@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ShardmillError
@@ -161,3 +161,14 @@ def quiet_logs(*, debug: bool) -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def show_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
+    """Shows Beam's counters of a run, a line each.
+
+    Args:
+        counters: By name; distributions as (count, sum, least, most).
+    """
+    for name, value in sorted(counters.items()):
+        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
+        print(f"counter {name}: {number}", file=sys.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.pipelines import run
-from shardmill.pipelines.console import quiet_logs
+from shardmill.pipelines.console import quiet_logs, show_counters
 from shardmill.pipelines.layout import clean
 from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         check_takes_files(folder, f"--manifest={job.spec.manifest}")
     try:
         with quiet_logs(debug=debug):
-            outcome = run.run_pipeline(
+            ended = run.run_job(
                 lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
                 unit="MiB",
             )  # fmt: skip
@@ -55,6 +55,9 @@ def main(argv: list[str]) -> int:
         remark = f" ({interrupted.remark})" if interrupted.remark else ""
         print(f"shardmill: interrupted{remark}; nothing was written.", file=sys.stderr)
         return interrupted.code
+    if debug:
+        show_counters(ended.counters)
+    outcome = ended.outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     manifest = Manifest.from_json(outcome.manifest)
