@@ -13,6 +13,7 @@
 #   TASK_MANAGERS         how many                                 (2)
 #   SLOTS                 of each TaskManager                      (2)
 #   REST_PORT, RPC_PORT   the page and API, and the JobManager     (8081, 6123)
+#   JOB_PORT              of a job server that stays               (none: a command starts its own)
 #   JOB_MANAGER_MEMORY    of each process                          (1600m)
 #   TASK_MANAGER_MEMORY                                            (2g)
 #   FLINK_CONFIG          more lines for Flink's configuration     (none)
@@ -28,6 +29,7 @@ CLUSTER_DIR=${CLUSTER_DIR:-$FLINK_DIR/cluster}
 TASK_MANAGERS=${TASK_MANAGERS:-2}
 REST_PORT=${REST_PORT:-8081}
 RPC_PORT=${RPC_PORT:-6123}
+JOB_PORT=${JOB_PORT:-}
 export FLINK_DIR WORKER_ENV WORKERS_DIR=${WORKERS_DIR:-$CLUSTER_DIR/workers}
 export FLINK_CONF_DIR=$CLUSTER_DIR/conf FLINK_LOG_DIR=$CLUSTER_DIR/log FLINK_PID_DIR=$CLUSTER_DIR/tmp
 
@@ -79,6 +81,19 @@ add() {
   start_process taskmanager "taskmanager-$number"
 }
 
+# Commands that find it by --job_endpoint save the seconds that starting one takes.
+start_job_server() {
+  mkdir -p "$CLUSTER_DIR/artifacts"
+  launch "$CLUSTER_DIR/pids/job-server" "$FLINK_LOG_DIR/job-server.out" \
+    java -jar "$FLINK_DIR/job-server.jar" --flink-master "http://localhost:$REST_PORT" \
+    --artifacts-dir "$CLUSTER_DIR/artifacts" \
+    --job-port "$JOB_PORT" --artifact-port 0 --expansion-port 0
+}
+
+is_ready() {
+  has_task_managers "$TASK_MANAGERS" && { [ -z "$JOB_PORT" ] || listens "$JOB_PORT"; }
+}
+
 number_of() { # taskmanagers|slots-total|...
   curl -sf "http://localhost:$REST_PORT/overview" | grep -o "\"$1\":[0-9]*" | cut -d: -f2
 }
@@ -93,12 +108,14 @@ start() {
   if runs "$CLUSTER_DIR/pids/jobmanager"; then fail "this cluster runs already: stop it first."; fi
   if listens "$REST_PORT"; then fail "port $REST_PORT is taken: set REST_PORT."; fi
   if listens "$RPC_PORT"; then fail "port $RPC_PORT is taken: set RPC_PORT."; fi
+  if [ -n "$JOB_PORT" ] && listens "$JOB_PORT"; then fail "port $JOB_PORT is taken: set JOB_PORT."; fi
   configure
   start_process jobmanager jobmanager
   for _ in $(seq "$TASK_MANAGERS"); do add; done
-  wait_until 60 has_task_managers "$TASK_MANAGERS" || {
+  if [ -n "$JOB_PORT" ]; then start_job_server; fi
+  wait_until 180 is_ready || {
     stop
-    fail "the cluster was not ready within a minute: see $FLINK_LOG_DIR."
+    fail "the cluster was not ready within three minutes: see $FLINK_LOG_DIR."
   }
   status
 }
@@ -121,7 +138,7 @@ stop() {
   mapfile -t pidfiles < <(compgen -G "$CLUSTER_DIR/pids/*")
   [ "${#pidfiles[@]}" = 0 ] || end "${pidfiles[@]}"
   end_workers "$WORKERS_DIR"
-  rm -rf "$CLUSTER_DIR/tmp"
+  rm -rf "$CLUSTER_DIR/tmp" "$CLUSTER_DIR/artifacts"
 }
 
 case ${1:-} in

@@ -27,7 +27,7 @@ need() {
 
 python_of_workers() {
   [ -x "$WORKER_ENV/bin/python" ] ||
-    fail "there is no Python environment at $WORKER_ENV: run \`make test\`, or set WORKER_ENV."
+    fail "there is no Python environment at $WORKER_ENV: run \`make demo\`, or set WORKER_ENV."
   # Beam's boot calls pip by its name, and uv makes environments without it.
   [ -x "$WORKER_ENV/bin/pip" ] || "$WORKER_ENV/bin/python" -m ensurepip --default-pip >/dev/null
 }
@@ -68,7 +68,7 @@ install_job_server() {
 install_boot() {
   local beam
   beam=$("$WORKER_ENV/bin/python" -c 'from importlib.metadata import version as v; print(v("apache-beam"))' 2>/dev/null) ||
-    fail "apache-beam is not installed in $WORKER_ENV: run \`make test\`, or set WORKER_ENV."
+    fail "apache-beam is not installed in $WORKER_ENV: run \`make demo\`, or set WORKER_ENV."
   [ "$(cat "$dir/bin/.boot" 2>/dev/null)" = "$beam" ] && [ -x "$dir/bin/boot" ] && return
   need go "see https://go.dev/dl"
   echo "Installing the boot of Beam $beam's Python workers"
