@@ -17,10 +17,9 @@ FLINK_DIR=${FLINK_DIR:-$root/.cache/flink}
 WORKER_ENV=${WORKER_ENV:-$root/.venv}
 WORKERS_DIR=${WORKERS_DIR:-$FLINK_DIR/workers}
 
-# The boot and all that it starts are one session, whichever process groups they make.
-session_lives() {
+lives() { # OPTION OF PS...
   # shellcheck disable=SC2009 # pgrep would count zombies
-  ps -o stat= -s "$1" | grep -q '^[^Z]'
+  ps -o stat= "$@" | grep -q '^[^Z]'
 }
 
 listens() { # HOST:PORT
@@ -31,7 +30,7 @@ listens() { # HOST:PORT
 
 wanted() { # STARTER ENDPOINT
   local try
-  kill -0 "$1" 2>/dev/null || return 1
+  lives -p "$1" || return 1
   for try in 1 2 3; do
     listens "$2" && return
     [ "$try" = 3 ] || sleep 0.5
@@ -39,13 +38,14 @@ wanted() { # STARTER ENDPOINT
   return 1
 }
 
-# Ends a worker that nobody needs any more, and clears away after it.
-watch() { # STARTER ENDPOINT FOLDER SESSION
-  while session_lives "$4" && wanted "$1" "$2"; do sleep 1; done
+# Ends a worker that nobody needs any more, and clears away after it. The boot and all that it
+# starts are one session, whichever process groups they make.
+watch() { # STARTER ENDPOINT FOLDER BOOT
+  while lives -p "$4" && wanted "$1" "$2"; do sleep 1; done
   pkill -TERM -s "$4" || true
   local waited
   for waited in 1 2 3 4 5 6; do
-    session_lives "$4" || break
+    lives -s "$4" || break
     [ "$waited" -lt 6 ] || pkill -KILL -s "$4" || true
     sleep 0.5
   done
