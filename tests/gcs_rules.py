@@ -50,6 +50,7 @@ class Call:
     """
 
     def __init__(self, method: str, path: str, body: bytes = b"") -> None:
+        path = _as_json_api(method, path)
         self.method, self.path, self.body = method, path, body
         parts = urllib.parse.urlsplit(path)
         self.query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
@@ -96,6 +97,17 @@ class Call:
     def written(self) -> tuple[str, str]:
         """Bucket and name of the object that the call is about, which a rewrite makes."""
         return self.target if self.kind == "rewrite" else (self.bucket, self.name)
+
+
+def _as_json_api(method: str, path: str) -> str:
+    """Returns the JSON API's path for a download that is asked for as /BUCKET/OBJECT."""
+    parts = urllib.parse.urlsplit(path)
+    bucket, _, name = parts.path[1:].partition("/")
+    if method != "GET" or not name or bucket in ("storage", "download", "upload", "batch", "b"):
+        return path
+    quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
+    query = f"alt=media&{parts.query}".rstrip("&")
+    return f"/download/storage/v1/b/{bucket}/o/{quoted}?{query}"
 
 
 class Rules:

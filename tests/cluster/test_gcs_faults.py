@@ -1,0 +1,194 @@
+"""Whole builds on gs:// while calls fail: every kind of call, every kind of fault, and storms."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+
+import google_crc32c
+import pytest
+from conftest import SOAK, shardmill
+from gcs_builds import KINDS, PASSING, PIPELINES, build
+from gcs_faults import Storm
+from test_count import count
+from test_gcs_builds import upload
+from test_verify import faults
+
+from shardmill.pipelines.cli import main
+from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.storage.gcs import GcsStorage
+
+pytest_plugins = ["gcs_server", "gcs_builds"]
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize("how", PASSING)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_kind_of_call_fails_and_the_build_does_not(
+    pipeline, how, album, strict_bucket, front, tmp_path
+):
+    """A first build and one that replaces it, each with two failures of each kind of call."""
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    for options in ({}, {"num_shards": 1, "overwrite": True}):
+        front.reset()
+        for number, kind in enumerate(KINDS):
+            front.fail(kind, how, times=2, skip=number % 3)
+        outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
+        assert outcome.status == "published", outcome
+        assert front.faults_left == 0
+        assert outcome.parts_found == 0
+        made = [c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")]
+        assert len(set(made)) == outcome.parts_made  # none was made twice
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shards = {k: v for k, v in options.items() if k == "num_shards"}
+        album.check(pipeline, output, tmp_path / "out", **shards)
+
+
+@pytest.mark.parametrize("how", [*PASSING, "corrupt"])
+def test_commands_that_only_look_or_clean(how, album, strict_bucket, front, tmp_path, capsys):
+    """``count``, ``verify``, ``steps`` and ``clean``, each with failures of each kind of call."""
+    output = f"{strict_bucket}/out"
+    local = tmp_path / "local"
+    assert build("images", album.inputs / "images", local).status == "published"
+    upload(local, output)
+    wanted = count(local)
+    # Spoiled bytes are told where a whole file is read, and a second reading is up to the caller.
+    kinds = [] if how == "corrupt" else ["download", "get", "list"]
+    for kind in kinds:
+        front.fail(kind, how, times=2)
+    assert count(output).written == wanted.written
+    for kind in kinds:
+        front.fail(kind, how, times=2)
+    assert faults(output) == []
+    GcsStorage().replace(f"{output}/.build-{'0' * 16}/parts/x.part", b"x")
+    for kind in ("delete", *kinds):
+        front.fail(kind, "503" if how == "corrupt" else how, times=2)
+    assert main(["clean", output, "--older_than=0s"]) == 0, capsys.readouterr()
+    album.check("images", output, tmp_path / "out")
+
+
+SEEDS = range(30) if SOAK else range(3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_storms(pipeline, seed, album, strict_bucket, front, tmp_path):
+    """One call in fourteen fails in any way: the bytes are the same and nothing is left over."""
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    front.storm = Storm(seed, 0.07, (*PASSING, "slow", "late"))
+    for options in ({}, {"num_shards": 3, "overwrite": True}):
+        outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
+        assert outcome.status == "published", outcome
+    assert front.storm.befell.total() > 5
+    print(dict(front.storm.befell))
+    front.storm = None
+    album.check(pipeline, output, tmp_path / "out", num_shards=3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_joining_many_objects_in_a_storm(seed, strict_bucket, front):
+    """A tree of composes of three levels leaves the joined object and its pieces, no more."""
+    storage, rng = GcsStorage(), random.Random(seed)
+    pieces = [f"{strict_bucket}/piece{number:04}" for number in range(70)]
+    data = [rng.randbytes(rng.randint(0, 50)) for _ in pieces]
+    for path, content in zip(pieces, data, strict=True):
+        storage.replace(path, content)
+    front.storm = Storm(seed, 0.1, PASSING)
+    sources = pieces * 17  # 1,190 objects, so 38 and 2 in between
+    storage.concat(sources, [(3, b"tail"), (len(sources), b"end")], f"{strict_bucket}/joined")
+    befell = front.storm.befell.total()
+    front.storm = None
+    assert befell > 3
+    whole = data * 17
+    wanted = b"".join(whole[:3]) + b"tail" + b"".join(whole[3:]) + b"end"
+    assert storage.read(f"{strict_bucket}/joined") == wanted
+    assert storage.checksum(f"{strict_bucket}/joined") == google_crc32c.value(wanted)
+    names = {entry.path for entry in storage.walk(strict_bucket)}
+    assert names == {*pieces, f"{strict_bucket}/joined"}
+
+
+# What does not pass: refused for good, or spoiled on the way up.
+LASTING = [
+    ("upload", "403", ".part"),
+    ("upload", "400", ".json"),
+    ("upload", "spoil", ".part"),
+    ("upload", "403", ".publish.json"),
+    ("download", "403", ".csv"),
+    ("download", "corrupt", ".csv"),
+    ("list", "403", ""),
+    ("compose", "403", ""),
+    ("compose", "400", ""),
+    ("rewrite", "403", ""),
+    ("delete", "403", "manifest.json"),
+    ("delete", "403", ".publish.json"),
+]
+HARMLESS_UNTIL = {"rewrite", "delete"}  # a publication had begun, which the next run completes
+
+
+@pytest.mark.parametrize("fault", LASTING, ids="-".join)
+def test_what_fails_for_good_is_one_sentence_and_the_next_run_goes_on(
+    fault, album, strict_bucket, front, tmp_path, capsys
+):
+    kind, how, ending = fault
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    assert build("rows", f"{inputs}/rows", output).status == "published"
+    before = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+    args = [f"--input={inputs}/rows", f"--output={output}", "--label=word", "--num_shards=1"]
+    front.fail(kind, how, times=10**6, name=ending)
+    capsys.readouterr()
+    started = time.monotonic()
+    code = main(["rows", *args, "--overwrite"])
+    seconds = time.monotonic() - started
+    said = capsys.readouterr().err.splitlines()
+    lines = [line for line in said if line.startswith("shardmill: ")]
+    print(f"{kind} {how} {ending}: {seconds:.1f} s: {lines}")
+    assert (code, len(lines)) == (1, 1), said
+    assert lines[0].endswith(".")
+    assert seconds < 20
+    after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+    if kind not in HARMLESS_UNTIL:
+        assert before.items() <= after.items()  # what was published stands as it was
+    front.reset()
+    outcome = build("rows", f"{inputs}/rows", output, num_shards=1, overwrite=True)
+    assert outcome.status in ("published", "up_to_date"), outcome
+    album.check("rows", output, tmp_path / "out", num_shards=1)
+
+
+def test_inputs_that_arrive_spoiled_fail_the_build_and_not_the_image(
+    album, strict_bucket, front, tmp_path
+):
+    """A byte that is wrong on the way is the network's fault: no reject, and nothing published."""
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    front.fail("download", "corrupt", times=1, name=".jpg", skip=5)
+    with pytest.raises(ShardmillError, match=r"Cannot read gs://.*; run again when the service"):
+        build("images", f"{inputs}/images", output)
+    assert GcsStorage().stat(f"{output}/manifest.json") is None
+    outcome = build("images", f"{inputs}/images", output)
+    assert outcome.status == "published"
+    assert outcome.parts_found >= 1
+    album.check("images", output, tmp_path / "out")
+
+
+def test_the_command_in_a_storm_with_real_pauses(album, strict_bucket, front, tmp_path):
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    front.storm = Storm(1, 0.05, PASSING)
+    done = shardmill(
+        "images", f"--input={inputs}/images", f"--output={output}", "--image_size=16",
+        "--num_shards=2", "--splits=train:0.8,validation:0.2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert front.storm.befell.total() > 2
+    front.storm = None
+    album.check("images", output, tmp_path / "out")
+
+
+@pytest.mark.skipif(not SOAK, reason="waits as long as the library tries: make soak")
+def test_a_service_that_stays_away_is_given_up(strict_bucket, front):
+    front.fail("*", "503", times=10**6)
+    started = time.monotonic()
+    done = shardmill("verify", f"{strict_bucket}/out")
+    print(time.monotonic() - started)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "run again when the service answers" in done.stderr
+    assert time.monotonic() - started < 300
