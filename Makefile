@@ -18,10 +18,11 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types soak bench bench-count bench-rows bench-reading constraints format clean
+.PHONY: help demo test test-flink test-prism test-gcs test-s3 lint types soak bench bench-count \
+  bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /  \1\t/' | expand -t 18
 
 $(BIN)/python:
 	@$(NEW_VENV)
@@ -36,6 +37,21 @@ demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real 
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup
+
+test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a Flink cluster, on one of its own
+	@deploy/flink/install.sh
+	@$(BIN)/python -m pytest -q tests/cluster/test_flink*.py
+
+test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run what needs Prism
+	@deploy/prism/install.sh
+	@$(BIN)/python -m pytest -q tests/cluster/test_prism.py
+
+test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run what fails gs:// in every way, on an emulator
+	@deploy/gcs/install_emulator.sh
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup tests/cluster/test_gcs*.py
+
+test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs servers of s3:// and hdfs://
+	@$(BIN)/python -m pytest -q tests/cluster/test_s3*.py tests/cluster/test_hdfs*.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .
@@ -59,6 +75,9 @@ bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  #
 
 bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
 	@$(BIN)/python benchmarks/reading.py
+
+bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure ten million refs (hours)
+	@$(BIN)/python benchmarks/scale.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## All tests, at more moments, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q --timeout 3000

@@ -233,13 +233,10 @@ class _Running:
 
     def _cancelled(self, result: Any) -> Interrupted:
         number = self.interrupted[0]
-        if self.runner.in_process:
+        runner = self.runner
+        if runner.in_process or runner.cancel(self.pipeline.options, result):
             return Interrupted(number)
-        if self.runner.cancel(self.pipeline.options, result):
-            return Interrupted(number, "the job was cancelled")
-        return Interrupted(
-            number, f"the job may still run on {self.runner.name}: look there and cancel it"
-        )
+        return Interrupted(number, f"the job may still run on {runner.name}: cancel it there")
 
 
 def _counters(result: Any) -> dict[str, int | tuple[int, int, int, int]]:

@@ -93,6 +93,12 @@ class Runner:
             error: What Beam raised.
             job: The job, if it is known.
         """
+        import grpc
+
+        if isinstance(error, grpc.RpcError):
+            return OutputError(
+                f"The job server of {self.name} ended or does not answer: run again to resume."
+            )
         text = str(error)
         where = f"; its page {job.page} says more" if job and job.page else ""
         if "in state CANCELLED" in text:

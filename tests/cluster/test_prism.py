@@ -1,0 +1,139 @@
+"""On Prism every command writes what it writes in memory; the command and its server end together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT, shardmill
+from fault_tools import Ended
+from flink_cluster import finished_parts, wait_until
+
+pytest_plugins = ["flink_cluster"]
+
+PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))
+FLAGS = ["--runner=PrismRunner", f"--prism_location={PRISM}"]
+# What the command says on the way, beside its summary and errors.
+ON_THE_WAY = re.compile(r"^(?:starting|reading|encoding|assembling|running)\b.*\n", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _installed():
+    if not PRISM.exists():
+        pytest.skip(f"Prism is not at {PRISM}: run `make test-prism`")
+
+
+def servers(client: int) -> list[psutil.Process]:
+    """The processes of Prism that a command started."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "prism" and process.ppid() == client:
+                found.append(process)
+    return found
+
+
+def start(*args: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args), *FLAGS]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def build(image_case, tmp_path):
+    """A build that has made some of its parts, and not all; its server; where it goes."""
+    output = tmp_path / "out"
+    client = start(*image_case.args(output))
+    wait_until(lambda: finished_parts(output) >= 5 or client.poll() is not None)
+    assert client.poll() is None, client.stderr.read()
+    (server,) = servers(client.pid)
+    yield client, server, output
+    client.kill()
+    client.communicate()
+
+
+def resume(case, output: Path) -> None:
+    before = finished_parts(output)
+    done = shardmill(*case.args(output), *FLAGS)
+    assert done.returncode == 0, done.stderr
+    made, found = Ended(0, done.stdout, done.stderr).parts()
+    assert made + found == case.parts
+    assert found >= before >= 5
+    case.check(output)
+
+
+@pytest.mark.parametrize("name", ["image_case", "rows_case", "arrays_case"])
+def test_the_same_bytes(name, request, tmp_path):
+    case = request.getfixturevalue(name)
+    done = shardmill(*case.args(tmp_path / "out"), *FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert ON_THE_WAY.sub("", done.stderr) == ""
+    assert Ended(0, done.stdout, done.stderr).parts() == (case.parts, 0)
+    case.check(tmp_path / "out")
+    again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"{tmp_path / 'out'} is up to date: nothing was written.\n"
+
+
+def test_count(image_case, tmp_path):
+    folder = Path(image_case.flags[1].partition("=")[2]).parent / "in-memory"
+    for name, flags in (("here", []), ("there", FLAGS)):
+        done = shardmill("count", f"--input={folder}", f"--manifest={tmp_path / name}.json", *flags)
+        assert done.returncode == 0, done.stderr
+    here, there = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("here", "there")
+    )
+    assert here["written"] == sum(split["num_examples"] for split in there["splits"].values())
+    for manifest in (here, there):
+        manifest["build"].pop("runner")
+        manifest["build"].pop("finished")
+    assert there == here
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=str)
+def test_a_command_that_ends_takes_its_server_along(number, build, image_case):
+    client, server, output = build
+    client.send_signal(number)
+    out, err = client.communicate(timeout=60)
+    said = ON_THE_WAY.sub("", err)
+    if number == signal.SIGKILL:
+        assert client.returncode == -signal.SIGKILL
+    else:
+        assert client.returncode == 128 + number
+        assert re.fullmatch(r"shardmill: interrupted.*; run again to resume\.\n", said), said
+    assert out == ""
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
+    resume(image_case, output)
+
+
+def test_its_server_dies(build, image_case):
+    """One sentence, and the next run goes on."""
+    client, server, output = build
+    server.kill()
+    out, err = client.communicate(timeout=120)
+    assert client.returncode == 1, err
+    assert out == ""
+    said = ON_THE_WAY.sub("", err)
+    assert said.startswith("shardmill: ")
+    assert said.count("\n") == 1
+    assert "run again to resume" in said
+    resume(image_case, output)
+
+
+def test_nothing_usable(tmp_path):
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "cat" / "0.jpg").write_text("no image at all")
+    done = shardmill(
+        "images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}", *FLAGS
+    )
+    assert done.returncode == 1
+    said = ON_THE_WAY.sub("", done.stderr)
+    assert "none could become a record" in said
+    assert said.count("\n") == 1
