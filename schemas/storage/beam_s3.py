@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,6 +24,9 @@ _PART = 16 << 20  # bytes of one call of an upload; a file has at most 10,000
 _DELETED = 1000  # keys in one call
 _DENIED = frozenset({401, 403})
 _NO_SUCH_RANGE = 416
+# How Beam's client says that a listing has nothing in it.
+_EMPTY = "Tried to list nonexistent S3 path"
+_SAID = re.compile(r"An error occurred \((\w+)\) when calling .*? operation.*?: (.*)")
 _NOTHING = ".shardmill-is-this-bucket-here"
 _NO_CREDENTIALS = ("Unable to locate credentials", "Partial credentials", "Credentials were")
 
@@ -69,10 +73,18 @@ class S3Storage(BeamStorage):
                 self._seen.clear()
         client = shared[2]
         if bucket not in self._seen:
-            for _ in self._pages(client, bucket, _NOTHING):
-                break
-            self._seen.add(bucket)
+            self._reach(client, bucket)
         return client
+
+    def _reach(self, client: Any, bucket: str) -> None:
+        """Asks for a listing of nothing, whose answer, unlike a look at one object, says why not.
+
+        Raises:
+            StorageError: The bucket is not there, or not for us.
+        """
+        for _ in self._pages(client, bucket, _NOTHING):
+            break
+        self._seen.add(bucket)
 
     def _new_client(self, options: Any, bucket: str) -> Any:
         try:
@@ -87,14 +99,13 @@ class S3Storage(BeamStorage):
         """Yields the pages of a listing of all keys that begin with a prefix, sorted by key."""
         request = self._messages.ListRequest(bucket, prefix)
         while True:
-            with self._plainly("list", f"s3://{bucket}/{prefix}".rstrip("/")):
-                try:
-                    page = client.list(request)
-                except self._messages.S3ClientError as error:
-                    # Beam's client says so of a listing that has nothing in it.
-                    if error.code == 404 and "NoSuchBucket" not in str(error.message):
-                        return
-                    raise
+            try:
+                page = client.list(request)
+            except self._messages.S3ClientError as error:
+                if str(error.message).startswith(_EMPTY):
+                    return
+                uri = f"s3://{bucket}/{'' if prefix == _NOTHING else prefix}".rstrip("/")
+                raise _plain_error("list", uri, error, listing=True) from error
             yield page.items
             if page.next_token is None:
                 return
@@ -269,16 +280,17 @@ def _entry(bucket: str, item: Any) -> Entry:
     return Entry(f"s3://{bucket}/{item.key}", item.size or 0, f"{etag}@{seconds * 1000}")
 
 
-def _plain_error(action: str, uri: str, error: Any) -> Exception:
+def _plain_error(action: str, uri: str, error: Any, *, listing: bool = False) -> Exception:
     """Returns the plain sentence for an error of Beam's client."""
-    why = one_line(error.message)
+    said = one_line(error.message)
+    why = _SAID.sub(r"\2 (\1)", said)
     bucket = split_uri(uri)[0]
     if "NoSuchBucket" in why:
         return StorageError(
             f"Cannot {action} {uri}: the bucket {bucket!r} does not exist; create it or correct "
             "its name."
         )
-    if error.code == 404 or "NoSuchKey" in why:
+    if not listing and (error.code == 404 or "NoSuchKey" in why):
         return FileNotFoundError(uri)
     if error.code == _NO_SUCH_RANGE:
         return ChangedError("it was replaced by a shorter one")
