@@ -33,12 +33,14 @@ def parse_listing(
         InputError: It is no such CSV, or an entry has another scheme or climbs out of the root.
     """
     try:
-        text = data.decode("utf-8-sig")
+        data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {_REMEDY}."
         ) from error
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    # Decoded line by line: as one text the whole listing would take five times its bytes.
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+    reader = csv.DictReader(lines, strict=True)
     try:
         columns = [name.strip() for name in reader.fieldnames or []]
         reader.fieldnames = columns
