@@ -1,0 +1,71 @@
+"""On a real Flink cluster every command writes what it writes on one machine, byte for byte."""
+
+import json
+
+import pytest
+from conftest import shardmill
+
+pytest_plugins = ["flink_cluster"]
+
+CASES = ["image_case", "rows_case", "arrays_case"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_process(name, cluster, request, tmp_path):
+    """Workers that two TaskManagers start."""
+    case = request.getfixturevalue(name)
+    ended = cluster.run(*case.args(tmp_path / "out"), own_server=name == "image_case")
+    assert ended.code == 0, ended.stderr
+    assert ended.said == ""
+    assert ended.parts() == (case.parts, 0)
+    case.check(tmp_path / "out")
+    assert (
+        json.loads((tmp_path / "out" / "manifest.json").read_text())["build"]["runner"]
+        == "FlinkRunner"
+    )
+    assert cluster.state(ended.job) == "FINISHED"
+
+
+def test_both_task_managers_work(cluster):
+    """Else the tests above would say nothing of two."""
+    jobs = [job["id"] for job in cluster.rest("/jobs")["jobs"]]
+    managers = set()
+    for job in jobs:
+        for vertex in cluster.rest(f"/jobs/{job}")["vertices"]:
+            found = cluster.rest(f"/jobs/{job}/vertices/{vertex['id']}/taskmanagers")
+            managers |= {manager["taskmanager-id"] for manager in found["taskmanagers"]}
+    assert len(managers) == 2
+
+
+def test_count(cluster, image_case, tmp_path):
+    source = next(flag for flag in image_case.flags if flag.startswith("--input="))
+    folder = source.partition("=")[2].removesuffix("photos") + "in-memory"
+    args = ["count", f"--input={folder}"]
+    here = shardmill(*args, f"--manifest={tmp_path / 'here.json'}")
+    assert here.returncode == 0, here.stderr
+    there = cluster.run(*args, f"--manifest={tmp_path / 'there.json'}")
+    assert there.code == 0, there.stderr
+    wanted, found = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("here", "there")
+    )
+    assert wanted["splits"]["train"]["num_examples"] > 100
+    for manifest in (wanted, found):
+        for told in ("runner", "finished"):
+            manifest["build"].pop(told)
+    assert found == wanted
+    assert {path.name for path in tmp_path.iterdir()} == {"here.json", "there.json"}
+
+
+@pytest.mark.parametrize("kind", ["EXTERNAL", "LOOPBACK"])
+def test_one_task_manager(kind, small_cluster, arrays_case, tmp_path):
+    """Workers of a pool; workers that are threads of the command itself."""
+    if kind == "EXTERNAL":
+        small_cluster.script("pool.sh", "start")
+    ended = small_cluster.run(*arrays_case.args(tmp_path / "out"), kind=kind)
+    assert ended.code == 0, ended.stderr
+    assert ended.parts() == (arrays_case.parts, 0)
+    arrays_case.check(tmp_path / "out")
+    if kind == "EXTERNAL":
+        assert list((small_cluster.folder / "pool" / "workers" / "log").iterdir())
+        small_cluster.script("pool.sh", "stop")
+        assert not small_cluster.workers()

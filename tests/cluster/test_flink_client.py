@@ -1,0 +1,109 @@
+"""The command goes, or is told to stop, while its job runs on a Flink cluster."""
+
+import signal
+
+import pytest
+from conftest import shardmill
+from flink_cluster import finished_parts, published, wait_until
+
+pytest_plugins = ["flink_cluster"]
+
+EARLY = 5
+
+
+@pytest.fixture
+def build(cluster, image_case, tmp_path):
+    """A build on the cluster that has made some of its parts, and not all."""
+    output = tmp_path / "out"
+    client = cluster.start_command(*image_case.args(output))
+    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 200)
+    assert client.process.poll() is None, client.stderr()
+    (job,) = cluster.running()
+    yield client, job, output
+    client.kill()
+
+
+def resume(cluster, case, output):
+    """Runs the same command again and asserts that it goes on where the build was."""
+    before = finished_parts(output)
+    ended = cluster.run(*case.args(output))
+    assert ended.code == 0, ended.stderr
+    made, found = ended.parts()
+    assert made + found == case.parts
+    assert found >= before >= EARLY
+    case.check(output)
+
+
+def test_interrupted(cluster, image_case, build):
+    """Ctrl-C ends the job too, for real."""
+    client, job, output = build
+    client.send(signal.SIGINT)
+    ended = client.wait()
+    assert ended.code == 130
+    assert ended.said == "shardmill: interrupted; run again to resume.\n"
+    assert ended.job == job
+    assert cluster.state(job) == "CANCELED"
+    resume(cluster, image_case, output)
+
+
+def test_cancelled_on_the_cluster(cluster, image_case, build):
+    """Somebody presses the button on Flink's page."""
+    client, job, output = build
+    cluster.rest(f"/jobs/{job}?mode=cancel", "PATCH")
+    ended = client.wait()
+    assert ended.code == 1
+    assert "cancelled" in ended.sentence
+    assert "run again to resume" in ended.sentence
+    assert cluster.state(job) == "CANCELED"
+    resume(cluster, image_case, output)
+
+
+def test_client_killed(cluster, image_case, build):
+    """Its job runs on beside the one of the next command; what it leaves, `clean` removes."""
+    client, job, output = build
+    client.kill()
+    assert cluster.state(job) == "RUNNING"
+    ended = cluster.run(*image_case.args(output))
+    assert ended.code == 0, ended.stderr
+    if "up to date" not in ended.stdout:
+        made, found = ended.parts()
+        assert made + found == image_case.parts
+        assert found >= EARLY
+    wait_until(lambda: not cluster.running(), 240)
+    left = {path.name for path in output.iterdir() if path.name.startswith(".")}
+    assert all(name.startswith(".outcome-") for name in left), left
+    assert len(left) <= 1  # the first job's, which nobody waits for
+    if left:
+        assert cluster.state(job) == "FINISHED"
+        assert shardmill("clean", output, "--older_than=0").returncode == 0
+    image_case.check(output)
+
+
+@pytest.mark.parametrize("many", [1, 30])
+def test_nothing_usable(many, cluster, tmp_path):
+    """What no retry mends is not tried again."""
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    for number in range(many):
+        (tmp_path / "photos" / "cat" / f"{number}.jpg").write_text("no image at all")
+    ended = cluster.run("images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}")
+    assert ended.code == 1
+    assert "none could become a record" in ended.sentence
+    job = ended.job
+    assert cluster.state(job) == "FINISHED"
+    attempts = [
+        task["attempt"]
+        for vertex in cluster.rest(f"/jobs/{job}")["vertices"]
+        for task in cluster.rest(f"/jobs/{job}/vertices/{vertex['id']}")["subtasks"]
+    ]
+    assert attempts
+    assert set(attempts) == {0}
+
+
+def test_foreign_output(cluster, image_case, arrays_case, tmp_path):
+    """Another dataset is there: it stays."""
+    output = tmp_path / "out"
+    assert cluster.run(*arrays_case.args(output)).code == 0
+    ended = cluster.run(*image_case.args(output))
+    assert ended.code == 1
+    assert "--overwrite" in ended.sentence
+    assert published(output)[0] == arrays_case.files
