@@ -21,6 +21,7 @@ Document = dict[str, Any]
 VERSIONS = ("1.29", "1.33", ".".join(kubernetes_validate.latest_version().split(".")[:2]))
 # A strategy for jobs on pods waits longer than one for processes: a killed pool must come back.
 OWN_CONFIG = {"restart-strategy.fixed-delay.delay"}
+SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
 
 
 def documents(folder: Path) -> list[Document]:
@@ -325,8 +326,8 @@ def test_flink_recovers_as_on_one_machine() -> None:
         key
         for key in local
         if key.startswith(("restart-strategy", "heartbeat", "slot", "jobmanager.execution"))
-    } | {"taskmanager.load-balance.mode", "classloader.resolve-order"}
-    assert len(shared) == 9
+    } | {"taskmanager.load-balance.mode", "classloader.resolve-order", SHUFFLE}
+    assert len(shared) == 10
     for key in shared - OWN_CONFIG:
         assert str(config[key]) == local[key], key
     assert shared > OWN_CONFIG

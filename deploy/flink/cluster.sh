@@ -54,6 +54,9 @@ rest.address: localhost
 rest.bind-address: localhost
 rest.port: $REST_PORT
 io.tmp.dirs: $CLUSTER_DIR/tmp
+# Only small references go through Flink. With the default, 512, two slots want more buffers than
+# there are, and the job is restarted for want of them.
+taskmanager.network.sort-shuffle.min-buffers: 64
 # With Beam's runner in its own class path a TaskManager keeps workers for all stages of a job;
 # else each stage starts new ones.
 classloader.resolve-order: parent-first

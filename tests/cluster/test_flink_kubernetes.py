@@ -1,0 +1,85 @@
+"""Flink itself takes the configuration that the Kubernetes manifests give it."""
+
+import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import zipfile
+
+import pytest
+import yaml
+from flink_cluster import INSTALLED
+from gcs_server import free_port
+from test_kubernetes import flink_config, named
+
+
+def test_flink_knows_every_key():
+    """It says nothing of one that it does not know."""
+    (jar,) = (INSTALLED / "flink" / "lib").glob("flink-dist-*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        names = [
+            name
+            for name in archive.namelist()
+            if name.startswith("org/apache/flink/") and name.endswith("Options.class")
+        ]
+        constants = b"".join(archive.read(name) for name in names)
+    assert len(names) > 50
+    assert b"restart-strategy.fixed-delay.tries" not in constants
+    for key in flink_config():
+        assert key.encode() in constants, key
+
+
+def test_a_jobmanager_starts_with_it(tmp_path):
+    conf, port = tmp_path / "conf", free_port()
+    conf.mkdir()
+    # What cannot be the same here: names and ports of pods.
+    here = {
+        "jobmanager.rpc.address": "localhost",
+        "jobmanager.rpc.port": str(free_port()),
+        "jobmanager.bind-host": "localhost",
+        "blob.server.port": str(free_port()),
+        "rest.address": "localhost",
+        "rest.bind-address": "localhost",
+        "rest.port": str(port),
+        "metrics.internal.query-service.port": "0",
+        "io.tmp.dirs": str(tmp_path),
+    }
+    data = named("ConfigMap", "flink-config")["data"]
+    (conf / "log4j-console.properties").write_text(data["log4j-console.properties"])
+    wanted = flink_config() | here
+    (conf / "config.yaml").write_text(yaml.safe_dump(wanted, width=10_000))
+    environment = {
+        "FLINK_CONF_DIR": str(conf),
+        "FLINK_LOG_DIR": str(tmp_path),
+        "FLINK_PID_DIR": str(tmp_path),
+    }
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(
+            [INSTALLED / "flink" / "bin" / "jobmanager.sh", "start-foreground"],
+            env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        )  # fmt: skip
+    try:
+        found = ask(f"http://localhost:{port}/jobmanager/config", process, tmp_path / "said")
+    finally:
+        process.kill()
+        process.wait()
+    taken = {each["key"]: each["value"] for each in found}
+    for key, value in wanted.items():
+        assert taken[key].lower() == str(value).lower(), key
+    log = (tmp_path / "said").read_text()
+    assert " ERROR " not in log
+    assert "INFO  ClusterEntrypoint" in log
+
+
+def ask(url, process, said):
+    """Asks until there is an answer."""
+    end = time.monotonic() + 180
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return json.loads(answer.read())
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    pytest.fail(f"no answer from {url}: {said.read_text()[-2000:]}")
