@@ -36,10 +36,11 @@ class Shard:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object of the manifest."""
-        body = asdict(self)
-        if self.label is None:
-            del body["label"]
-        return body
+        # Not asdict, which copies each value: there may be a hundred thousand shards.
+        body: dict[str, Any] = {
+            "file": self.file, "records": self.records, "bytes": self.bytes, "crc32c": self.crc32c,
+        }  # fmt: skip
+        return body if self.label is None else {**body, "label": self.label}
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Split:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object of the manifest, without weights and statistics if there are none."""
-        body = asdict(self)
+        body = asdict(replace(self, shards=(), statistics=None))
         del body["shards"], body["statistics"]
         if self.label_counts:
             body["class_weights"] = self.class_weights
@@ -203,7 +204,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the manifest as indented JSON, the version first."""
-        body = asdict(self)
+        body = asdict(replace(self, splits={}, series=()))
         if not self.root:  # a dataset of our own
             del body["root"], body["damaged"]
         if not self.beside:
