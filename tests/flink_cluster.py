@@ -308,14 +308,14 @@ class Case:
         files: What it writes, as ``published`` returns it.
         manifest: The same.
         parts: How many parts it makes.
-        seconds: How long the process took.
+        counters: Beam's counters, as --debug shows them.
     """
 
     flags: Sequence[str]
     files: dict[str, bytes]
     manifest: dict
     parts: int
-    seconds: float
+    counters: dict[str, str]
 
     def args(self, output: Path) -> list[str]:
         return [*self.flags, f"--output={output}"]
@@ -328,16 +328,19 @@ class Case:
         assert [name for name, data in files.items() if data != self.files[name]] == []
 
 
+def counters_in(stderr: str) -> dict[str, str]:
+    """Beam's counters, as --debug shows them."""
+    return dict(re.findall(r"^counter (\w+): (.*)$", stderr, re.MULTILINE))
+
+
 def make_case(folder: Path, *flags: object) -> Case:
     """Runs a command on the in-memory runner."""
     texts = [str(flag) for flag in flags]
-    started = time.monotonic()
-    done = shardmill(*texts, f"--output={folder / 'in-memory'}")
-    seconds = time.monotonic() - started
+    done = shardmill(*texts, f"--output={folder / 'in-memory'}", "--debug")
     assert done.returncode == 0, done.stderr
     made, found = Ended(0, done.stdout, done.stderr).parts()
     assert not found
-    return Case(texts, *published(folder / "in-memory"), made, seconds)
+    return Case(texts, *published(folder / "in-memory"), made, counters_in(done.stderr))
 
 
 @pytest.fixture(scope="session")
@@ -351,6 +354,16 @@ def image_case(tmp_path_factory) -> Case:
     case = make_case(folder, "images", f"--input={source}", *flags)
     assert case.parts >= 40
     assert case.manifest["inputs"]["rejected"] == 2
+    return case
+
+
+@pytest.fixture(scope="session")
+def real_case(tmp_path_factory, shared_data) -> Case:
+    """Real photos."""
+    source = shared_data / "photos" / "flower_photos"
+    folder = tmp_path_factory.mktemp("real")
+    case = make_case(folder, "images", f"--input={source}", "--image_size=96", "--num_shards=8")
+    assert case.parts >= 8
     return case
 
 

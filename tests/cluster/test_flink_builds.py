@@ -4,25 +4,26 @@ import json
 
 import pytest
 from conftest import shardmill
+from flink_cluster import counters_in
 
 pytest_plugins = ["flink_cluster"]
+pytestmark = pytest.mark.timeout(900)
 
-CASES = ["image_case", "rows_case", "arrays_case"]
+CASES = ["image_case", "real_case", "rows_case", "arrays_case"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_process(name, cluster, request, tmp_path):
     """Workers that two TaskManagers start."""
     case = request.getfixturevalue(name)
+    # One starts a job server of its own, as one does without a job server that stays.
     ended = cluster.run(*case.args(tmp_path / "out"), own_server=name == "image_case")
     assert ended.code == 0, ended.stderr
     assert ended.said == ""
     assert ended.parts() == (case.parts, 0)
     case.check(tmp_path / "out")
-    assert (
-        json.loads((tmp_path / "out" / "manifest.json").read_text())["build"]["runner"]
-        == "FlinkRunner"
-    )
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["build"]["runner"] == "FlinkRunner"
     assert cluster.state(ended.job) == "FINISHED"
 
 
@@ -58,11 +59,12 @@ def test_count(cluster, image_case, tmp_path):
 
 @pytest.mark.parametrize("kind", ["EXTERNAL", "LOOPBACK"])
 def test_one_task_manager(kind, small_cluster, arrays_case, tmp_path):
-    """Workers of a pool; workers that are threads of the command itself."""
+    """Workers of a pool; workers that are threads of the command itself. Beam counts the same."""
     if kind == "EXTERNAL":
         small_cluster.script("pool.sh", "start")
-    ended = small_cluster.run(*arrays_case.args(tmp_path / "out"), kind=kind)
+    ended = small_cluster.run(*arrays_case.args(tmp_path / "out"), "--debug", kind=kind)
     assert ended.code == 0, ended.stderr
+    assert counters_in(ended.stderr) == arrays_case.counters
     assert ended.parts() == (arrays_case.parts, 0)
     arrays_case.check(tmp_path / "out")
     if kind == "EXTERNAL":

@@ -7,6 +7,7 @@ from conftest import shardmill
 from flink_cluster import finished_parts, published, wait_until
 
 pytest_plugins = ["flink_cluster"]
+pytestmark = pytest.mark.timeout(900)
 
 EARLY = 5
 
@@ -16,7 +17,7 @@ def build(cluster, image_case, tmp_path):
     """A build on the cluster that has made some of its parts, and not all."""
     output = tmp_path / "out"
     client = cluster.start_command(*image_case.args(output))
-    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 200)
+    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600)
     assert client.process.poll() is None, client.stderr()
     (job,) = cluster.running()
     yield client, job, output

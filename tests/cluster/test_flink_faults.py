@@ -7,6 +7,7 @@ import pytest
 from flink_cluster import finished_parts, kill, wait_until, watch_attempts
 
 pytest_plugins = ["flink_cluster"]
+pytestmark = pytest.mark.timeout(900)
 
 EARLY = 8  # parts, of dozens: then something dies
 
@@ -18,7 +19,7 @@ def build(cluster, image_case, tmp_path):
     client = cluster.start_command(*image_case.args(output))
     with watch_attempts(output) as attempts:
         wait_until(
-            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 200
+            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600
         )
         assert client.process.poll() is None, client.stderr()
         assert finished_parts(output) < image_case.parts / 2
@@ -81,3 +82,18 @@ def test_whole_worker_killed(cluster, image_case, build):
     _, left = psutil.wait_procs(session, timeout=20)
     assert not left
     check(build, image_case)
+
+
+def test_only_task_manager_killed(small_cluster, image_case, tmp_path):
+    """The job waits until there is another one."""
+    output = tmp_path / "out"
+    client = small_cluster.start_command(*image_case.args(output))
+    with watch_attempts(output) as attempts:
+        wait_until(
+            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600
+        )
+        kill(small_cluster.pids()["taskmanager-1"])
+        wait_until(lambda: not small_cluster.workers())
+        small_cluster.script("cluster.sh", "add")
+        check((client, attempts, output), image_case)
+    assert list(small_cluster.pids()) == ["job-server", "jobmanager", "taskmanager-2"]
