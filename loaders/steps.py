@@ -146,8 +146,12 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     text = os.fspath(path)
     if not text:
         raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
-    if text.startswith("gs:/") and not scheme_of(text):  # what pathlib makes of a URI
-        raise UsageError(f"{text} is no URI: give gs://... as text, pathlib takes a slash away.")
+    scheme, slash, _ = text.partition(":/")
+    # What pathlib makes of a URI.
+    if slash and scheme in ("gs", "s3", "hdfs") and not scheme_of(text):
+        raise UsageError(
+            f"{text} is no URI: give {scheme}://... as text, pathlib takes a slash away."
+        )
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir":
         return text, join(text, MANIFEST)

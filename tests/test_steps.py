@@ -229,13 +229,13 @@ def test_a_path_is_as_good_as_a_manifest(ds, monkeypatch):
     shutil.copy("manifest.json", "other.json")
     assert steps_per_epoch("other.json", "train", 4) == 5
     assert find_manifest("other.json") == ("", "other.json")
-    for path, message in (("", "is empty"), (Path("gs://bucket/ds"), "give gs://... as text")):
-        if path == "":
-            with pytest.raises(UsageError, match=message):
-                steps_per_epoch(path, "train", 4)
-        else:
-            with pytest.raises(UsageError, match="no URI"):
-                steps_per_epoch(path, "train", 4)
+    for path, message in (
+        ("", "is empty"),
+        (Path("gs://bucket/ds"), "is no URI: give gs://... as text"),
+        (Path("s3://bucket/ds"), "is no URI: give s3://... as text"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            steps_per_epoch(path, "train", 4)
 
 
 DAMAGE = {
@@ -300,9 +300,9 @@ def test_no_manifest(tmp_path, monkeypatch, capsys):
         assert "manifest.json does not exist" in err or "nowhere does not exist" in err
         assert "give a dataset or its manifest.json." in err
     assert run(capsys, "folder", "--batch_size=4")[0] == 1
-    code, _, err = run(capsys, "s3://b/x", "--batch_size=4")
+    code, _, err = run(capsys, "ftp://b/x", "--batch_size=4")
     assert code == 2
-    assert "s3:// is not supported" in err
+    assert "ftp:// is not supported" in err
 
 
 def test_an_unfinished_publish_is_completed_by_the_command(tmp_path, capsys):
