@@ -1,0 +1,243 @@
+"""Measures how a build's stages grow with the number of inputs, parts and shards; no image is read.
+
+usage: python benchmarks/scale.py [--small] [--only STAGE] [--results FOLDER] [--work FOLDER]
+
+Each stage runs at each size in a process of its own, one after the other. What was measured lies in
+the folder of results, one file a run, and is not measured again; so a long run may be stopped and
+gone on with. Writes docs/scale.png and the tables between the marks of docs/scale.md, the rest of
+which is written by hand. ``--small`` is a quick try that writes nothing in docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PAGE, PICTURE = HERE.parent / "docs" / "scale.md", HERE.parent / "docs" / "scale.png"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+SIZES = {
+    "walk": (100_000, 1_000_000),
+    "listing": (100_000, 1_000_000),
+    "refs": (100_000, 1_000_000, 10_000_000),
+    "build": (100_000, 1_000_000, 3_000_000, 10_000_000),
+    "finish": (1_000, 10_000, 100_000),
+    "manifest": (1_000, 10_000, 100_000),
+}
+SMALL = 100  # times fewer
+Results = dict[str, dict[int, dict]]
+
+
+def measure(stage: str, size: int, results: Path, work: Path) -> None:
+    """Runs one stage, unless that was done; one that grows too large ends without a result."""
+    path = results / f"{stage}-{size}.json"
+    if path.exists():
+        return
+    folder = Path(tempfile.mkdtemp(dir=work, prefix="shardmill-scale-"))
+    command = [sys.executable, "-c", "import scale_stages; scale_stages.main()"]
+    done = subprocess.run(
+        [*command, stage, str(size), str(folder)],
+        env={**os.environ, "PYTHONPATH": str(HERE)}, stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    shutil.rmtree(folder)
+    if done.returncode:
+        print(f"{stage} at {size:,} ended with {done.returncode}", file=sys.stderr)
+        return
+    path.write_bytes(done.stdout)
+    print(f"{stage} at {size:,}: {done.stdout.decode().strip()}")
+
+
+def load(results: Path) -> Results:
+    """Returns what was measured: stage, size, steps."""
+    found: Results = {stage: {} for stage in SIZES}
+    for path in results.glob("*.json"):
+        stage, size = path.stem.split("-")
+        found[stage][int(size)] = json.loads(path.read_text())
+    return {stage: dict(sorted(sizes.items())) for stage, sizes in found.items()}
+
+
+def exponent(points: dict[int, float]) -> float:
+    """Returns the slope of a straight line through the points, both axes logarithmic."""
+    logs = [(math.log(size), math.log(value)) for size, value in points.items() if value > 0]
+    if len(logs) < 2:
+        return float("nan")
+    mean_x, mean_y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
+    spread = sum((x - mean_x) ** 2 for x, _ in logs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread
+
+
+def grown(sizes: dict[int, dict], steps: list[str], unit: str) -> str:
+    """Returns a table of processor microseconds for each input, and how the whole grows."""
+    head = f"| CPU µs a {unit} | " + " | ".join(f"{size:,}" for size in sizes) + " | exponent |"
+    lines = [head, "|---" * (len(sizes) + 2) + "|"]
+    for step in steps:
+        points = {size: found[step]["cpu"] for size, found in sizes.items()}
+        each = " | ".join(f"{1e6 * value / size:.2f}" for size, value in points.items())
+        lines.append(f"| {step} | {each} | {exponent(points):.2f} |")
+    return "\n".join(lines)
+
+
+def facts(sizes: dict[int, dict], rows: dict[str, str]) -> str:
+    """Returns a table of what else was noted."""
+    lines = ["| | " + " | ".join(f"{size:,}" for size in sizes) + " |"]
+    lines.append("|---" * (len(sizes) + 1) + "|")
+    for name, shown in rows.items():
+        cells = []
+        for found in sizes.values():
+            value = found["facts"]
+            for key in name.split("/"):
+                value = value[key]
+            cells.append(f"{value:,.0f}")
+        lines.append(f"| {shown} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def calls(sizes: dict[int, dict]) -> str:
+    """Returns a table of calls of the storage."""
+    lines = ["| calls of the storage | " + " | ".join(f"{size:,}" for size in sizes) + " |"]
+    lines.append("|---" * (len(sizes) + 1) + "|")
+    for step in ("plan", "assemble", "publish"):
+        sums = [sum(found["facts"]["calls"][step].values()) for found in sizes.values()]
+        lines.append(f"| {step} | " + " | ".join(f"{value:,}" for value in sums) + " |")
+    return "\n".join(lines)
+
+
+def plot(found: Results, path: Path) -> None:
+    """Draws processor seconds of each stage by size, beside a line that is linear."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for step in ("census", "group", "parts"):
+        points = {size: each[step]["cpu"] for size, each in found["build"].items()}
+        left.plot(points.keys(), points.values(), "o-", label=f"pipeline: {step}")
+    for step in ("census", "place", "order"):
+        points = {size: each[step]["cpu"] for size, each in found["refs"].items()}
+        left.plot(points.keys(), points.values(), "s--", label=f"alone: {step}")
+    for step in ("assemble", "publish"):
+        points = {size: each[step]["cpu"] for size, each in found["finish"].items()}
+        right.plot(points.keys(), points.values(), "o-", label=f"{step}, by parts")
+    for step in ("write", "read", "open_dataset"):
+        points = {size: each[step]["cpu"] for size, each in found["manifest"].items()}
+        right.plot(points.keys(), points.values(), "s--", label=f"manifest: {step}, by shards")
+    for axes, title in ((left, "refs"), (right, "parts or shards")):
+        low, high = axes.get_xlim()
+        bottom = axes.get_ylim()[0]
+        start = max(low, 1)
+        axes.set(xscale="log", yscale="log", xlabel=title, ylabel="CPU seconds")
+        axes.plot([start, high], [max(bottom, 0.01), max(bottom, 0.01) * high / start], ":",
+                  color="#868e96", label="linear")  # fmt: skip
+        axes.legend(fontsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def report(found: Results) -> str:
+    """Returns the tables of what was measured."""
+    refs = ["label", "split", "census", "place", "encode", "decode", "order"]
+    build = ["census", "group", "parts", "assemble", "publish", "whole"]
+    return f"""{BEGIN}
+
+**Matching**: a tree of empty files in 1,000 folders, and a listing in CSV.
+
+{grown(found["walk"], ["walk"], "file")}
+
+{grown(found["listing"], ["listing"], "line")}
+
+**Each ref**, without a runner: its label, its split, the census, its part and position, the coder's
+work, and the order and identity of parts.
+
+{grown(found["refs"], refs, "ref")}
+
+{
+        facts(
+            found["refs"],
+            {
+                "shuffled_bytes": "bytes a ref in the shuffle, encoded",
+                "census_bytes": "bytes of the census, pickled, with 1,000 labels",
+                "mib": "MiB grown by",
+            },
+        )
+    }
+
+**The whole pipeline** on the in-memory runner, with tiny records.
+
+{grown(found["build"], build, "ref")}
+
+{
+        facts(
+            found["build"],
+            {
+                "parts": "parts",
+                "shards": "shards",
+                "before_mib": "MiB before",
+                "peak_mib/census": "peak MiB: match, census",
+                "peak_mib/group": "place, group",
+                "peak_mib/parts and shards": "parts, shards",
+                "peak_mib/publish": "publish",
+                "manifest_bytes": "bytes of the manifest",
+            },
+        )
+    }
+
+**From parts to a published dataset**, four parts a shard, a tenth of the parts with a reject.
+
+{grown(found["finish"], ["plan", "assemble", "publish"], "part")}
+
+{calls(found["finish"])}
+
+{
+        facts(
+            found["finish"],
+            {
+                "shards": "shards",
+                "built_bytes": "bytes of a built shard, pickled",
+                "totals_bytes": "bytes of what all parts come to, pickled",
+                "mib": "MiB of the process",
+            },
+        )
+    }
+
+**The manifest**, with 1,000 labels.
+
+{grown(found["manifest"], ["write", "read", "steps_per_epoch", "open_dataset"], "shard")}
+
+{facts(found["manifest"], {"bytes": "bytes", "mib": "MiB grown by"})}
+
+{END}"""
+
+
+def main() -> None:
+    """Measures, and writes the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", choices=SIZES, action="append")
+    parser.add_argument("--most", type=int, default=10**9, help="leave larger sizes out")
+    parser.add_argument("--results", type=Path, default=HERE.parent / ".cache" / "scale")
+    parser.add_argument("--work", type=Path, help="where files go that are made up")
+    flags = parser.parse_args()
+    results = Path(tempfile.mkdtemp()) if flags.small else flags.results
+    results.mkdir(parents=True, exist_ok=True)
+    for stage in flags.only or SIZES:
+        for size in SIZES[stage]:
+            if size <= flags.most:
+                measure(stage, size // (SMALL if flags.small else 1), results, flags.work)
+    found = load(results)
+    if flags.small or not all(found.values()):
+        return
+    plot(found, PICTURE)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + report(found) + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()

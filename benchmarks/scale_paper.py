@@ -1,0 +1,157 @@
+"""What a build of a size comes to, from the planner's own rules and costs that were measured.
+
+usage: python benchmarks/scale_paper.py
+
+Prints the tables of docs/scale.md that stand on paper. Costs and prices are assumptions: change
+them here to those of your machines and your cloud.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.splits import Splits
+from shardmill.transforms.finish import SinkSpec
+from shardmill.transforms.placement import PlaceSpec, Series
+from shardmill.transforms.planning import ShardSpec, count_shards, plan_parts
+from shardmill.transforms.rows.plan import RowsPlanSpec, count_row_parts
+from shardmill.transforms.rows.ranges import RANGE_BYTES
+
+SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
+TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
+COMPONENTS = 32  # of one compose call
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one thing costs; see docs/scale.md for where each number is from.
+
+    Attributes:
+        ref_bytes: A ref with its key and position, encoded.
+        ref_cpu: Processor seconds of a ref in all stages but reading and encoding.
+        image_cpu: Processor seconds of an image of 500x375.
+        row_cpu: Processor seconds of a row of 42 columns.
+        shard_json: Bytes of a shard in the manifest.
+        part_bytes: What crosses a shuffle of a part, encoded.
+        core_hour: Price of a virtual core for an hour with 4 GB, in dollars.
+        shuffled_gb: Price of a GB that is shuffled.
+        write_call: Price of a call that writes, lists or composes.
+        read_call: Price of a call that reads.
+    """
+
+    ref_bytes: float = 175
+    ref_cpu: float = 130e-6
+    image_cpu: float = 4.09e-3
+    row_cpu: float = 15.64e-6
+    shard_json: float = 120
+    part_bytes: float = 130
+    core_hour: float = 0.056 + 4 * 0.003557
+    shuffled_gb: float = 0.011
+    write_call: float = 0.05 / 10_000
+    read_call: float = 0.004 / 10_000
+
+
+def composes(parts: int) -> int:
+    """Returns how many compose calls join some objects: a tree of at most 32 each."""
+    calls = 0
+    while parts > COMPONENTS:
+        whole, rest = divmod(parts, COMPONENTS)
+        calls += whole + (rest > 1)
+        parts = whole + (rest > 0)
+    return calls + 1
+
+
+def images(count: int, record: int = 13_000, shard_bytes: int = 128 << 20) -> dict[str, float]:
+    """Returns what a build of JPEGs comes to."""
+    costs, spec = Costs(), ShardSpec(TEMPLATE, shard_bytes=shard_bytes)
+    sizes = {Series(name, ""): (int(count * share), 0) for name, share in SHARES.items()}
+    plan = plan_parts(sizes, record, spec)
+    parts = sum(plan.values())
+    shards = sum(
+        count_shards(spec, refs, refs * record, plan[name]) for name, (refs, _) in sizes.items()
+    )
+    reads = count + 2 * parts + 3 * shards
+    each = -(-parts // shards)
+    writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
+    shuffled = count * costs.ref_bytes + parts * costs.part_bytes
+    cpu = count * (costs.image_cpu + costs.ref_cpu)
+    return {
+        "refs": count,
+        "shuffled GB": shuffled / 1e9,
+        "parts": parts,
+        "refs a part": count / parts,
+        "shards": shards,
+        "output TB": count * record / 1e12,
+        "manifest MB": shards * costs.shard_json / 1e6,
+        "one worker's list of parts, MB": plan[Series("train", "")] * costs.part_bytes / 1e6,
+        "reading calls, million": reads / 1e6,
+        "writing calls, million": writes / 1e6,
+        "CPU hours": cpu / 3600,
+        "cores $": cpu / 3600 * costs.core_hour,
+        "calls $": reads * costs.read_call + writes * costs.write_call,
+        "shuffle $": shuffled / 1e9 * costs.shuffled_gb,
+    }
+
+
+def rows(count: int, row_bytes: int = 150, growth: float = 3.0, sets: int = 1) -> dict[str, float]:
+    """Returns what a build of rows comes to, cut into a number of datasets."""
+    costs = Costs()
+    text = count * row_bytes // sets
+    sink = SinkSpec("", "", PlaceSpec(Splits.parse("train:1")), ShardSpec(TEMPLATE))
+    parts = count_row_parts(RowsPlanSpec(sink, growth, row_bytes), text)
+    ranges = -(-text // RANGE_BYTES)
+    segments = min(ranges * parts, count // sets)
+    packed = int(text * growth / 6)
+    shards = count_shards(sink.shards, 0, packed, parts)
+    reads = ranges * 3 + segments + 2 * parts + 3 * shards
+    writes = 2 * ranges + 2 * parts + shards * (composes(-(-parts // shards)) + 1)
+    cpu = count * costs.row_cpu
+    return {
+        "datasets": sets,
+        "ranges": ranges * sets,
+        "parts": parts * sets,
+        "rows a segment": count / sets / segments,
+        "segments, million": segments * sets / 1e6,
+        "shuffled GB": segments * sets * costs.ref_bytes / 1e9,
+        "shards": shards * sets,
+        "output TB": packed * sets / 1e12,
+        "manifest MB": shards * costs.shard_json / 1e6,
+        "reading calls, million": reads * sets / 1e6,
+        "writing calls, million": writes * sets / 1e6,
+        "CPU hours of rows": cpu / 3600,
+        "CPU hours of segments": segments * sets * costs.ref_cpu / 3600,
+        "cores $": (cpu + segments * sets * costs.ref_cpu) / 3600 * costs.core_hour,
+        "calls $": sets * (reads * costs.read_call + writes * costs.write_call),
+        "shuffle $": segments * sets * costs.ref_bytes / 1e9 * costs.shuffled_gb,
+    }
+
+
+def table(columns: dict[str, dict[str, float]]) -> str:
+    """Returns a Markdown table, a column for each build."""
+    names = next(iter(columns.values()))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name in names:
+        cells = [shown(each[name]) for each in columns.values()]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def shown(value: float) -> str:
+    """Returns a number with at most three digits that count, but whole from a thousand on."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def main() -> None:
+    """Prints the tables."""
+    print(table({"10^8 images": images(10**8), "10^9 images": images(10**9),
+                 "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30)}))  # fmt: skip
+    print()
+    print(table({"10^9 rows": rows(10**9), "10^10 rows": rows(10**10),
+                 "10^10 in 16 datasets": rows(10**10, sets=16),
+                 "10^10 in 64 datasets": rows(10**10, sets=64)}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
