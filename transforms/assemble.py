@@ -132,8 +132,12 @@ def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
 
 
 def _is_there(storage: Storage, path: str, size: int, crc: int) -> bool:
-    entry = storage.stat(path)
     try:
-        return entry is not None and entry.size == size and storage.checksum(path) == crc
+        # In this order: a store tells at once that there is no such file, but has to be asked
+        # twice whether there is a folder.
+        if storage.checksum(path) != crc:
+            return False
+        entry = storage.stat(path)
     except FileNotFoundError:
         return False
+    return entry is not None and entry.size == size

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ChangedError, UsageError
 from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.gcs_client import make_client
 from shardmill.schemas.storage.gcs_errors import bucket_needed, plainly, split_uri
 
 if TYPE_CHECKING:
@@ -23,37 +24,9 @@ _MAX_COMPONENTS = 32  # of one compose call
 _CHUNK = 1 << 20
 _READ_AHEAD = 8 << 20
 _SPOOL = 64 << 20
-_CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _DELETERS = 16
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
 _WRITER = "shardmill-writer"  # metadata of a created object: which call made it
-
-
-def _make_client() -> storage.Client:
-    """Returns a client that any number of threads may share.
-
-    The library below it is requests, whose sessions share a pool of connections among threads;
-    the pool is made as large as our threads may be many. Credentials are looked for once (the
-    library alone would look three times, half a minute where there is no network), and no
-    project: none is needed to read and write objects.
-    """
-    import google.auth
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.transport.requests import AuthorizedSession
-    from google.cloud import storage
-    from requests.adapters import HTTPAdapter
-
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
-        credentials = AnonymousCredentials()
-    else:
-        credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
-    session = AuthorizedSession(credentials)
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
-    client = storage.Client(project=None, credentials=credentials, _http=session)
-    # It serves traces only, and asks for the bucket after each object that is not there.
-    client._bucket_metadata_cache = None  # noqa: SLF001
-    return client
 
 
 class GcsStorage:
@@ -77,7 +50,7 @@ class GcsStorage:
         """Returns this process's client; a forked child must not use its parent's connections."""
         with self._lock:
             if self._shared is None or self._shared[0] != os.getpid():
-                self._shared = os.getpid(), _make_client()
+                self._shared = os.getpid(), make_client()
             return self._shared[1]
 
     def _blob(self, uri: str) -> storage.Blob:

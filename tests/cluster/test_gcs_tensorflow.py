@@ -1,0 +1,83 @@
+"""TensorFlow's own gs:// file system, unmodified, reads what was published to a bucket."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from gcs_builds import build
+from readers import gzip_records
+
+pytest_plugins = ["gcs_server", "gcs_builds", "gcs_hosts"]
+
+PLAIN = """
+import hashlib, json, sys
+import tensorflow as tf
+folder = sys.argv[1]
+found = {}
+for path in sorted(tf.io.gfile.glob(folder + "/*.tfrecord.gz")):
+    records = tf.data.TFRecordDataset(path, "GZIP")
+    found[path.rpartition("/")[2]] = [hashlib.sha256(r.numpy()).hexdigest() for r in records]
+print(json.dumps(found))
+"""
+KERAS = """
+import json, sys
+from shardmill.loaders import keras_dataset
+dataset = keras_dataset(sys.argv[1], batch_size=5, shuffle=False, reader="tensorflow")
+print(json.dumps([int(dataset.cardinality()), [len(labels) for _, labels in dataset]]))
+"""
+
+
+def read(code: str, uri: str, env: dict[str, str]):
+    """Runs code in a process of its own and returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, uri], env=env, capture_output=True, text=True, check=False,
+        timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def published(album, bucket, tmp_path) -> str:
+    output = f"{bucket}/sets/out"
+    assert build("images", album.inputs / "images", output).status == "published"
+    return output
+
+
+def test_tf_data_reads_every_record(published, hosts, album, tmp_path):
+    import hashlib
+
+    found = read(PLAIN, published, hosts.client_env())
+    wanted = {}
+    for name, data in album.wanted("images").items():
+        if "tfrecord" in name:
+            (tmp_path / name).write_bytes(data)
+            records = gzip_records(tmp_path / name)
+            wanted[name] = [hashlib.sha256(record).hexdigest() for record in records]
+    assert found == wanted
+    assert sum(map(len, wanted.values())) == 24
+    assert set(hosts.asked) == {"www.googleapis.com:443", "storage.googleapis.com:443"}
+    kinds = hosts.front.counts()
+    print(dict(kinds))
+    assert kinds["download"] >= 4
+    assert kinds["list"] >= 1
+
+
+@pytest.mark.parametrize("how", ["503", "reset"])
+def test_tensorflow_repeats_what_failed(how, published, hosts):
+    hosts.front.fail("download", how, times=2)
+    hosts.front.fail("get", how, times=1)
+    assert sum(map(len, read(PLAIN, published, hosts.client_env()).values())) == 24
+    assert hosts.front.faults_left == 0
+
+
+def test_keras_dataset_by_tensorflows_reader(published, hosts):
+    # Our own look at the manifest asks the emulator; TensorFlow reads the shards by itself.
+    env = {**hosts.client_env(), "STORAGE_EMULATOR_HOST": f"http://{hosts.front.upstream}"}
+    batches, sizes = read(KERAS, published, env)
+    downloads = {c.name.rpartition("/")[2] for c in hosts.front.calls if c.kind == "download"}
+    assert batches == len(sizes)
+    assert downloads == {"train-00000-of-00002.tfrecord.gz", "train-00001-of-00002.tfrecord.gz"}
