@@ -273,7 +273,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "root": (option(root="/elsewhere"), "does not lie under --root"),
     "splits": (option(splits="directory"), "--splits=directory is not for arrays"),
     "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
-    "scheme": (option(input="s3://b/x.npy"), "s3:// is not supported"),
+    "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ MISTAKES = [
     (["--imagesize=5"], 2, "did you mean --image_size?"),
     (["--nonsense"], 2, "The flag --nonsense is unknown"),
     (["stray"], 2, "'stray' is no flag"),
-    (["--output=s3://b/x"], 2, "s3:// is not supported"),
+    (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
     (["--output="], 2, "--output is empty"),
     (["--input=nowhere"], 1, "--input=nowhere does not exist"),
     (["--input=nowhere/*.jpg"], 1, "matched no files"),

@@ -81,7 +81,7 @@ MISTAKES = [
     (["--input=tabs.csv", "--key=b"], 2, "--delimiter='\\t' may be right"),
     (["--root=folder"], 2, "does not lie under --root"),
     (["--output="], 2, "--output is empty"),
-    (["--output=s3://b/x"], 2, "s3:// is not supported"),
+    (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
     (["--delimeter=;"], 2, "did you mean --delimiter?"),
     (["--split-by=name"], 2, "did you mean --split_by?"),
     (["--image_size=3"], 2, "The flag --image_size is unknown"),
