@@ -258,7 +258,7 @@ def _plain_error(action: str, path: str, error: BaseException) -> Exception:
         return _plain_error(action, path, next(iter(details.values())))
     if isinstance(details, Exception):
         return _plain_error(action, path, details)
-    why = one_line(error)
+    why = one_line((str(error).splitlines() or [type(error).__name__])[0])  # Java's trace follows
     if _NO_FOLDER in why:
         return NotADirectoryError(path)
     if any(text in why for text in _GONE):

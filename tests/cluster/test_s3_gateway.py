@@ -1,0 +1,255 @@
+"""s3:// on the Versity S3 Gateway: another server than in the quick tests, and a stricter one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+import test_storage
+from conftest import make_photos, shardmill
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from readers import dataset_files
+from test_s3 import objects, run, upload, without_manifest
+from test_storage import NAMES, Place, check_concat, perform
+
+from shardmill.pipelines.cli import main
+from shardmill.schemas.errors import StorageError
+from shardmill.schemas.storage import OPTIONS_VARIABLE
+from shardmill.schemas.storage.beam_s3 import S3Storage, split_uri
+from shardmill.schemas.storage.local import LocalStorage
+
+pytest_plugins = ["gcs_server", "s3_server"]
+
+FLAGS = ["--image_size=32", "--num_shards=12", "--splits=train:0.7,validation:0.3"]
+PROMISES = [
+    test_storage.test_missing_things_are_none_empty_or_an_error,
+    test_storage.test_a_folder_is_what_has_files_below,
+    test_storage.test_nothing_appears_when_the_block_raises,
+    test_storage.test_the_old_file_stays_when_the_block_raises,
+    test_storage.test_a_changed_file_is_told,
+    test_storage.test_a_file_is_read_at_any_place,
+    test_storage.test_an_empty_file_is_read_at_any_place,
+    test_storage.test_what_is_no_file_is_not_opened,
+    test_storage.test_create_writes_once,
+    test_storage.test_replace_writes_over,
+    test_storage.test_racing_replaces_leave_one_whole_file,
+    test_storage.test_concat_of_a_missing_source_leaves_nothing,
+    test_storage.test_move_is_idempotent_and_writes_over,
+    test_storage.test_racing_moves_all_succeed,
+    test_storage.test_delete_and_delete_tree,
+    test_storage.test_delete_tree_of_many,
+    test_storage.test_list_dir_shows_one_level_by_name,
+]
+
+
+@pytest.fixture(scope="module")
+def storage(gateway_environment) -> S3Storage:
+    return S3Storage()
+
+
+@pytest.fixture
+def place(storage, gateway_bucket) -> Place:
+    return Place(storage, f"{gateway_bucket}/root")
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__[5:])
+def test_what_every_storage_promises(promise, place):
+    promise(place)
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 40_000_001])
+def test_what_is_written_is_read(size, place):
+    test_storage.test_what_is_written_is_read(place, size)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_open_file_never_gives_the_bytes_of_another(gone, place):
+    test_storage.test_an_open_file_never_gives_the_bytes_of_another(place, gone)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_works(name, place):
+    test_storage.test_any_name_works_everywhere(place, name)
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_concat_joins_in_order(count, place):
+    check_concat(place, count, {0: b"before", count: b"end"})
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(test_storage._CALLS, max_size=14))
+def test_it_behaves_as_a_disk_does(calls, storage, gateway_bucket, tmp_path):
+    local = Place(LocalStorage(), str(tmp_path / uuid.uuid4().hex))
+    remote = Place(storage, f"{gateway_bucket}/{uuid.uuid4().hex}")
+    for call in calls:
+        assert perform(local, call) == perform(remote, call), call
+    assert local.tree() == remote.tree()
+
+
+def test_long_listings_and_deletions_take_several_calls(gateway_s3, gateway_bucket, storage):
+    bucket, _ = split_uri(gateway_bucket)
+    for number in range(1001):
+        gateway_s3.put_object(Bucket=bucket, Key=f"many/{number:04d}", Body=b"")
+    assert len(list(storage.walk(f"{gateway_bucket}/many"))) == 1001
+    assert len(list(storage.list_dir(f"{gateway_bucket}/many"))) == 1001
+    storage.delete_tree(f"{gateway_bucket}/many")
+    assert storage.stat(f"{gateway_bucket}/many") is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "does not match .* check the credentials"),
+        ("AWS_ACCESS_KEY_ID", "No user exists"),
+    ],
+)
+def test_wrong_keys_are_told(variable, words, gateway_bucket, monkeypatch):
+    monkeypatch.setenv(variable, "wrong")
+    refused = S3Storage()
+    for call in (refused.stat, refused.read, lambda path: refused.create(path, b"")):
+        with pytest.raises(StorageError, match=words):
+            call(f"{gateway_bucket}/x")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    return make_photos(folder, {"cat": 120, "dog": 80}, size=(300, 200))
+
+
+@pytest.fixture(scope="module")
+def expected(photos, tmp_path_factory):
+    """What a build on a disk writes."""
+    output = tmp_path_factory.mktemp("local") / "ds"
+    assert main(["images", f"--input={photos}", f"--output={output}", *FLAGS]) == 0
+    return dataset_files(output)
+
+
+def keys(s3, uri: str) -> list[str]:
+    bucket, key = split_uri(uri)
+    found = s3.list_objects_v2(Bucket=bucket, Prefix=f"{key}/").get("Contents", [])
+    return [item["Key"][len(key) + 1 :] for item in found]
+
+
+def kill_when(wanted, *args: str) -> None:
+    """Runs the command, and kills it with SIGKILL as soon as something is so, or it ended."""
+    command = [sys.executable, "-m", "shardmill.pipelines.cli", *args]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and not wanted():
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def test_a_killed_build_goes_on_with_the_parts_it_has(
+    photos, expected, gateway_s3, gateway_bucket, capsys
+):
+    source, output = upload(gateway_s3, photos, f"{gateway_bucket}/in"), f"{gateway_bucket}/out"
+    args = ["images", f"--input={source}", f"--output={output}", *FLAGS]
+
+    def parts() -> list[str]:
+        return [
+            key for key in keys(gateway_s3, output) if "/parts/" in key and key.endswith(".json")
+        ]
+
+    kill_when(lambda: len(parts()) >= 4, *args)
+    assert 4 <= len(parts()) < 24
+    assert "manifest.json" not in keys(gateway_s3, output)
+    found = len(parts())
+    code, out, err = run(capsys, *args)
+    assert code == 0, err
+    assert f"{found} found from before" in out
+    assert without_manifest(objects(gateway_s3, output)) == expected
+
+
+def test_a_killed_publication_is_completed(photos, expected, gateway_s3, gateway_bucket, capsys):
+    for turn in range(5):
+        output = f"{gateway_bucket}/out{turn}"
+        args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
+        kill_when(lambda output=output: ".publish.json" in keys(gateway_s3, output), *args)
+        left = keys(gateway_s3, output)
+        assert left
+        code, out, err = run(capsys, *args)
+        assert (code, "up to date" in out.lower()) == (0, True), err
+        assert without_manifest(objects(gateway_s3, output)) == expected
+        if ".publish.json" in left:
+            return
+    raise AssertionError("it was never killed in time")
+
+
+def test_clean_takes_away_what_a_killed_build_left(photos, gateway_s3, gateway_bucket, capsys):
+    output = f"{gateway_bucket}/out"
+    args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
+    kill_when(lambda: any("/parts/" in key for key in keys(gateway_s3, output)), *args)
+    assert keys(gateway_s3, output)
+    code, out, _ = run(capsys, "clean", output)
+    assert (code, "kept" in out) == (0, True)  # a build may be running
+    assert keys(gateway_s3, output)
+    assert run(capsys, "clean", output, "--older_than=0")[0] == 0
+    assert not keys(gateway_s3, output)
+
+
+def test_flags_reach_all_processes_and_tell_no_secret(
+    gateway_s3, gateway_url, gateway_bucket, expected, photos
+):
+    """Without AWS's variables: by flags alone, in the command and in what it starts."""
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    source = upload(gateway_s3, photos, f"{gateway_bucket}/in")
+    output = f"{gateway_bucket}/out"
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    flags = [
+        f"--s3_endpoint_url={gateway_url}", "--s3_access_key_id", "testing",
+        f"--s3_secret_access_key={secret}", "--s3_region_name=us-east-1",
+    ]  # fmt: skip
+    args = ["images", f"--input={source}", f"--output={output}", *FLAGS]
+    done = shardmill(*args, env=bare)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"shardmill: Cannot list {gateway_bucket}: ")
+    done = shardmill(*args, "--debug", *flags, env=bare)
+    assert done.returncode == 0, done.stderr
+    files = objects(gateway_s3, output)
+    assert without_manifest(files) == expected
+    assert secret not in done.stdout + done.stderr
+    assert not any(secret.encode() in data for data in files.values())
+    assert secret not in "".join(files)
+    # Small commands take no flags of Beam's; processes that they start have the variable too.
+    told = {**bare, OPTIONS_VARIABLE: " ".join(flags)}
+    for command in (["verify", output, "--processes=2"], ["count", f"--input={output}"]):
+        done = shardmill(*command, env=told)
+        assert done.returncode == 0, done.stderr
+
+
+PEAK = """
+import resource, sys
+from shardmill.schemas.storage import open_storage
+path = sys.argv[1]
+storage = open_storage(path)
+piece = path + "/piece"
+with storage.open_write(piece) as file:
+    for _ in range(int(sys.argv[2])):
+        file.write(bytes(1 << 20))
+storage.concat([piece] * 4, [(2, b"middle")], path + "/whole")
+storage.checksum(path + "/whole")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_a_file(gateway_bucket, storage):
+    def peak(size: int) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, f"{gateway_bucket}/{size}", str(size)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert storage.stat(f"{gateway_bucket}/{size}/whole").size == size * 4 * (1 << 20) + 6
+        return int(done.stdout)
+
+    assert peak(128) < peak(32) + (64 << 10)  # KiB
