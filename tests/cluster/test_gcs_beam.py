@@ -1,0 +1,114 @@
+"""Beam and gs://: what a build with everything in buckets asks, and Beam's own reader of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, shardmill
+from gcs_builds import build
+from gcs_server import find_emulator, free_port
+from readers import gzip_records
+
+pytest_plugins = ["gcs_server", "gcs_builds"]
+
+READ = """
+import hashlib, json, logging, sys
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+logging.getLogger().setLevel(logging.CRITICAL)
+folder, out = sys.argv[1:]
+with beam.Pipeline(runner=FnApiRunner()) as root:
+    (root | beam.Create([folder + "/*.tfrecord.gz"]) | beam.io.ReadAllFromTFRecord()
+     | beam.Map(lambda data: hashlib.sha256(data).hexdigest()) | beam.combiners.ToList()
+     | beam.Map(lambda found: open(out, "w").write(json.dumps(found))))
+names = [m.path for m in FileSystems.match([folder + "/*.tfrecord.gz"])[0].metadata_list]
+copies = [folder + "/copies/%d" % n for n in range(len(names))]
+FileSystems.copy(names, copies)
+moved = [path + ".moved" for path in copies]
+FileSystems.rename(copies, moved)
+assert not any(map(FileSystems.exists, copies)) and all(map(FileSystems.exists, moved))
+FileSystems.delete(moved)
+assert not any(map(FileSystems.exists, moved))
+"""
+
+
+def beam_env(tmp_path) -> dict[str, str]:
+    """Beam looks for credentials first, for half a minute where there are none, unless told."""
+    return {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path / "none")}
+
+
+def test_beams_own_file_system_reads_what_was_published(album, strict_bucket, front, tmp_path):
+    output = f"{strict_bucket}/out"
+    assert build("images", album.inputs / "images", output).status == "published"
+    front.reset()
+    command = [sys.executable, "-c", READ, output, str(tmp_path / "found")]
+    done = subprocess.run(
+        command, env=beam_env(tmp_path), capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    wanted = []
+    for name, data in album.wanted("images").items():
+        if "tfrecord" in name:
+            (tmp_path / name).write_bytes(data)
+            wanted += [hashlib.sha256(r).hexdigest() for r in gzip_records(tmp_path / name)]
+    assert sorted(json.loads((tmp_path / "found").read_text())) == sorted(wanted)
+    assert len(wanted) == 24
+    print(dict(front.counts()))
+    assert front.counts()["download"] >= 4
+    album.check("images", output, tmp_path / "out")
+
+
+def test_input_output_and_temporary_files_in_buckets(album, strict_bucket, front, tmp_path):
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    front.calls.clear()
+    done = shardmill(
+        "images", f"--input={inputs}/images", f"--output={output}", "--image_size=16",
+        "--num_shards=2", "--splits=train:0.8,validation:0.2",
+        f"--temp_location={strict_bucket}/tmp", f"--staging_location={strict_bucket}/staging",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    album.check("images", output, tmp_path / "out")
+    # The in-memory runner keeps no temporary files: all calls were for inputs and output.
+    assert {call.name.split("/")[0] for call in front.calls} == {"in", "out"}
+
+
+def test_the_page_tells_how_to_try_it_with_an_emulator(album, tmp_path):
+    """The commands of docs/gcs.md, but for the port and the path of the program."""
+    text = (ROOT / "docs" / "gcs.md").read_text()
+    block = text.partition("For trying things out without an account:\n\n```sh\n")[2]
+    block = block.partition("```")[0]
+    block = block.replace("4443", str(free_port()))
+    block = block.replace(".cache/bin/fake-gcs-server", find_emulator())
+    script = f"""set -e
+{block.replace("curl -s", "sleep 2; curl -s --retry 9 --retry-connrefused")}
+"$0" -m shardmill.pipelines.cli images --input="$1" --output=gs://my-sets/album --image_size=16
+"$0" -m shardmill.pipelines.cli verify gs://my-sets/album
+"""
+    process = subprocess.Popen(
+        ["bash", "-c", script, sys.executable, str(album.inputs / "images")], cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if "sound" in line or "fault" in line or "shardmill:" in line:
+                break
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    said = "".join(lines)
+    assert "Published" in said
+    assert "shardmill:" not in said
+
+
+@pytest.fixture(autouse=True)
+def _without_tables(monkeypatch):
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)

@@ -1,0 +1,158 @@
+"""gs:// without credentials, bucket or permission: one plain sentence, and nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, make_photos, shardmill
+from fault_tools import PROGRESS
+from test_gcs_builds import run
+
+from shardmill.pipelines.cli import main
+from shardmill.schemas.storage import base, open_storage
+
+pytest_plugins = ["gcs_server"]
+
+SOON = 5.0  # seconds
+FLAGS = ["--image_size=16", "--num_shards=1"]
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    return make_photos(tmp_path / "photos", {"cat": 5, "dog": 4}, size=(40, 30))
+
+
+@pytest.fixture
+def unanswered():
+    """A port that takes connections and never says a word."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen(64)
+        found.setblocking(False)
+        yield found
+
+
+@pytest.fixture
+def nobody(monkeypatch, tmp_path, unanswered):
+    """No credentials anywhere, and a metadata server that keeps silent."""
+    from google.auth.compute_engine import _metadata
+
+    address = f"127.0.0.1:{unanswered.getsockname()[1]}"
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK",
+                 "GCE_METADATA_TIMEOUT"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("GCE_METADATA_IP", address)
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", address)
+    base._storage_of.cache_clear()
+    yield
+    base._storage_of.cache_clear()
+
+
+def soon(capsys, *argv: str) -> str:
+    """Runs a command in this process; returns the one sentence that it soon fails with."""
+    capsys.readouterr()
+    started = time.monotonic()
+    code = main(list(argv))
+    seconds = time.monotonic() - started
+    said = capsys.readouterr()
+    assert (code, said.out) == (1, "")
+    lines = PROGRESS.sub("", said.err).splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith(".")
+    print(f"{seconds:.1f} s: {lines[0]}")
+    assert seconds < SOON
+    return lines[0]
+
+
+def test_no_credentials(nobody, photos, tmp_path, capsys):
+    open_storage("gs://")  # imports are not waited for
+    for argv in (
+        ["images", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["images", f"--input={photos}", "--output=gs://a-bucket/x"],
+        ["rows", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["arrays", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["count", "--input=gs://a-bucket/x"],
+        ["verify", "gs://a-bucket/x"],
+        ["clean", "gs://a-bucket/x"],
+    ):
+        base._storage_of.cache_clear()
+        said = soon(capsys, *argv)
+        assert "gs://a-bucket/x" in said
+        assert "there are no usable Google credentials (none were found); run `gcloud auth" in said
+
+
+def test_a_build_on_disk_asks_nobody_for_credentials(photos, tmp_path, unanswered):
+    """Beam would look for them for half a minute; also where its temporary files were to go there."""
+    address = f"127.0.0.1:{unanswered.getsockname()[1]}"
+    hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK")
+    env = {k: v for k, v in os.environ.items() if k not in hidden}
+    env |= {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "HOME": str(tmp_path)}
+    args = [f"--input={photos}", f"--output={tmp_path}/o", *FLAGS]
+    done = shardmill("images", *args, "--temp_location=gs://no-such-bucket/tmp", env=env)
+    assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, "")
+    with pytest.raises(BlockingIOError):
+        unanswered.accept()
+
+
+def test_a_missing_bucket(photos, strict_bucket, tmp_path, capsys):
+    there = "the bucket 'no-such-bucket' does not exist; create it or correct its name."
+    assert there in soon(capsys, "images", f"--input={photos}", "--output=gs://no-such-bucket/x")
+    for command in ("images", "rows", "arrays"):
+        argv = ["--input=gs://no-such-bucket/x", f"--output={strict_bucket}/o"]
+        assert there in soon(capsys, command, *argv)
+    assert there in soon(capsys, "count", "--input=gs://no-such-bucket/x")
+    assert "no-such-bucket" in soon(capsys, "verify", "gs://no-such-bucket/x")
+
+
+PAGE = ROOT / "docs" / "gcs.md"
+
+
+def documented() -> dict[str, set[str]]:
+    """Returns the permissions that the page says each use needs."""
+    rows = re.findall(r"^\| ([^|]+) \| (`storage[^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+    found = {use.strip(): set(re.findall(r"`(storage\.[\w.]+)`", names)) for use, names in rows}
+    assert set(found) == {"input", "output", "reading a dataset"}
+    return found
+
+
+def test_the_page_names_the_permissions_that_are_needed(photos, front, emulator, capsys):
+    from gcs_server import make_bucket
+    from test_gcs_builds import upload
+
+    needs = documented()
+    inputs, outputs = make_bucket(emulator), make_bucket(emulator)
+    source, output = upload(photos, f"{inputs}/in"), f"{outputs}/out"
+    by_bucket: dict[str, set[str]] = {inputs[5:]: set(), outputs[5:]: set()}
+    ask = front.rules.permissions
+
+    def note(call, found):
+        for permission, bucket in ask(call, found):
+            by_bucket[bucket].add(permission)
+            yield permission, bucket
+
+    front.rules.permissions = note
+    try:
+        for options in ({}, {"num_shards": 1, "overwrite": True}):
+            assert run(source, output, **options).status == "published"
+        assert by_bucket[inputs[5:]] == needs["input"]
+        assert by_bucket[outputs[5:]] == needs["output"]
+        by_bucket[outputs[5:]].clear()
+        assert main(["verify", output]) == 0
+        assert main(["count", f"--input={output}"]) == 0
+        assert by_bucket[outputs[5:]] == needs["reading a dataset"]
+    finally:
+        del front.rules.permissions
+    # None of them can be done without.
+    for missing in sorted(needs["output"]):
+        front.rules.granted = needs["output"] - {missing}
+        argv = [f"--input={photos}", f"--output={output}", "--image_size=24", "--overwrite"]
+        said = soon(capsys, "images", *argv)
+        assert missing in said
+        assert "ask for that permission" in said
+        front.rules.granted = None
