@@ -179,6 +179,8 @@ class HdfsStorage(BeamStorage):
         for _ in range(_TRIES):
             if self._rename(source, path):
                 return
+            if self.stat(source) is None:  # another moved it, so what stands there is it
+                return
             self.delete(path)
         raise StorageError(f"Cannot write {path}: others write it all the time; run one builder.")
 
