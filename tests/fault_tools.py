@@ -27,7 +27,9 @@ SOAK = _SOAK  # for those who test faults
 HERE = Path(__file__).resolve().parent
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
 JOURNAL = ".publish.json"
-PROGRESS = re.compile(r"^[a-z]+: [\d,]+( of [\d,]+)? [A-Za-z ]+, [\d,]+ .*\n", re.MULTILINE)
+PROGRESS = re.compile(
+    r"^[a-z]+: ([\d,.]+( of [\d,.]+)? [A-Za-z ]+, [\d,.]+ .*|[\d,]+ s.*)\n", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("how", ["503", "429", "drop", "lose"])
+@pytest.mark.parametrize("how", ["503", "429", "drop", "reset", "lose", "truncate"])
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_call_that_fails_twice_is_repeated(kind, how, strict_bucket, front, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -84,6 +84,15 @@ def test_a_call_that_fails_twice_is_repeated(kind, how, strict_bucket, front, mo
         tree = {e.path[len(root) :]: storage.read(e.path) for e in storage.walk(root)}
         results.append((str(answer).replace(root, ""), tree))
     assert results[0] == results[1]
+
+
+def test_an_error_that_is_cut_short_is_asked_for_again(strict_bucket, front, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    storage = GcsStorage()
+    front.fail("download", "truncate", 2)
+    with pytest.raises(FileNotFoundError):
+        storage.read(f"{strict_bucket}/nothing")
+    assert front.faults_left == 0
 
 
 @pytest.mark.parametrize("how", ["503", "drop", "lose"])

@@ -235,12 +235,21 @@ def publish(
                 continue
             # False only where locks are not to be had and another publisher came first.
             path = join(output, names.JOURNAL)
-            if storage.create(path, journal.to_json(), aside=join(output, build)):
-                found = find_journal(storage, output)
-                if found is not None and found[0] == journal:
-                    roll_forward(storage, output, *found)
-                    return True
-                # Else somebody met it already, and completed it or took it back.
+            written = storage.create(path, journal.to_json(), aside=join(output, build))
+            if written and _follow(storage, output, journal):
+                return True
+
+
+def _follow(storage: Storage, output: str, journal: Journal) -> bool:
+    """Completes a journal that was just written; False when somebody met it and took it back."""
+    found = find_journal(storage, output)
+    if found is not None and found[0] == journal:
+        roll_forward(storage, output, *found)
+        return True
+    try:
+        return storage.read(join(output, names.MANIFEST)) == journal.manifest.encode()
+    except FileNotFoundError:
+        return False
 
 
 def _clear(storage: Storage, output: str, build: str) -> None:

@@ -81,8 +81,7 @@ class GcsStorage:
         """See ``ExactStorage.read_version``."""
         with plainly("read", path):
             blob = self._blob(path)
-            data: bytes = blob.download_as_bytes(checksum="crc32c")
-            return data, str(blob.generation)
+            return _download(blob, checksum="crc32c"), str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the object's generation is the version.
@@ -96,9 +95,7 @@ class GcsStorage:
         with plainly("read", path):
             blob = self._blob(path)
             try:
-                data: bytes = blob.download_as_bytes(
-                    if_generation_match=int(version), checksum="crc32c"
-                )
+                data = _download(blob, if_generation_match=int(version), checksum="crc32c")
             except exceptions.PreconditionFailed as error:
                 raise ChangedError(f"it was replaced after generation {version}") from error
             except exceptions.Forbidden as error:
@@ -344,13 +341,24 @@ class GcsReader:
         blob = self._blob.bucket.blob(self._blob.name)
         with plainly("read", self._path):
             try:
-                data: bytes = blob.download_as_bytes(
-                    start=offset, end=end - 1, raw_download=True, checksum=None,
+                data = _download(
+                    blob, start=offset, end=end - 1, raw_download=True, checksum=None,
                     if_generation_match=int(self.version),
                 )  # fmt: skip
             except exceptions.PreconditionFailed as error:
                 raise ChangedError(f"it was replaced after generation {self.version}") from error
         return data
+
+
+def _download(blob: storage.Blob, **options: Any) -> bytes:
+    """Downloads an object; also when the answer that says why it cannot be had is cut short.
+
+    The library repeats what breaks while it reads an object, but not while it reads an error.
+    """
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    data: bytes = DEFAULT_RETRY(blob.download_as_bytes)(**options)
+    return data
 
 
 def _prefix(name: str) -> str:
