@@ -145,7 +145,7 @@ def test_what_fails_for_good_is_one_sentence_and_the_next_run_goes_on(
     print(f"{kind} {how} {ending}: {seconds:.1f} s: {lines}")
     assert (code, len(lines)) == (1, 1), said
     assert lines[0].endswith(".")
-    assert seconds < 20
+    assert seconds < 100  # and not the two minutes for which what may pass is repeated
     after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
     if kind not in HARMLESS_UNTIL:
         assert before.items() <= after.items()  # what was published stands as it was

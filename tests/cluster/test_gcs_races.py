@@ -1,0 +1,100 @@
+"""Two processes build one gs:// output while a seeded schedule holds up their calls."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SOAK, make_photos
+from fault_tools import Zygote, check_dataset
+from fault_tools import zygote as shared_zygote
+from test_gcs_builds import download
+from test_verify import faults
+
+from shardmill.schemas.storage.gcs import GcsStorage
+
+pytest_plugins = ["gcs_server"]
+
+SEEDS = range(40) if SOAK else range(4)
+COMMON = ("--image_size=16", "--splits=train:0.7,validation:0.3")
+ONE, OTHER = ("--num_shards=2",), ("--num_shards=3", "--seed=9")
+
+
+class Schedule:
+    """Holds up some calls before they are carried out, and some answers behind that."""
+
+    def __init__(self, front, seed: int) -> None:
+        self.random = random.Random(seed)
+        front.hook = self
+        front.pause = 0.3
+        front.storm = _Late(self.random)
+
+    def __call__(self, call) -> None:
+        if self.random.random() < 0.25:
+            time.sleep(self.random.uniform(0, 0.4))
+
+
+class _Late:
+    def __init__(self, rng: random.Random) -> None:
+        self.random = rng
+
+    def choose(self, call) -> str:
+        return self.random.choice(("late", "slow")) if self.random.random() < 0.1 else ""
+
+
+@pytest.fixture
+def zygote(front) -> Iterator[Zygote]:
+    """A process whose children talk to the front."""
+    found = Zygote()
+    yield found
+    found.process.stdin.close()
+    found.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], dict[str, bytes]]]:
+    """Photos, and what each of the two configs makes of them on disk."""
+    source = tmp_path_factory.mktemp("in") / "photos"
+    make_photos(source, {"cat": 9, "dog": 7}, size=(40, 30))
+    found = {}
+    for flags in (ONE, OTHER):
+        output = tmp_path_factory.mktemp("wanted") / "out"
+        ended = shared_zygote().run(
+            "images", f"--input={source}", f"--output={output}", *COMMON, *flags
+        )
+        assert ended.code == 0, ended.stderr
+        found[flags] = check_dataset(output)
+    assert found[ONE] != found[OTHER]
+    return source, found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("who", ["the same", "others", "others who overwrite"])
+def test_two_builders(who, seed, wanted, zygote, strict_bucket, front, tmp_path):
+    source, sets = wanted
+    output = f"{strict_bucket}/out"
+    configs = [ONE, ONE if who == "the same" else OTHER]
+    flags = ("--overwrite",) if who == "others who overwrite" else ()
+    Schedule(front, seed)
+    argv = ["images", f"--input={source}", f"--output={output}", *COMMON]
+    commands = [zygote.start(*argv, *config, *flags) for config in configs]
+    ended = [command.wait() for command in commands]
+    front.reset()
+    for one in ended:
+        if who == "others" and one.code:
+            assert "holds a dataset of other inputs or options" in one.sentence
+        else:
+            assert (one.code, one.said) == (0, "")
+    if who == "others":
+        assert sorted(one.code for one in ended) == [0, 1]
+    assert sum("Published" in one.stdout for one in ended) >= 1
+    assert faults(output) == []
+    # Who lost without --overwrite keeps its parts for when it may overwrite.
+    names = {e.path[len(output) + 1 :].split("/")[0] for e in GcsStorage().walk(output)}
+    left = {name for name in names if name.startswith(".build-")}
+    assert len(left) <= (who == "others")
+    files = check_dataset(download(output, tmp_path / "out"), left)
+    assert files in [sets[config] for config in configs]
