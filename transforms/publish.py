@@ -243,7 +243,7 @@ def publish(
 def _follow(storage: Storage, output: str, journal: Journal) -> bool:
     """Completes a journal that was just written; False when somebody met it and took it back."""
     found = find_journal(storage, output)
-    if found is not None and found[0] == journal:
+    if found is not None and found[0].to_json() == journal.to_json():
         roll_forward(storage, output, *found)
         return True
     try:
