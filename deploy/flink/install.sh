@@ -59,7 +59,7 @@ install_job_server() {
   echo "Installing Beam's job server"
   mkdir "$work/server"
   cp "$here/pom.xml" "$work/server/"
-  (cd "$work/server" && mvn --batch-mode --quiet package)
+  (cd "$work/server" && mvn --batch-mode --quiet -Dstyle.color=never package)
   mv "$work/server/target/flink-job-server-1-job-server.jar" "$dir/job-server.jar"
   mv "$work/server/target/flink-job-server-1-runner.jar" "$dir/flink/lib/beam-flink-runner.jar"
   echo "$pom" >"$dir/flink/lib/.pom"

@@ -101,7 +101,8 @@ class Runner:
             )
         text = str(error)
         where = f"; its page {job.page} says more" if job and job.page else ""
-        if "in state CANCELLED" in text:
+        # Flink says that it failed, and why, when somebody cancelled it on its page.
+        if "in state CANCELLED" in text or "JobCancellationException" in text:
             return OutputError(f"The job was cancelled on {self.name}: run again to resume{where}.")
         if "Traceback (most recent call last)" in text:  # of Python code, most likely ours
             return None

@@ -7,7 +7,7 @@ from conftest import shardmill
 from flink_cluster import counters_in
 
 pytest_plugins = ["flink_cluster"]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 CASES = ["image_case", "real_case", "rows_case", "arrays_case"]
 

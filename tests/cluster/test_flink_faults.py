@@ -7,7 +7,7 @@ import pytest
 from flink_cluster import finished_parts, kill, wait_until, watch_attempts
 
 pytest_plugins = ["flink_cluster"]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 EARLY = 8  # parts, of dozens: then something dies
 
