@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import make_photos
+from conftest import SOAK, make_photos
 from fault_tools import check_dataset
 from test_gcs_builds import download, run
 
@@ -46,33 +46,38 @@ def source(tmp_path):
     return make_photos(tmp_path / "photos", {"cat": 9, "dog": 7}, size=(40, 30))
 
 
-@pytest.mark.parametrize(
-    ("kind", "ending"),
-    [
-        ("delete", "manifest.json"),
-        ("rewrite", ".build"),
-        ("delete", "-of-00003.tfrecord.gz"),
-        ("delete", ".publish.json"),
-    ],
-)
-@pytest.mark.parametrize("others", ["finish it", "publish the old one again"])
-def test_a_late_publisher_harms_nobody(
-    kind, ending, others, source, strict_bucket, front, tmp_path
-):
+FINISH, AGAIN = "others finish it", "others publish the old one again"
+MOMENTS = [
+    ("delete", "manifest.json", FINISH),
+    ("rewrite", "", AGAIN),
+    ("delete", "-of-00003.tfrecord.gz", AGAIN),
+]
+MORE = [
+    ("delete", "manifest.json", AGAIN),
+    ("rewrite", "", FINISH),
+    ("delete", "-of-00003.tfrecord.gz", FINISH),
+    ("delete", ".publish.json", FINISH),
+    ("delete", ".publish.json", AGAIN),
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS + MORE * SOAK, ids="-".join)
+def test_a_late_publisher_harms_nobody(moment, source, strict_bucket, front, tmp_path):
     """One stands still right before a call; others complete its work, and maybe do theirs."""
+    kind, ending, others = moment
     output = f"{strict_bucket}/out"
     assert run(source, output, **OLD).status == "published"
-    late = Late(front, kind, "" if kind == "rewrite" else ending)
+    late = Late(front, kind, ending)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(run, source, output, **NEW)
         assert late.reached.wait(120)
         settle(GcsStorage(), output)
-        if others != "finish it":
+        if others == AGAIN:
             assert run(source, output, **OLD).status == "published"
         before = {entry.path: entry.version for entry in GcsStorage().walk(output)}
         late.release.set()
         assert slow.result().status in ("published", "up_to_date")
     after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
     check_dataset(download(output, tmp_path / "out"))
-    if others == "finish it":
+    if others == FINISH:
         assert after == before
