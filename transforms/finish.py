@@ -27,6 +27,7 @@ from shardmill.transforms.parts import parse_sidecar
 from shardmill.transforms.placement import REFUSED, PlaceSpec, Series
 from shardmill.transforms.planning import Plan, ShardSpec
 from shardmill.transforms.publish import publish
+from shardmill.transforms.several import map_calls
 from shardmill.transforms.statistics import merged, publish_summary
 from shardmill.transforms.totals import Totals
 
@@ -310,13 +311,15 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Buil
 
 def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Reject]:
     """Yields all rejects in part order, reading only sidecars that have some."""
+    sidecars = [join(spec.parts, name) for shard in built.shards for name in shard.rejects]
+    read = map_calls(spec.parts, storage.read, sidecars)
     for shard in built.shards:
         if shard.index == 0:
             yield from built.told.get(shard.series, ())
-        for sidecar in shard.rejects:
-            parsed = parse_sidecar(storage.read(join(spec.parts, sidecar)))
+        for name in shard.rejects:
+            parsed = parse_sidecar(next(read))
             if parsed is None:
-                raise OutputError(f"{join(spec.parts, sidecar)} is damaged: run again.")
+                raise OutputError(f"{join(spec.parts, name)} is damaged: run again.")
             yield from parsed[1]
 
 
