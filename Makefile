@@ -18,7 +18,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flink test-prism test-gcs test-s3 lint types soak bench bench-count \
+.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs lint types soak bench bench-count \
   bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
@@ -40,7 +40,7 @@ test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
 
 test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a Flink cluster, on one of its own
 	@deploy/flink/install.sh
-	@$(BIN)/python -m pytest -q tests/cluster/test_flink*.py
+	@$(BIN)/python -m pytest -q --timeout 900 tests/cluster/test_flink*.py
 
 test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run what needs Prism
 	@deploy/prism/install.sh
@@ -50,8 +50,11 @@ test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run what fails gs:// in every way,
 	@deploy/gcs/install_emulator.sh
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup tests/cluster/test_gcs*.py
 
-test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs servers of s3:// and hdfs://
-	@$(BIN)/python -m pytest -q tests/cluster/test_s3*.py tests/cluster/test_hdfs*.py
+test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a strict server of s3://
+	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
+
+test-hdfs: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a real HDFS
+	@$(BIN)/python -m pytest -q tests/cluster/test_hdfs*.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .

@@ -85,7 +85,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
     there are several. Labels have shape [batch]. With ``label=None`` a batch is the inputs alone.
 
     Args:
-        path: The dataset's folder or its manifest.json, local or gs://.
+        path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
         batch_size: Examples in a batch, over all hosts.
         shuffle: Whether to shuffle: shards, and examples from a buffer of about 128 MiB of
@@ -109,7 +109,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
         host: Number of this host.
         hosts: How many hosts train together; each reads shards of its own, and all get the same
             number of full batches of ``batch_size / hosts``.
-        reader: What reads the files: TensorFlow, or for gs:// Shardmill's own client in Python.
+        reader: What reads the files: TensorFlow, or for storages that are no disk Shardmill's own client in Python.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is not what they say.

@@ -143,7 +143,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     are bytes, and features of several values 1-D arrays.
 
     Args:
-        path: The dataset's folder or its manifest.json, local or gs://.
+        path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
         features: The features to read; by default all.
         labels: Of a dataset made with ``--shard_by=label``: the only ones to read.

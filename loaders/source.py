@@ -140,7 +140,7 @@ def open_source(
     """Opens a split of a dataset; looks at its manifest, its schema and the sizes of its shards.
 
     Args:
-        path: The dataset's folder or its manifest.json, local or gs://.
+        path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
         labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
 

@@ -40,7 +40,7 @@ def steps_per_epoch(
 
     Args:
         manifest: The dataset's manifest, or where it is: the dataset's folder or its manifest.json,
-            local or gs://.
+            on any storage.
         split: Name of the split, or several joined as in ``train+validation``.
         batch_size: The global batch: examples over all replicas.
         drop_remainder: Leave out a last batch that is not full.
@@ -163,7 +163,7 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Returns the manifest of a dataset.
 
     Args:
-        path: The dataset's folder or its manifest.json, local or gs://.
+        path: The dataset's folder or its manifest.json, on any storage.
 
     Raises:
         InputError: There is none, or none that this release can read.
