@@ -59,7 +59,9 @@ def load(results: Path) -> Results:
     found: Results = {stage: {} for stage in SIZES}
     for path in results.glob("*.json"):
         stage, size = path.stem.split("-")
-        found[stage][int(size)] = json.loads(path.read_text())
+        text = path.read_text()
+        if text:  # else it is still being measured
+            found[stage][int(size)] = json.loads(text)
     return {stage: dict(sorted(sizes.items())) for stage, sizes in found.items()}
 
 
@@ -80,7 +82,8 @@ def grown(sizes: dict[int, dict], steps: list[str], unit: str) -> str:
     for step in steps:
         points = {size: found[step]["cpu"] for size, found in sizes.items()}
         each = " | ".join(f"{1e6 * value / size:.2f}" for size, value in points.items())
-        lines.append(f"| {step} | {each} | {exponent(points):.2f} |")
+        slope = exponent(points)
+        lines.append(f"| {step} | {each} | {'' if math.isnan(slope) else f'{slope:.2f}'} |")
     return "\n".join(lines)
 
 
@@ -130,15 +133,26 @@ def plot(found: Results, path: Path) -> None:
         points = {size: each[step]["cpu"] for size, each in found["manifest"].items()}
         right.plot(points.keys(), points.values(), "s--", label=f"manifest: {step}, by shards")
     for axes, title in ((left, "refs"), (right, "parts or shards")):
-        low, high = axes.get_xlim()
-        bottom = axes.get_ylim()[0]
-        start = max(low, 1)
+        drawn = [line.get_xydata() for line in axes.get_lines()]
+        low = min(data[:, 0].min() for data in drawn)
+        high = max(data[:, 0].max() for data in drawn)
+        least = min(data[:, 1].min() for data in drawn) / 2
         axes.set(xscale="log", yscale="log", xlabel=title, ylabel="CPU seconds")
-        axes.plot([start, high], [max(bottom, 0.01), max(bottom, 0.01) * high / start], ":",
-                  color="#868e96", label="linear")  # fmt: skip
+        axes.plot([low, high], [least, least * high / low], ":", color="#868e96", label="linear")
         axes.legend(fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
+
+
+def missing(found: Results) -> str:
+    """Returns a paragraph on the sizes that were not measured, or nothing."""
+    left = [
+        f"{stage} at {size:,}"
+        for stage, sizes in SIZES.items()
+        for size in sizes
+        if size not in found[stage]
+    ]
+    return f"\nNot measured for this page: {', '.join(left)}.\n" if left else ""
 
 
 def report(found: Results) -> str:
@@ -212,7 +226,7 @@ work, and the order and identity of parts.
 {grown(found["manifest"], ["write", "read", "steps_per_epoch", "open_dataset"], "shard")}
 
 {facts(found["manifest"], {"bytes": "bytes", "mib": "MiB grown by"})}
-
+{missing(found)}
 {END}"""
 
 

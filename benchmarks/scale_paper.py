@@ -33,6 +33,7 @@ class Costs:
         ref_cpu: Processor seconds of a ref in all stages but reading and encoding.
         image_cpu: Processor seconds of an image of 500x375.
         row_cpu: Processor seconds of a row of 42 columns.
+        row_packed: Bytes of such a row in a shard.
         shard_json: Bytes of a shard in the manifest.
         part_bytes: What crosses a shuffle of a part, encoded.
         core_hour: Price of a virtual core for an hour with 4 GB, in dollars.
@@ -42,11 +43,12 @@ class Costs:
     """
 
     ref_bytes: float = 175
-    ref_cpu: float = 130e-6
+    ref_cpu: float = 118e-6
     image_cpu: float = 4.09e-3
     row_cpu: float = 15.64e-6
-    shard_json: float = 120
-    part_bytes: float = 130
+    row_packed: float = 46.2
+    shard_json: float = 137
+    part_bytes: float = 123
     core_hour: float = 0.056 + 4 * 0.003557
     shuffled_gb: float = 0.011
     write_call: float = 0.05 / 10_000
@@ -63,7 +65,7 @@ def composes(parts: int) -> int:
     return calls + 1
 
 
-def images(count: int, record: int = 13_000, shard_bytes: int = 128 << 20) -> dict[str, float]:
+def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> dict[str, float]:
     """Returns what a build of JPEGs comes to."""
     costs, spec = Costs(), ShardSpec(TEMPLATE, shard_bytes=shard_bytes)
     sizes = {Series(name, ""): (int(count * share), 0) for name, share in SHARES.items()}
@@ -72,7 +74,7 @@ def images(count: int, record: int = 13_000, shard_bytes: int = 128 << 20) -> di
     shards = sum(
         count_shards(spec, refs, refs * record, plan[name]) for name, (refs, _) in sizes.items()
     )
-    reads = count + 2 * parts + 3 * shards
+    reads = count + parts + 3 * shards  # docs/gcs.md counts them
     each = -(-parts // shards)
     writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
     shuffled = count * costs.ref_bytes + parts * costs.part_bytes
@@ -90,12 +92,13 @@ def images(count: int, record: int = 13_000, shard_bytes: int = 128 << 20) -> di
         "writing calls, million": writes / 1e6,
         "CPU hours": cpu / 3600,
         "cores $": cpu / 3600 * costs.core_hour,
+        "publishing, calls in a row": 4 * shards,
         "calls $": reads * costs.read_call + writes * costs.write_call,
         "shuffle $": shuffled / 1e9 * costs.shuffled_gb,
     }
 
 
-def rows(count: int, row_bytes: int = 150, growth: float = 3.0, sets: int = 1) -> dict[str, float]:
+def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -> dict[str, float]:
     """Returns what a build of rows comes to, cut into a number of datasets."""
     costs = Costs()
     text = count * row_bytes // sets
@@ -103,9 +106,9 @@ def rows(count: int, row_bytes: int = 150, growth: float = 3.0, sets: int = 1) -
     parts = count_row_parts(RowsPlanSpec(sink, growth, row_bytes), text)
     ranges = -(-text // RANGE_BYTES)
     segments = min(ranges * parts, count // sets)
-    packed = int(text * growth / 6)
+    packed = int(count // sets * costs.row_packed)
     shards = count_shards(sink.shards, 0, packed, parts)
-    reads = ranges * 3 + segments + 2 * parts + 3 * shards
+    reads = ranges * 21 + 2 * segments + parts + 3 * shards
     writes = 2 * ranges + 2 * parts + shards * (composes(-(-parts // shards)) + 1)
     cpu = count * costs.row_cpu
     return {
