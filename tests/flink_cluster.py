@@ -254,8 +254,12 @@ class Attempts:
 
     def by_part(self) -> Counter[str]:
         """How many attempts were made at each part."""
-        found = {re.match(r"\.?([0-9a-f]{32}-[0-9a-f]{12})\b", name) for name in self.seen}
-        return Counter(match.group(1).partition("-")[0] for match in found if match)
+        attempts = {
+            found.group(1)
+            for found in (re.match(r"\.?([0-9a-f]{32}-[0-9a-f]{12})\b", name) for name in self.seen)
+            if found
+        }
+        return Counter(attempt.partition("-")[0] for attempt in attempts)
 
 
 @contextlib.contextmanager
