@@ -119,7 +119,8 @@ class Rules:
         needed: Permissions that calls needed so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
+        self._url = url
         self.lock = threading.RLock()
         self._components: dict[tuple[str, str, str], int] = {}
         self._changes: dict[tuple[str, str, str], int] = {}
@@ -301,6 +302,8 @@ class Rules:
     def _described(self, resource: dict[str, Any]) -> dict[str, Any]:
         identity = _identity(resource)
         resource["metageneration"] = str(1 + self._changes.get(identity, 0))
+        if self._url and "mediaLink" in resource:  # else clients that follow it came past us
+            resource["mediaLink"] = re.sub(r"^https?://[^/]+", self._url, resource["mediaLink"])
         if identity in self._components:
             resource.pop("md5Hash", None)
             resource["componentCount"] = self._components[identity]

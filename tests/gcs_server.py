@@ -122,7 +122,7 @@ class Front:
         self.port = self.server.server_address[1]
         self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}"
         self.lock = threading.Lock()
-        self.rules = Rules()
+        self.rules = Rules(self.url)
         self.reset()
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 

@@ -34,7 +34,7 @@ def read(code: str, uri: str, env: dict[str, str]):
     """Runs code in a process of its own and returns what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code, uri], env=env, capture_output=True, text=True, check=False,
-        timeout=200,
+        timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -64,14 +64,6 @@ def test_tf_data_reads_every_record(published, hosts, album, tmp_path):
     print(dict(kinds))
     assert kinds["download"] >= 4
     assert kinds["list"] >= 1
-
-
-@pytest.mark.parametrize("how", ["503", "reset"])
-def test_tensorflow_repeats_what_failed(how, published, hosts):
-    hosts.front.fail("download", how, times=2)
-    hosts.front.fail("get", how, times=1)
-    assert sum(map(len, read(PLAIN, published, hosts.client_env()).values())) == 24
-    assert hosts.front.faults_left == 0
 
 
 def test_keras_dataset_by_tensorflows_reader(published, hosts):
