@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardmill.transforms.progress import Progress
 
 _LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # seconds
+_NEARLY = 0.9  # of the parts that were foreseen: where assembling may have begun
 _SHARE = 0.02  # of the time that looking may take
 
 
@@ -75,17 +76,22 @@ def look(watched: Progress, build: str) -> None:
         watched.phase = "running"
         return
     total = watched.total if watched.total is not None else find_total(build)
-    if total is None:
+    if total is None or watched.phase == "assembling":
         return
     done = _finished(build, "parts")
     runs = 0 if done else _finished(build, "runs")
     watched.total, watched.done = total, max(done, watched.done)
     if runs:
         watched.phase = f"reading ({runs:,} ranges done)"
-    elif watched.done >= total:
+    elif done >= _NEARLY * total and _any(join(build, "shards")):
+        watched.total = watched.done
         watched.phase = "assembling"
     else:
         watched.phase = "encoding"
+
+
+def _any(folder: str) -> bool:
+    return any(True for _ in open_storage(folder).list_dir(folder))
 
 
 def _finished(build: str, folder: str) -> int:

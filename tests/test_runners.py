@@ -16,10 +16,16 @@ from shardmill.pipelines.following import look
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
 from shardmill.pipelines.runners.base import dies_with_us
 from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.splits import Splits
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms import metrics, outcome
 from shardmill.transforms.clean import find_leftovers
+from shardmill.transforms.finish import SinkSpec
+from shardmill.transforms.placement import PlaceSpec, Series
+from shardmill.transforms.planning import Plan, ShardSpec
 from shardmill.transforms.progress import Progress, find_total, leave_total
+from shardmill.transforms.sink import announce
 
 NOBODY = "localhost:1"  # a port that nobody listens on
 MISTAKES = [
@@ -146,16 +152,41 @@ def test_progress_is_counted_by_sidecars(tmp_path):
     assert (watched.phase, watched.done) == ("encoding", 10)
     assert progress_line(watched, 5) == "encoding: 10 of 40 parts, 2.0 parts/s, 15 s left"
 
-    for number in range(40):
+    # How many have anything in them was a guess.
+    for number in range(38):
         (parts / f"{number}.json").write_text("{}")
     look(watched, build)
-    assert watched.phase == "assembling"
+    assert (watched.phase, watched.total, watched.done) == ("encoding", 40, 38)
+    shard = Path(build, "shards", "x.shard")
+    shard.parent.mkdir()
+    shard.write_text("")
+    look(watched, build)
+    assert (watched.phase, watched.total, watched.done) == ("assembling", 38, 38)
     # It is gone once the dataset is published, and what was counted stays.
-    for path in (*parts.iterdir(), *runs.iterdir(), Path(build, "progress.json")):
+    for path in (*parts.iterdir(), *runs.iterdir(), shard, Path(build, "progress.json")):
         path.unlink()
     look(watched, build)
-    assert (watched.phase, watched.done) == ("assembling", 40)
-    assert progress_line(watched, 10) == "assembling: 40 of 40 parts, 4.0 parts/s"
+    assert (watched.phase, watched.done) == ("assembling", 38)
+    assert progress_line(watched, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
+
+
+def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
+    """50 refs in 64 parts leave some empty; with many refs none is."""
+    spec = SinkSpec(
+        str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
+        ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)), invocation="somebody-elsewhere",
+    )  # fmt: skip
+    train, kept = Series("train", ""), Series("validation", "")
+    plan = Plan("build", parts={train: 64, kept: 8}, kept=frozenset({kept}))
+    for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
+        announce(spec, plan, {train: (refs, 0), kept: (9, 0)})
+        assert find_total(spec.build) in wanted
+    announce(spec, plan)
+    assert find_total(spec.build) == 64
+    # Where nothing is built nothing is written.
+    (tmp_path / spec.build_name / "progress.json").unlink()
+    announce(spec, Plan("up_to_date", parts={train: 64}))
+    assert find_total(spec.build) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"parts": "x"}', '{"other": 1}', "null"])

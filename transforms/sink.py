@@ -227,12 +227,15 @@ def _finish(
     return outcome
 
 
-def announce(spec: SinkSpec, plan: Plan) -> progress.Progress | None:
-    """Tells whoever watches from elsewhere how many parts a plan has.
+def announce(
+    spec: SinkSpec, plan: Plan, series: Mapping[Series, tuple[int, int]] | None = None
+) -> progress.Progress | None:
+    """Tells whoever watches from elsewhere how many parts there will be, about.
 
     Args:
         spec: The sink's.
         plan: What is to be done.
+        series: (refs, bytes) of each series, where that is known: few refs leave parts empty.
 
     Returns:
         Who watches in this process and is yet to be told, if there is anything to build.
@@ -241,13 +244,17 @@ def announce(spec: SinkSpec, plan: Plan) -> progress.Progress | None:
         return None
     watched = progress.progress_of(spec.invocation)
     if watched is None:
-        parts = sum(number for series, number in plan.parts.items() if series not in plan.kept)
-        progress.leave_total(spec.build, parts)
+        parts = 0.0
+        for name, number in plan.parts.items():
+            if name not in plan.kept:
+                refs = series[name][0] if series and name in series else None
+                parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
+        progress.leave_total(spec.build, round(parts))
     return watched
 
 
 def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
-    watched = announce(spec, plan)
+    watched = announce(spec, plan, census.series)
     if watched is not None:
         watched.total = census.refs - sum(census.series[series][0] for series in plan.kept)
         watched.phase = "encoding"
