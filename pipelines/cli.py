@@ -32,7 +32,14 @@ shardmill COMMAND --help lists the flags of a command."""
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+    code = _checked(sys.argv[1:] if argv is None else argv)
+    console = sys.modules.get("shardmill.pipelines.console")  # not loaded by small commands
+    if console is not None:
+        console.last_words_said()
+    return code
+
+
+def _checked(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except ShardmillError as error:

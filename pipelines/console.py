@@ -17,6 +17,7 @@ from shardmill.schemas.errors import ShardmillError
 if TYPE_CHECKING:
     from shardmill.transforms.progress import Progress
 
+_ending = threading.Event()
 _FEW = 10  # MiB, below which KiB are shown
 
 
@@ -160,7 +161,40 @@ def quiet_logs(*, debug: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        logging.disable(before)
+        if not _ending.is_set():
+            logging.disable(before)
+
+
+def last_words_said() -> None:
+    """Shows nothing more where a run elsewhere has failed, and its threads here work on.
+
+    They print what befalls them themselves, until the process has ended.
+    """
+    if _ending.is_set():
+        sys.stderr.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keeps errors of Beam's threads off the screen where its log is kept off.
+
+    They fail when the server that they talk to goes, which the main thread tells in one sentence.
+    If the block raises, the process is about to end: see ``last_words_said``.
+    """
+    if logging.root.manager.disable < logging.CRITICAL:
+        yield
+        return
+    before = threading.excepthook
+    threading.excepthook = lambda _: None
+    try:
+        yield
+    except BaseException:
+        _ending.set()
+        raise
+    threading.excepthook = before
 
 
 def show_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardmill.pipelines.console import quiet_import, quiet_library, show_progress
+from shardmill.pipelines.console import quiet_import, quiet_library, quiet_threads, show_progress
 from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
 from shardmill.schemas.errors import (
     InputError,
@@ -165,6 +165,8 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
             # Beam removes it only after a run that it began.
             stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
             define(pipeline)
+            if not runner.in_process:
+                stack.enter_context(quiet_threads())
             stack.enter_context(show_progress(watched))
             running = _Running(runner, pipeline, interrupted)
             result, job = running.to_its_end(watched, this.build)

@@ -80,10 +80,15 @@ class Runner:
             options: Of the pipeline.
             result: What Beam returned of it, or None where it has not.
         """
+        import grpc
+
         del options
         if result is None:
             return False
-        result.cancel()
+        try:
+            result.cancel()
+        except (grpc.RpcError, ValueError):  # the server is gone, which is what ValueError says
+            return False
         return True
 
     def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:

@@ -56,3 +56,8 @@ class Prism(Runner):
         """See ``Runner.find_job``: its number means nothing to anybody else."""
         del options, result
         return None
+
+    def cancel(self, options: PipelineOptions, result: Any) -> bool:
+        """See ``Runner.cancel``; its jobs end with it, and it ends with this process."""
+        super().cancel(options, result)
+        return True
