@@ -109,8 +109,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are named
         host: Number of this host.
         hosts: How many hosts train together; each reads shards of its own, and all get the same
             number of full batches of ``batch_size / hosts``.
-        reader: What reads the files: TensorFlow, or, but for a disk, Shardmill's own client in
-            Python.
+        reader: What reads the files: TensorFlow, or Shardmill's own client in Python.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is not what they say.
