@@ -19,7 +19,6 @@ import google_crc32c
 import pytest
 from conftest import SOAK, make_photos, shardmill
 from fault_tools import PROGRESS
-from fault_tools import PROGRESS
 from readers import dataset_files, gzip_records
 
 from shardmill.pipelines.cli import main
