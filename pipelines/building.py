@@ -70,6 +70,6 @@ def run_build(
         raise plain from error
     seconds = time.monotonic() - started
     if debug:
-        show_counters(ended.counters)
+        show_counters(ended.counters())
     print("\n".join(summary.lines(ended.outcome, output, seconds, config.noun)))
     return 0

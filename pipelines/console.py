@@ -17,6 +17,7 @@ from shardmill.schemas.errors import ShardmillError
 if TYPE_CHECKING:
     from shardmill.transforms.progress import Progress
 
+OURS = "shardmill-"  # what names of our own threads begin with
 _ending = threading.Event()
 _FEW = 10  # MiB, below which KiB are shown
 
@@ -29,7 +30,8 @@ def show_progress(watched: Progress) -> Iterator[None]:
     console = Console(stderr=True)
     ended = threading.Event()
     show = _bar if console.is_terminal else _lines
-    thread = threading.Thread(target=show, args=(watched, ended, console), daemon=True)
+    arguments = (watched, ended, console)
+    thread = threading.Thread(target=show, args=arguments, name=f"{OURS}show", daemon=True)
     thread.start()
     try:
         yield
@@ -188,7 +190,12 @@ def quiet_threads() -> Iterator[None]:
         yield
         return
     before = threading.excepthook
-    threading.excepthook = lambda _: None
+
+    def tell(failed: threading.ExceptHookArgs) -> None:
+        if failed.thread is not None and failed.thread.name.startswith(OURS):
+            before(failed)
+
+    threading.excepthook = tell
     try:
         yield
     except BaseException:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from shardmill.pipelines.console import OURS
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.progress import find_total
@@ -53,7 +54,7 @@ def follow(
             took = time.monotonic() - started
             pause = min(_MOST_PAUSE, max(_LEAST_PAUSE, took / _SHARE))
 
-    thread = threading.Thread(target=work, name="follow", daemon=True)
+    thread = threading.Thread(target=work, name=f"{OURS}follow", daemon=True)
     thread.start()
     try:
         yield lambda: found[0] if found else None

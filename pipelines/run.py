@@ -8,8 +8,8 @@ import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,13 +68,34 @@ class Ended:
 
     Attributes:
         outcome: What came of it.
-        counters: Beam's counters by name, and distributions as (count, sum, least, most).
+        result: What Beam returned.
         job: The job, where the runner has such a thing.
     """
 
     outcome: Outcome
-    counters: Mapping[str, int | tuple[int, int, int, int]] = field(default_factory=dict)
+    result: Any
     job: Job | None = None
+
+    def counters(self) -> dict[str, int | tuple[int, int, int, int]]:
+        """Returns Beam's counters of ours by name; distributions as (count, sum, least, most).
+
+        Committed ones, or attempted ones where no others are. The runner is asked for them.
+        """
+        from shardmill.transforms import metrics
+
+        found: dict[str, int | tuple[int, int, int, int]] = {}
+        queried = self.result.metrics().query()
+        for kind in ("counters", "distributions"):
+            for metric in queried[kind]:
+                if metric.key.metric.namespace != metrics.NAMESPACE:
+                    continue
+                value = metric.attempted if metric.committed is None else metric.committed
+                name = metric.key.metric.name
+                if kind == "counters":
+                    found[name] = found.get(name, 0) + value
+                else:
+                    found[name] = (value.count, value.sum, value.min, value.max)
+        return found
 
 
 def new_invocation() -> str:
@@ -180,7 +201,7 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
     if outcome is None:
         where = f"in {this.output}: see its log" if this.output else "for want of --manifest"
         raise OutputError(f"The runner {runner.name} ended, but left no outcome {where}.")
-    return Ended(outcome, _counters(result), job)
+    return Ended(outcome, result, job)
 
 
 def _watch(this: _Try) -> Progress:
@@ -239,24 +260,6 @@ class _Running:
         if runner.in_process or runner.cancel(self.pipeline.options, result):
             return Interrupted(number)
         return Interrupted(number, f"the job may still run on {runner.name}: cancel it there")
-
-
-def _counters(result: Any) -> dict[str, int | tuple[int, int, int, int]]:
-    """Returns Beam's counters of ours: committed ones, or attempted ones where no others are."""
-    from shardmill.transforms import metrics
-
-    found: dict[str, int | tuple[int, int, int, int]] = {}
-    queried = result.metrics().query()
-    for metric in queried["counters"]:
-        if metric.key.metric.namespace == metrics.NAMESPACE:
-            value = metric.attempted if metric.committed is None else metric.committed
-            name = metric.key.metric.name
-            found[name] = found.get(name, 0) + value
-    for metric in queried["distributions"]:
-        if metric.key.metric.namespace == metrics.NAMESPACE:
-            value = metric.attempted if metric.committed is None else metric.committed
-            found[metric.key.metric.name] = (value.count, value.sum, value.min, value.max)
-    return found
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         print(f"shardmill: interrupted{remark}; nothing was written.", file=sys.stderr)
         return interrupted.code
     if debug:
-        show_counters(ended.counters)
+        show_counters(ended.counters())
     outcome = ended.outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)

@@ -32,6 +32,9 @@ _OVER = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
 class Flink(Runner):
     """A Flink cluster; ``[local]`` and ``[auto]`` start one inside the job server."""
 
+    _rest: str | None = None
+    _earlier: frozenset[str] = frozenset()
+
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``; asks the cluster what it has."""
         from apache_beam.options.pipeline_options import (
@@ -49,7 +52,7 @@ class Flink(Runner):
         if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
             _check_jar(flink.flink_job_server_jar)
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
-        rest = rest_address(options)
+        self._rest = rest = rest_address(options)
         if rest is None:
             return argv
         overview = _overview(rest, flink.flink_master)
@@ -74,25 +77,29 @@ class Flink(Runner):
         return argv
 
     def make(self) -> Any:
-        """See ``Runner.make``."""
+        """See ``Runner.make``; notes the jobs of before, whose names may be the same."""
+        if self._rest is not None:
+            self._earlier = frozenset(job["jid"] for job in _jobs(self._rest))
         return "FlinkRunner"
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``; by its name, which no other job has."""
-        rest = rest_address(options)
+        """See ``Runner.find_job``; by its name, which no other new job has."""
+        rest = self._rest
         if rest is None:
             return super().find_job(options, result)
-        with contextlib.suppress(OSError, ValueError):
-            for found in _call(f"{rest}/jobs/overview")["jobs"]:
-                if found["name"] == _name_of(options):
-                    return Job(found["jid"], f"{rest}/#/job/running/{found['jid']}/overview")
+        for found in _jobs(rest):
+            if found["name"] == _name_of(options) and found["jid"] not in self._earlier:
+                return Job(found["jid"], f"{rest}/#/job/running/{found['jid']}/overview")
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
         """See ``Runner.cancel``."""
-        rest = rest_address(options)
-        if rest is None:  # it lives in the job server, and ends with it
-            return super().cancel(options, result)
+        from apache_beam.options.pipeline_options import PortableOptions
+
+        rest = self._rest
+        if rest is None:  # it lives in the job server: one of our own ends with this process
+            ended = super().cancel(options, result)
+            return ended or not options.view_as(PortableOptions).job_endpoint
         job = None
         deadline = time.monotonic() + _SHOWN_WITHIN
         while job is None and time.monotonic() < deadline:
@@ -118,6 +125,14 @@ def rest_address(options: PipelineOptions) -> str | None:
     if not master or master.startswith("["):
         return None
     return master if "://" in master else f"http://{master}"
+
+
+def _jobs(rest: str) -> list[dict[str, Any]]:
+    """Returns all jobs of a cluster; none where it does not answer just now."""
+    with contextlib.suppress(OSError, ValueError):
+        jobs: list[dict[str, Any]] = _call(f"{rest}/jobs/overview")["jobs"]
+        return jobs
+    return []
 
 
 def _name_of(options: PipelineOptions) -> str:

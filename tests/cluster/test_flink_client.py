@@ -47,6 +47,23 @@ def test_interrupted(cluster, image_case, build):
     resume(cluster, image_case, output)
 
 
+def test_a_name_that_an_earlier_job_had(cluster, image_case, arrays_case, tmp_path):
+    """A scheduler gives each night's job one name: Ctrl-C cancels this night's."""
+    name = "--job_name=nightly"
+    earlier = cluster.run(*arrays_case.args(tmp_path / "earlier"), name)
+    assert earlier.code == 0, earlier.stderr
+    output = tmp_path / "out"
+    client = cluster.start_command(*image_case.args(output), name)
+    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600)
+    (job,) = cluster.running()
+    client.send(signal.SIGINT)
+    ended = client.wait()
+    assert ended.code == 130
+    assert ended.job == job != earlier.job
+    assert cluster.state(job) == "CANCELED"
+    assert cluster.state(earlier.job) == "FINISHED"
+
+
 def test_cancelled_on_the_cluster(cluster, image_case, build):
     """Somebody presses the button on Flink's page."""
     client, job, output = build

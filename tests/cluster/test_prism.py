@@ -15,7 +15,7 @@ import psutil
 import pytest
 from conftest import ROOT, shardmill
 from fault_tools import Ended
-from flink_cluster import finished_parts, wait_until
+from flink_cluster import counters_in, finished_parts, wait_until
 
 pytest_plugins = ["flink_cluster"]
 
@@ -80,6 +80,13 @@ def test_the_same_bytes(name, request, tmp_path):
     again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
     assert again.returncode == 0, again.stderr
     assert again.stdout == f"{tmp_path / 'out'} is up to date: nothing was written.\n"
+
+
+def test_the_same_counters(image_case, tmp_path):
+    done = shardmill(*image_case.args(tmp_path / "out"), *FLAGS, "--debug")
+    assert done.returncode == 0, done.stderr
+    assert counters_in(done.stderr) == image_case.counters
+    assert image_case.counters["inputs_rejected"] == "2"
 
 
 def test_count(image_case, tmp_path):
