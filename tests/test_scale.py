@@ -171,7 +171,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
             *[ref.rejected("decode", "bad").to_reject()] * (number % 2),
         ]
         part = parts.write_part(storage, job, items)
-        totals.add(part)
+        totals.merge(Totals.of(part))
         files.append(part.file)
     counted = Counted(storage)
     built = [

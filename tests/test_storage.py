@@ -545,3 +545,22 @@ def test_a_uri_splits_into_bucket_and_name():
 def test_other_schemes_are_refused():
     with pytest.raises(UsageError, match=r"ftp:// is not supported: use a local path, gs://"):
         open_storage("ftp://b/x")
+
+
+# What servers of other storages are asked for too, by tests of their own.
+PROMISES = [
+    test_missing_things_are_none_empty_or_an_error,
+    test_a_folder_is_what_has_files_below,
+    test_nothing_appears_when_the_block_raises,
+    test_the_old_file_stays_when_the_block_raises,
+    test_a_changed_file_is_told,
+    test_a_file_is_read_at_any_place,
+    test_an_empty_file_is_read_at_any_place,
+    test_what_is_no_file_is_not_opened,
+    test_create_writes_once,
+    test_replace_writes_over,
+    test_concat_of_a_missing_source_leaves_nothing,
+    test_move_is_idempotent_and_writes_over,
+    test_delete_and_delete_tree,
+    test_list_dir_shows_one_level_by_name,
+]

@@ -42,18 +42,20 @@ class Totals:
     versions: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     summary: Summary = field(default_factory=Summary)
 
-    def add(self, part: Part) -> None:
-        """Adds a part."""
-        self.made += not part.found
-        self.found += part.found
-        self.records += part.records
-        _count(self.label_counts, part.label_counts)
-        _count(self.rejects, part.rejects)
-        self.duplicates += part.duplicates
-        self.multi_frame += part.multi_frame
-        if part.versions:
-            self.versions.add(tuple(sorted(part.versions.items())))
-        self.summary = merged((self.summary, part.summary))
+    @classmethod
+    def of(cls, part: Part) -> Totals:
+        """Returns what one part comes to; shares the part's counts, so it is only to be added."""
+        return cls(
+            made=int(not part.found),
+            found=int(part.found),
+            records=part.records,
+            label_counts=part.label_counts,
+            rejects=part.rejects,
+            duplicates=part.duplicates,
+            multi_frame=part.multi_frame,
+            versions={tuple(sorted(part.versions.items()))} if part.versions else set(),
+            summary=part.summary,
+        )
 
     def merge(self, other: Totals) -> None:
         """Adds the totals of other parts."""
@@ -82,7 +84,7 @@ class SumTotals(beam.CombineFn):
 
     def add_input(self, mutable_accumulator: Totals, element: Part) -> Totals:
         """Adds one part."""
-        mutable_accumulator.add(element)
+        mutable_accumulator.merge(Totals.of(element))
         return mutable_accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Totals]) -> Totals:

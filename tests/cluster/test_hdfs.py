@@ -13,7 +13,7 @@ import test_storage
 from conftest import make_photos
 from readers import dataset_files
 from test_s3 import run, without_manifest
-from test_storage import NAMES, Place, check_concat
+from test_storage import NAMES, PROMISES, Place, check_concat
 
 from shardmill.loaders import open_dataset
 from shardmill.pipelines.cli import main
@@ -24,33 +24,15 @@ from shardmill.schemas.storage.beam_hdfs import HdfsStorage
 pytest_plugins = ["gcs_server", "hdfs_server"]
 
 FLAGS = ["--image_size=32", "--num_shards=6", "--splits=train:0.7,validation:0.3"]
-PROMISES = [
-    test_storage.test_missing_things_are_none_empty_or_an_error,
-    test_storage.test_a_folder_is_what_has_files_below,
-    test_storage.test_nothing_appears_when_the_block_raises,
-    test_storage.test_the_old_file_stays_when_the_block_raises,
-    test_storage.test_a_changed_file_is_told,
-    test_storage.test_a_file_is_read_at_any_place,
-    test_storage.test_an_empty_file_is_read_at_any_place,
-    test_storage.test_what_is_no_file_is_not_opened,
-    test_storage.test_create_writes_once,
-    test_storage.test_replace_writes_over,
-    test_storage.test_concat_of_a_missing_source_leaves_nothing,
-    test_storage.test_move_is_idempotent_and_writes_over,
-    test_storage.test_delete_and_delete_tree,
-    test_storage.test_list_dir_shows_one_level_by_name,
-]
-
-
 COMBINED = {"\u0308"}
 
 
 @pytest.fixture
 def place(hdfs_root) -> Place:
     storage = open_storage(hdfs_root)
-    storage.replace(f"{hdfs_root}/root/x", b"")
-    storage.delete(f"{hdfs_root}/root/x")
-    return Place(storage, f"{hdfs_root}/root")
+    storage.replace(f"{hdfs_root}/top/x", b"")
+    storage.delete(f"{hdfs_root}/top/x")
+    return Place(storage, f"{hdfs_root}/top")
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__[5:])
