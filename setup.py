@@ -36,6 +36,8 @@ JAX = ["jax>=0.4.30", "grain>=0.2.3"]
 LINT = ["ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
 DEMO = ["scikit-learn>=1.5"]
+DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8.1", "sphinx-copybutton>=0.5.2"]
+LOOK = ["playwright>=1.50"]
 BENCH = [
     "array-record>=0.7",
     "matplotlib>=3.8",
@@ -117,6 +119,8 @@ setup(
         "torch": TORCH,
         "jax": JAX,
         "demo": DEMO,
+        "docs": DOCS,
+        "look": [*DOCS, *LOOK],
         "lint": LINT,
         "test": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST],
         "dev": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST, *DEV],
