@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := loaders pipelines pipelines/commands pipelines/runners schemas schemas/storage transforms transforms/arrays transforms/rows
+PACKAGES := loaders pipelines pipelines/commands pipelines/flags pipelines/runners schemas schemas/storage transforms transforms/arrays transforms/rows
 # A new module, dependency or pin makes the installation stale; an edit does not.
 STATE := $(shell (cat setup.py pyproject.toml constraints.txt; ls $(addsuffix /*.py,$(PACKAGES))) | cksum | cut -d' ' -f1)
 UV := $(shell command -v uv 2>/dev/null)
@@ -18,7 +18,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs lint types soak bench bench-count \
+.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs lint types docs docs-look soak bench bench-count \
   bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
@@ -55,6 +55,13 @@ test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a strict server of s
 
 test-hdfs: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a real HDFS
 	@$(BIN)/python -m pytest -q tests/cluster/test_hdfs*.py
+
+docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/doctrees docs build/docs
+	@$(BIN)/python docs/_tools/check_site.py build/docs
+
+docs-look: docs $(VENV)/.installed-look-$(STATE)  ## Check the docs site in a browser; pictures in build/look
+	@$(BIN)/python docs/_tools/look.py build/docs build/look
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .
