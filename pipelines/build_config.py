@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.members import COMPRESSIONS
 from shardmill.schemas.names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.splits import Splits
 from shardmill.transforms.finish import SinkSpec
@@ -17,8 +18,6 @@ from shardmill.transforms.match import absolute
 from shardmill.transforms.parts import FORMAT_VERSION
 from shardmill.transforms.placement import PlaceSpec
 from shardmill.transforms.planning import ShardSpec, parse_bytes
-
-COMPRESSIONS = ("gzip", "none")
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, cast
 
 from shardmill.pipelines.build_config import BuildConfig, config_id
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.features import FeatureNames
+from shardmill.schemas.features import Encoding, FeatureNames
 from shardmill.schemas.members import Packing
 from shardmill.schemas.splits import Splits
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.geometry import Resize, ResizeSpec, parse_image_size
 from shardmill.transforms.images import ImageEncoder
 from shardmill.transforms.labels import LabelFrom, LabelSpec, parse_labels
-from shardmill.transforms.pixels import Encoding, ImageSpec
+from shardmill.transforms.pixels import ImageSpec
 from shardmill.transforms.placement import PlaceSpec
 
 

@@ -22,13 +22,13 @@ from typing import Any, Literal
 import numpy as np
 
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.features import ENCODINGS
 
 Kind = Literal["bytes", "int64", "float32"]
 ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
 _CHANNELS = ("1", "3", "4")
-_ENCODINGS = ("jpeg", "png", "raw")
 _DTYPE = re.compile(r"[a-z]+\d*", re.ASCII)
 _DTYPES = "biufc"  # kinds of numbers that raw bytes may be
 # Stages of features that TensorFlow Transform leaves out of a feature spec.
@@ -118,7 +118,7 @@ def _feature(feature: Any, source: str) -> FeatureSpec:
     count = feature.value_count
     single = fixed in ((), (1,)) or (fixed is None and count.max == 1)
     encoding, channels = tags.get(ENCODING_TAG, ""), tags.get(CHANNELS_TAG, "0")
-    if kind != "bytes" or encoding not in _ENCODINGS:  # such tags are somebody else's
+    if kind != "bytes" or encoding not in ENCODINGS:  # such tags are somebody else's
         return FeatureSpec(feature.name, kind, fixed, single)
     dtype, shape = _array(tags, f"{source}: the feature {feature.name!r}")
     if encoding == "raw" and dtype is None:

@@ -9,6 +9,8 @@ from typing import Literal
 from shardmill.schemas.errors import UsageError
 
 Kind = Literal["bytes", "int64"]
+Encoding = Literal["jpeg", "png", "raw"]
+ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
 
 ENCODED = "image/encoded"
 FORMAT = "image/format"

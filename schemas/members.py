@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import deflate
 
 Packing = Literal["stored", "deflated", "none"]
+COMPRESSIONS = ("gzip", "none")  # of a dataset
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _STORED_BLOCK = 65_535

@@ -7,7 +7,8 @@ import pytest
 from conftest import make_image, make_photos, shardmill
 
 from shardmill.pipelines import cli
-from shardmill.pipelines.options import images_parser, parse_images
+from shardmill.pipelines.flags.images import images_parser
+from shardmill.pipelines.options import parse_images
 from shardmill.pipelines.run import IN_MEMORY, take_runner
 
 

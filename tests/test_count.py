@@ -24,8 +24,9 @@ from record_tools import make_payloads, write_records
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.commands.count import count_parser, lines
+from shardmill.pipelines.commands.count import lines
 from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
+from shardmill.pipelines.flags.count import count_parser
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.framing import frame, mask, masked_crc
 from shardmill.schemas.manifest import Manifest

@@ -16,10 +16,10 @@ from examples_data import write_titanic
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import summary
-from shardmill.pipelines.arrays_options import arrays_parser
-from shardmill.pipelines.commands.count import count_parser
-from shardmill.pipelines.options import images_parser
-from shardmill.pipelines.rows_options import rows_parser
+from shardmill.pipelines.flags.arrays import arrays_parser
+from shardmill.pipelines.flags.count import count_parser
+from shardmill.pipelines.flags.images import images_parser
+from shardmill.pipelines.flags.rows import rows_parser
 from shardmill.schemas.columns import Column, parse_schema
 from shardmill.schemas.names import FIELDS
 from shardmill.schemas.rejects import REASONS

@@ -9,8 +9,8 @@ import pytest
 from rows_tools import build_rows, check_dataset, make_table, rejects_of, run_here
 
 from shardmill.pipelines import cli
+from shardmill.pipelines.flags.rows import rows_parser
 from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.pipelines.rows_options import rows_parser
 from shardmill.schemas.errors import ShardmillError
 
 # (flags, exit code, what the sentence says)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -377,10 +377,11 @@ def test_steps_load_nothing_heavy(code, ds):
 
 
 def test_steps_answer_at_once(ds):
-    def seconds(*command: str) -> float:
-        started = time.perf_counter()
+    def seconds(*command: str) -> float:  # of the processors: the clock tells of others' work too
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *command], check=True, capture_output=True)
-        return time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     steps = "-m", "shardmill.pipelines.cli", "steps", str(ds), "--batch_size=4"
     pairs = [(seconds(*steps), seconds("-c", "pass")) for _ in range(5)]

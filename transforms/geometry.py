@@ -11,6 +11,7 @@ from shardmill.schemas.errors import UsageError
 
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
+INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
 

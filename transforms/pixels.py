@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.features import ENCODINGS, Encoding
 from shardmill.schemas.members import Packing
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.color import MODES, to_channels
 from shardmill.transforms.decode import MAX_PIXELS, Decoded, decode_image, plain_message, turn
-from shardmill.transforms.geometry import ResizeSpec, Size
+from shardmill.transforms.geometry import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics import Sums, sums_of_pixels
 
-Encoding = Literal["jpeg", "png", "raw"]
-ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
-RESAMPLINGS = {
-    "nearest": Image.Resampling.NEAREST,
-    "box": Image.Resampling.BOX,
-    "bilinear": Image.Resampling.BILINEAR,
-    "hamming": Image.Resampling.HAMMING,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 _DRAFTED = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
@@ -35,7 +26,7 @@ class ImageSpec:
 
     Attributes:
         resize: The target size and the way there.
-        interpolation: A name of ``RESAMPLINGS``; Pillow's filters, which antialias.
+        interpolation: One of ``INTERPOLATIONS``; Pillow's filters, which antialias.
         reducing_gap: See ``geometry.draft_size``.
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
@@ -55,9 +46,9 @@ class ImageSpec:
     icc: bool = False
 
     def __post_init__(self) -> None:
-        if self.interpolation not in RESAMPLINGS:
+        if self.interpolation not in INTERPOLATIONS:
             raise UsageError(
-                f"--interpolation={self.interpolation} is unknown: use {', '.join(RESAMPLINGS)}."
+                f"--interpolation={self.interpolation} is unknown: use {', '.join(INTERPOLATIONS)}."
             )
         if self.encoding not in ENCODINGS:
             raise UsageError(f"--encoding={self.encoding} is unknown: use {', '.join(ENCODINGS)}.")
@@ -131,7 +122,8 @@ def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Imag
             "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
         )
     if (width, height) != image.size:
-        image = image.resize((width, height), RESAMPLINGS[spec.interpolation], box=decoded.box)
+        resampling = Image.Resampling[spec.interpolation.upper()]
+        image = image.resize((width, height), resampling, box=decoded.box)
     return turn(image, decoded.orientation)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shardmill.pipelines import run
+from shardmill.pipelines.flags.arrays import arrays_parser
 
 
 def main(argv: list[str]) -> int:
     """Builds and publishes a dataset of arrays; returns the exit code."""
+    arrays_parser().parse_known_args(argv)  # what it can tell needs no Beam
     with run.quiet_import():
         from shardmill.pipelines.arrays_options import parse_arrays
 

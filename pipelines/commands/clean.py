@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardmill.pipelines.parser import Parser
+from shardmill.pipelines.flags.clean import clean_parser
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.manifest import Manifest
@@ -25,7 +24,7 @@ _NS = 1_000_000_000
 
 def main(argv: list[str]) -> int:
     """Removes what unfinished builds left behind; returns the exit code."""
-    flags = _parse(argv)
+    flags = clean_parser().parse_args(argv)
     limit = parse_duration(flags.older_than) * _NS
     output = _absolute(flags.directory)
     storage = open_storage(output)
@@ -52,27 +51,6 @@ def main(argv: list[str]) -> int:
     else:
         _say("Nothing else to clean." if journal else f"{output}: nothing to clean.")
     return ShardmillError.exit_code if problems else 0
-
-
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="shardmill clean",
-        description="Removes what unfinished builds left behind in an output: build folders, "
-        "outcomes of runs, unfinished files. Completes an unfinished publish first. The published "
-        "dataset is never touched.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("directory", metavar="DIR", help="the output of a build")
-    parser.add_argument("--dry_run", action="store_true", help="only say what would be removed")
-    parser.add_argument(
-        "--older_than",
-        default="1h",
-        metavar="TIME",
-        help="keep what changed less long ago, as a build may be running: 90s, 15m, 1h, 2d, or 0 "
-        "to keep nothing (default: 1h)",
-    )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    return parser.parse_args(argv)
 
 
 def parse_duration(text: str) -> int:

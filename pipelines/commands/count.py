@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from typing import Any
 
 from shardmill.pipelines import run
 from shardmill.pipelines.console import quiet_logs, show_counters
+from shardmill.pipelines.flags.count import count_parser
 from shardmill.pipelines.layout import clean
-from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.manifest import Manifest
@@ -21,6 +20,7 @@ _SHOWN = 20
 
 def main(argv: list[str]) -> int:
     """Counts TFRecord files; returns the exit code."""
+    count_parser().parse_known_args(argv)  # what it can tell needs no Beam
     with run.quiet_import():
         from shardmill.pipelines.count import CountConfig, outcomes, resolve
         from shardmill.pipelines.options import check_beam_flags
@@ -39,6 +39,9 @@ def main(argv: list[str]) -> int:
     config = CountConfig(**{**values, "input": tuple(values["input"])})
     if runner != run.IN_MEMORY and not config.manifest:
         raise UsageError(f"--runner={runner} needs --manifest: the result comes from there.")
+    find_runner(runner).check_places(
+        {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
+    )
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
@@ -50,6 +53,9 @@ def main(argv: list[str]) -> int:
                 lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
                 unit="MiB",
             )  # fmt: skip
+    except run.Staged as staged:
+        print(staged)
+        return 0
     except run.Interrupted as interrupted:
         close_all()
         remark = f" ({interrupted.remark})" if interrupted.remark else ""
@@ -72,29 +78,6 @@ def main(argv: list[str]) -> int:
         )
         return OutputError.exit_code
     return 0
-
-
-def count_parser() -> Parser:
-    """Returns the parser of ``shardmill count``."""
-    parser = Parser(
-        prog="shardmill count",
-        description="Counts the records of TFRecord files, anybody's, and checks them.",
-        epilog="Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a file "
-        "is damaged or the run failed, 2 usage, 130 interrupted.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
-    add = parser.add_argument
-    add("--input", nargs="+", action="extend", metavar="PATH",
-        help="folders, globs, files, or lists of paths (.txt, .csv)")  # fmt: skip
-    add("--manifest", metavar="FILE", help="where the manifest goes")
-    add("--check", metavar="HOW", help="records: read all and check every CRC (default); "
-        "index: trust sound indexes, read as little as counting needs")  # fmt: skip
-    add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
-    add("--follow_links", action="store_true", help="follow links that lead outside the root")
-    add("--processes", type=int, metavar="N", help="how many read side by side (default: cores)")
-    add("--debug", action="store_true", help="show tracebacks and Beam's log")
-    return parser
 
 
 def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:

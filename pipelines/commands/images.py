@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shardmill.pipelines import run
+from shardmill.pipelines.flags.images import images_parser
 
 
 def main(argv: list[str]) -> int:
     """Builds and publishes a dataset of images; returns the exit code."""
+    images_parser().parse_known_args(argv)  # what it can tell needs no Beam
     with run.quiet_import():
         from shardmill.pipelines.options import parse_images
 

@@ -6,10 +6,12 @@ import contextlib
 import os
 
 from shardmill.pipelines import run
+from shardmill.pipelines.flags.rows import rows_parser
 
 
 def main(argv: list[str]) -> int:
     """Builds and publishes a dataset of rows; returns the exit code."""
+    rows_parser().parse_known_args(argv)  # what it can tell needs no Beam
     with run.quiet_import():
         from shardmill.pipelines.rows_options import parse_rows
 

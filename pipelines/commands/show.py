@@ -20,14 +20,13 @@ are no more, or an empty text).
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 from typing import Any
 
+from shardmill.pipelines.flags.show import show_parser
 from shardmill.pipelines.layout import BLOCKS, Style, plain
-from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.show_data import look
 from shardmill.pipelines.show_text import render
 
@@ -36,7 +35,7 @@ _PIPE_WIDTH = 100
 
 def main(argv: list[str]) -> int:
     """Prints what is there; returns the exit code."""
-    flags = _parse(argv)
+    flags = show_parser().parse_args(argv)
     found = look(flags.path, records=flags.records, split=flags.split)
     # Data may hold characters that the terminal's encoding does not have.
     if hasattr(sys.stdout, "reconfigure"):
@@ -49,32 +48,6 @@ def main(argv: list[str]) -> int:
         style = Style(_PIPE_WIDTH, blocks=_has_blocks())
         print("\n".join(plain(line) for line in render(found, style)))
     return 0
-
-
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="shardmill show",
-        description="What is in a dataset, in a folder of TFRecord files, or in one of them.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "path", help="a dataset, its manifest, a folder, or any TFRecord file, packed or not"
-    )
-    parser.add_argument(
-        "--records", type=number, default=3, metavar="N", help="how many of the first records"
-    )
-    parser.add_argument("--split", default="", help="the split whose records are shown")
-    parser.add_argument("--json", action="store_true", help="print an object with everything")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    return parser.parse_args(argv)
-
-
-def number(text: str) -> int:
-    """Returns a number of records; argparse names it by this function's name."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative: give 0 or more")
-    return value
 
 
 def _has_blocks() -> bool:

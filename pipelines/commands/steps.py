@@ -7,14 +7,14 @@ import json
 import sys
 
 from shardmill.loaders.steps import Selection, count_steps, find_manifest, load_manifest, select
-from shardmill.pipelines.parser import Parser
+from shardmill.pipelines.flags.steps import steps_parser
 from shardmill.schemas.names import JOURNAL
 from shardmill.schemas.storage import join, open_storage
 
 
 def main(argv: list[str]) -> int:
     """Prints the number of steps; returns the exit code."""
-    flags = _parse(argv)
+    flags = steps_parser().parse_args(argv)
     folder, path = find_manifest(flags.manifest)
     if folder:
         _settle(folder)
@@ -41,31 +41,6 @@ def main(argv: list[str]) -> int:
     if not steps:
         print(f"shardmill: {_why_none(selection, flags)}", file=sys.stderr)
     return 0
-
-
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="shardmill steps",
-        description="Steps per epoch, from the manifest.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("manifest", help="manifest.json, or the folder that holds it")
-    parser.add_argument(
-        "--split", default="train", help="a split, or several as in train+validation"
-    )
-    parser.add_argument("--batch_size", type=int, required=True, help="the global batch")
-    parser.add_argument(
-        "--drop_remainder", action="store_true", help="leave out a last batch that is not full"
-    )
-    parser.add_argument(
-        "--replicas",
-        type=int,
-        default=1,
-        help="workers that the shards are dealt to: the full batches of the smallest count",
-    )
-    parser.add_argument("--json", action="store_true", help="print an object with all numbers")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    return parser.parse_args(argv)
 
 
 def _settle(folder: str) -> None:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shardmill.pipelines import run
+from shardmill.pipelines.flags.verify import verify_parser
 from shardmill.pipelines.layout import clean
-from shardmill.pipelines.parser import Parser
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.transforms.pool import close_all, usable_cores
@@ -45,22 +45,6 @@ def main(argv: list[str]) -> int:
         )
         return OutputError.exit_code
     return 0
-
-
-def verify_parser() -> Parser:
-    """Returns the parser of ``shardmill verify``."""
-    parser = Parser(
-        prog="shardmill verify",
-        description="Checks every byte of a dataset against its manifest, and every example "
-        "against its schema.",
-        epilog="Exit codes: 0 all is well, 1 something is not, 2 usage, 130 interrupted.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("dataset", help="a dataset's folder, or a manifest of shardmill count")
-    add("--processes", type=int, metavar="N", help="how many read side by side (default: cores)")
-    add("--json", action="store_true", help="say it as JSON")
-    return parser
 
 
 def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
