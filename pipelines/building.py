@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardmill.pipelines import run, summary
 from shardmill.pipelines.console import quiet_logs, show_counters
+from shardmill.pipelines.runners import find_runner
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -49,6 +50,7 @@ def run_build(
     if config.dry_run:
         runner = run.IN_MEMORY
     invocation = run.new_invocation()
+    find_runner(runner).check_places({"--input": config.input, "--output": config.output})
     job = module.resolve(config, runner=runner, invocation=invocation)
     output = config.absolute_output
     if not config.dry_run:
@@ -59,6 +61,9 @@ def run_build(
                 lambda pipeline: module.outcomes(pipeline, job), runner, rest, invocation, output,
                 unit=unit, build=job.sink.build,
             )  # fmt: skip
+    except run.Staged as staged:
+        print(staged)
+        return 0
     except run.Interrupted as interrupted:
         remark = f" ({interrupted.remark})" if interrupted.remark else ""
         print(f"shardmill: interrupted{remark}; run again to resume.", file=sys.stderr)

@@ -62,6 +62,18 @@ class Interrupted(Exception):  # noqa: N818 - no error of anybody's
         self.remark = remark
 
 
+class Staged(Exception):  # noqa: N818 - no error of anybody's
+    """The job was put down where others will run it, as templates are.
+
+    Attributes:
+        place: Where it is.
+    """
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"Staged {place}")
+        self.place = place
+
+
 @dataclass(frozen=True)
 class Ended:
     """A pipeline that ran to its end.
@@ -140,6 +152,7 @@ def run_job(
     Raises:
         ShardmillError: The run failed with a sentence of ours.
         Interrupted: The person pressed Ctrl-C.
+        Staged: The flags say that others run it.
     """
     found = find_runner(runner)
     options = found.prepare(argv, f"shardmill-{invocation}")
@@ -185,7 +198,10 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
             pipeline = beam.Pipeline(runner=runner.make(), options=options)
             # Beam removes it only after a run that it began.
             stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
-            define(pipeline)
+            found = define(pipeline)
+            staged = runner.staged_at(options)
+            if staged:  # nobody will read its outcome: the job itself must say that it failed
+                found | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
             if not runner.in_process:
                 stack.enter_context(quiet_threads())
             stack.enter_context(show_progress(watched))
@@ -193,6 +209,8 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
             result, job = running.to_its_end(watched, this.build)
     finally:
         progress.unwatch(this.invocation)
+    if staged:
+        raise Staged(staged)
     outcome: Outcome | None = watched.outcome
     if outcome is None:  # another process published
         outcome = outcomes.fetch(this.invocation, this.output)
@@ -242,7 +260,7 @@ class _Running:
             # Before it is submitted: that alone may take long.
             with follow(watched, build, lambda: self.runner.find_job(options, result)) as job:
                 result = self.pipeline.run()
-                result.wait_until_finish()
+                self.runner.wait(result)
             return result, job() or self.runner.find_job(options, result)
         except BaseException as error:
             if self.interrupted:
@@ -293,6 +311,7 @@ __all__ = [
     "IN_MEMORY",
     "Ended",
     "Interrupted",
+    "Staged",
     "Unit",
     "new_invocation",
     "plain_error",

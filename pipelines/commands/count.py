@@ -42,6 +42,9 @@ def main(argv: list[str]) -> int:
     find_runner(runner).check_places(
         {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
     )
+    find_runner(runner).check_places(
+        {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
+    )
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
@@ -53,6 +56,9 @@ def main(argv: list[str]) -> int:
                 lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
                 unit="MiB",
             )  # fmt: skip
+    except run.Staged as staged:
+        print(staged)
+        return 0
     except run.Staged as staged:
         print(staged)
         return 0

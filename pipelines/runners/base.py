@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +56,36 @@ class Runner:
         """
         return [*argv] if option_given(argv, "job_name") else [*argv, f"--job_name={job_name}"]
 
+    def check_places(self, places: Mapping[str, str]) -> None:
+        """Checks that the runner's workers can reach what is read and written.
+
+        Args:
+            places: A path or URI for each flag that names one.
+
+        Raises:
+            UsageError: They cannot.
+        """
+
     def make(self) -> Any:
         """Returns what ``beam.Pipeline(runner=...)`` takes."""
         return self.name
+
+    def staged_at(self, options: PipelineOptions) -> str:
+        """Returns where the job is put down for others to run; empty where it runs now.
+
+        Args:
+            options: Of the pipeline.
+        """
+        del options
+        return ""
+
+    def wait(self, result: Any) -> None:
+        """Waits until the job is over.
+
+        Args:
+            result: What Beam returned of it.
+        """
+        result.wait_until_finish()
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
         """Returns the job, or None while the runner does not show it.

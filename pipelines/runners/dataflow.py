@@ -1,17 +1,35 @@
-"""Google Dataflow."""
+"""Google Dataflow: a service that takes a job and runs it on machines of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardmill.pipelines.runners.base import Job, Runner
-from shardmill.schemas.errors import UsageError
+from shardmill.pipelines.runners.base import Job, Runner, option_given
+from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
+from shardmill.schemas.storage import scheme_of
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{region}/{id}?project={project}"
+_CANCELLED_WITHIN = 600  # seconds; machines are let go before a job is called cancelled
+_SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to appear
+_PAUSE = 2  # seconds between two looks at a job that is being cancelled
+# Else Beam sends the list of the packages that are installed where the command runs.
+_NO_LIST = "disable_logging_submission_environment"
+_CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
+_REMEDIES = {
+    401: "run `gcloud auth application-default login`",
+    403: "enable the Dataflow API in the project, and grant who runs this the role Dataflow "
+    "Developer and the use of the workers' service account",
+    404: "correct --project or --region",
+    409: "give another --job_name",
+    429: "wait, or ask for more quota, and run again",
+}
 
 
 class Dataflow(Runner):
@@ -32,14 +50,169 @@ class Dataflow(Runner):
                 f"--runner={self.name} needs a folder for what is temporary: "
                 "add --temp_location=gs://BUCKET/PATH."
             )
-        return super().prepare(argv, job_name)
+        argv = super().prepare(argv, job_name)
+        _check_names(PipelineOptions(argv))
+        if not any(option_given(argv, name) for name in _CODE):
+            raise UsageError(
+                f"--runner={self.name} needs Shardmill where the workers are: add "
+                "--sdk_container_image=IMAGE, which `make dataflow-image` builds."
+            )
+        if not any(_NO_LIST in flag for flag in argv):
+            argv.append(f"--experiments={_NO_LIST}")
+        return argv
+
+    def check_places(self, places: Mapping[str, str]) -> None:
+        """See ``Runner.check_places``; its workers see no disk of this machine."""
+        for flag, path in places.items():
+            if path and not scheme_of(path):
+                raise UsageError(
+                    f"{flag}={path} is on this machine, where {self.name}'s workers cannot see "
+                    "it: copy it to a bucket and give gs://BUCKET/PATH."
+                )
+
+    def staged_at(self, options: PipelineOptions) -> str:
+        """See ``Runner.staged_at``; the launcher of a flex template asks for it."""
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        return str(options.view_as(GoogleCloudOptions).template_location or "")
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
         """See ``Runner.find_job``."""
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-        job = super().find_job(options, result)
-        if job is None:
+        if result is None or not result.has_job:
             return None
         cloud = options.view_as(GoogleCloudOptions)
-        return Job(job.id, _PAGE.format(region=cloud.region, id=job.id, project=cloud.project))
+        found = result.job_id()
+        return Job(found, _PAGE.format(region=cloud.region, id=found, project=cloud.project))
+
+    def wait(self, result: Any) -> None:
+        """See ``Runner.wait``; goes on where Beam gives up though the job is not over.
+
+        Beam gives a job 50 seconds to be over once it is no longer running, and a job whose
+        machines are being let go may take minutes.
+        """
+        while True:
+            try:
+                result.wait_until_finish()
+            except AssertionError:
+                if result.is_in_terminal_state():
+                    raise
+            else:
+                return
+
+    def cancel(self, options: PipelineOptions, result: Any) -> bool:
+        """See ``Runner.cancel``; waits until the job is over."""
+        from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+
+        with contextlib.suppress(DataflowRuntimeException, GoogleAPIError, GoogleAuthError):
+            if result is None:
+                result = _find_submitted(options)
+            if result is None or not result.has_job:
+                return True
+            result.cancel()
+            deadline = time.monotonic() + _CANCELLED_WITHIN
+            while time.monotonic() < deadline:
+                if result.state and result.is_in_terminal_state():
+                    return True
+                time.sleep(_PAUSE)
+        return False
+
+    def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
+        """See ``Runner.explain``."""
+        from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+        from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+        from google.api_core.exceptions import GoogleAPICallError
+
+        where = f"; its page {job.page} says more" if job else ""
+        if isinstance(error, DataflowRuntimeException):
+            state = re.search(r"State: (\w+)", str(error))
+            if state and state[1] == "FAILED":
+                text = str(error).partition("Error:\n")[2]
+                return OutputError(
+                    f"The job failed on {self.name}: {_cause(text)}{where}; run again to resume."
+                )
+            how = state[1].lower() if state else "ended"
+            return OutputError(f"The job was {how} on {self.name}: run again to resume{where}.")
+        if isinstance(error, DataflowJobAlreadyExistsError):
+            return OutputError(
+                "A job of that name runs already: wait for it, or give another --job_name."
+            )
+        if isinstance(error, GoogleAPICallError) and job is None:
+            remedy = _REMEDIES.get(int(error.code or 0), "run again")
+            said = str(error.message).strip().rstrip(".")
+            return OutputError(
+                f"{self.name} did not take the job ({int(error.code or 0)}: {said}): {remedy}."
+            )
+        if isinstance(error, OSError) and "Could not upload to GCS path" in str(error):
+            return OutputError(
+                "The job cannot be put into --staging_location or --temp_location "
+                f"({_cause(str(error))}): it needs a bucket that exists, and "
+                "storage.buckets.get and storage.objects.create on it."
+            )
+        return None
+
+
+def _check_names(options: PipelineOptions) -> None:
+    """Checks what Beam would answer with a traceback, or by making a bucket of its own.
+
+    Raises:
+        UsageError: A name or path breaks Google's rules.
+    """
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
+
+    cloud = options.view_as(GoogleCloudOptions)
+    validator = PipelineOptionsValidator(options, None)
+    for name in ("temp_location", "staging_location"):
+        path = getattr(cloud, name)
+        if path is not None and validator.validate_gcs_path(cloud, name):
+            raise UsageError(f"--{name}={path} is no folder of a bucket: give gs://BUCKET/PATH.")
+    if not re.fullmatch(validator.JOB_PATTERN, cloud.job_name):
+        raise UsageError(
+            f"--job_name={cloud.job_name} is no name for a job: use small letters, digits and "
+            "hyphens, and begin with a letter."
+        )
+    if validator.validate_cloud_options(cloud):
+        raise UsageError(
+            f"--project={cloud.project} is no project id: give the id, such as my-project-1, not "
+            "the number or the description."
+        )
+
+
+def _find_submitted(options: PipelineOptions) -> Any:
+    """Returns the job of these options if it was submitted; its name is new."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult, DataflowRunner
+    from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
+    from google.cloud import dataflow
+
+    cloud = options.view_as(GoogleCloudOptions)
+    client = DataflowApplicationClient(options)
+    request = dataflow.ListJobsRequest(
+        project_id=cloud.project, location=cloud.region, name=cloud.job_name,
+        filter=dataflow.ListJobsRequest.Filter.ACTIVE,
+    )  # fmt: skip
+    deadline = time.monotonic() + _SHOWN_WITHIN
+    while time.monotonic() < deadline:
+        for job in client._jobs_client.list_jobs(request):  # noqa: SLF001 - Beam shows no list
+            if job.name == cloud.job_name:
+                runner = DataflowRunner()
+                runner.dataflow_client = client
+                return DataflowPipelineResult(job, runner, options)
+        time.sleep(0.5)
+    return None
+
+
+def _cause(text: str) -> str:
+    """Returns what a message of the service says, in one line: of a traceback, its last one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or lines == ["None"]:
+        return "it does not say why"
+    line = lines[0]
+    if "Traceback (most recent call last)" in text:
+        errors = [each for each in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", each)]
+        line = (errors or lines)[-1]
+    return line.partition(" [while running '")[0].rstrip(".")[:300]
