@@ -103,6 +103,7 @@ setup(
     },
     install_requires=[
         "apache-beam>=2.70,<3",
+        "argcomplete>=3.5",
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
         "numpy>=1.26",

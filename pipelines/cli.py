@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -17,21 +18,31 @@ COMMANDS = {
     "steps": "how many steps an epoch takes, from the manifest",
     "verify": "whether a dataset is what its manifest and schema say",
     "clean": "remove what unfinished builds left behind",
+    "completion": "make a shell complete commands and flags",
 }
-_LIST = "\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items())
+_COMPLETING = "_ARGCOMPLETE"  # set by a shell that asks what may come next
+_LIST = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
 usage: shardmill COMMAND [FLAGS]
 
-Turns images, CSV rows and NumPy arrays into training-ready GZIP TFRecords, exactly counted.
+Turns images, CSV rows and NumPy arrays into training-ready GZIP TFRecords,
+exactly counted.
 
 commands:
 {_LIST}
+
+example:
+  shardmill images --input=flower_photos --output=ds --image_size=224
 
 shardmill COMMAND --help lists the flags of a command."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
+    if _COMPLETING in os.environ:
+        from shardmill.pipelines import completion
+
+        completion.answer(COMMANDS)
     code = _checked(sys.argv[1:] if argv is None else argv)
     console = sys.modules.get("shardmill.pipelines.console")  # not loaded by small commands
     if console is not None:
