@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "what is in a dataset, a folder or any TFRecord file",
     "steps": "how many steps an epoch takes, from the manifest",
     "verify": "whether a dataset is what its manifest and schema say",
+    "check": "whether a dataset is fresh and large enough, from the manifest",
     "clean": "remove what unfinished builds left behind",
     "completion": "make a shell complete commands and flags",
 }

@@ -31,7 +31,8 @@ from hypothesis import strategies as st
 from test_publish import journal_of, manifest, publish_by_hand
 
 from shardmill.pipelines import cli
-from shardmill.pipelines.commands.clean import age, parse_duration
+from shardmill.pipelines.commands.clean import age
+from shardmill.pipelines.text import parse_duration
 from shardmill.schemas import names
 from shardmill.schemas.errors import ShardmillError, StaleBuildError, StorageError, UsageError
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
@@ -448,8 +449,8 @@ def test_flags(tmp_path, capsys):
     for argv in ([], ["a", "b"], ["a", "--dry"], ["a", "--older"], [""]):
         assert cli.main(["clean", *argv]) == 2
     with pytest.raises(UsageError):
-        parse_duration("x")
-    seconds = [parse_duration(text) for text in ("90s", "15m", "1h", "2d", "0", "0s")]
+        parse_duration("x", "--flag")
+    seconds = [parse_duration(text, "--flag") for text in ("90s", "15m", "1h", "2d", "0", "0s")]
     assert seconds == [90, 900, 3600, 172800, 0, 0]
 
 

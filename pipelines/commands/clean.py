@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardmill.pipelines.flags.clean import clean_parser
-from shardmill.pipelines.text import human_bytes
+from shardmill.pipelines.text import human_bytes, parse_duration
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, open_storage, scheme_of
@@ -18,14 +17,13 @@ from shardmill.transforms import clean
 from shardmill.transforms.journal import Journal
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d{1,9})([smhd])")
 _NS = 1_000_000_000
 
 
 def main(argv: list[str]) -> int:
     """Removes what unfinished builds left behind; returns the exit code."""
     flags = clean_parser().parse_args(argv)
-    limit = parse_duration(flags.older_than) * _NS
+    limit = parse_duration(flags.older_than, "--older_than") * _NS
     output = _absolute(flags.directory)
     storage = open_storage(output)
     entry = storage.stat(output)
@@ -51,20 +49,6 @@ def main(argv: list[str]) -> int:
     else:
         _say("Nothing else to clean." if journal else f"{output}: nothing to clean.")
     return ShardmillError.exit_code if problems else 0
-
-
-def parse_duration(text: str) -> int:
-    """Returns the seconds that a text such as ``90s``, ``15m``, ``1h``, ``2d`` or ``0`` means.
-
-    Raises:
-        UsageError: It is none.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is not None and text.isascii():
-        return int(match[1]) * _UNITS[match[2]]
-    if text == "0":
-        return 0
-    raise UsageError(f"--older_than={text} is no time: write it as in 90s, 15m, 1h, 2d, or 0.")
 
 
 def _absolute(path: str) -> str:

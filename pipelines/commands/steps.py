@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     flags = steps_parser().parse_args(argv)
     folder, path = find_manifest(flags.manifest)
     if folder:
-        _settle(folder)
+        complete_publish(folder)
     selection = select(load_manifest(path), flags.split)
     steps = count_steps(
         selection,
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _settle(folder: str) -> None:
+def complete_publish(folder: str) -> None:
     """Completes an unfinished publication, as every command does that meets one."""
     storage = open_storage(folder)
     if storage.stat(join(folder, JOURNAL)) is not None:
