@@ -18,7 +18,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs lint types docs docs-look soak bench bench-count \
+.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs test-wheel dist lint types docs docs-look soak bench bench-count \
   bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
@@ -62,6 +62,15 @@ docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build
 
 docs-look: docs $(VENV)/.installed-look-$(STATE)  ## Check the docs site in a browser; pictures in build/look
 	@$(BIN)/python docs/_tools/look.py build/docs build/look
+
+dist: $(VENV)/.installed-release-$(STATE)  ## Build the wheel and the source distribution, and check them
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > dist.log 2>&1 || (cat dist.log; false)
+	@rm -f dist.log
+	@$(BIN)/python -m twine check --strict dist/*
+
+test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on every Python that is here
+	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .

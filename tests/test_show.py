@@ -15,7 +15,7 @@ import warnings
 import zlib
 
 import pytest
-from conftest import ROOT, build_dataset, examples, make_image, make_photos, shardmill
+from conftest import build_dataset, examples, make_image, make_photos, shardmill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -511,21 +511,3 @@ def test_any_payload_can_be_shown(payload: bytes) -> None:
     lines_of({**found, "records": records}, 60)
     held = describe_record(encode_example({"v": [payload, payload]}))
     lines_of({**found, "records": {**records, "first": [held]}}, 60)
-
-
-def test_the_page_shows_what_the_command_says(shared_data, tmp_path) -> None:
-    page = (ROOT / "docs" / "looking.md").read_text()
-    build_dataset(
-        input=shared_data / "photos" / "flower_photos", output=tmp_path / "ds", image_size=224
-    )
-    taxi = shared_data / "tfrecord/tfx_taxi_gz/external/tfrecord"
-    other = shared_data / "tfrecord/nucleus/test_features.gff.tfrecord"
-    for path in (tmp_path / "ds", taxi, other):
-        body = [
-            line for line in shown(path, records=1) if str(path) not in line and "built" not in line
-        ]
-        body = [line for line in body if not line.startswith(("Inputs", "  TFRecord file"))]
-        assert len(body) > 5
-        for line in body:
-            if not line.startswith(("  folder of", "shardmill count")):
-                assert line in page.splitlines(), line
