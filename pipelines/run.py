@@ -267,7 +267,8 @@ class _Running:
                 raise self._cancelled(result) from error
             plain = None
             if not self.runner.in_process and plain_error(error) is None:
-                plain = self.runner.explain(error, job())
+                known = job() or self.runner.find_job(options, result)
+                plain = self.runner.explain(error, known)
             if plain is None:
                 raise
             raise plain from error

@@ -142,7 +142,8 @@ class Dataflow(Runner):
             )
         if isinstance(error, GoogleAPICallError) and job is None:
             remedy = _REMEDIES.get(int(error.code or 0), "run again")
-            said = str(error.message).strip().rstrip(".")
+            # Over HTTP the client library puts the call before what the service says.
+            said = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
             return OutputError(
                 f"{self.name} did not take the job ({int(error.code or 0)}: {said}): {remedy}."
             )
@@ -175,7 +176,7 @@ def _check_names(options: PipelineOptions) -> None:
             f"--job_name={cloud.job_name} is no name for a job: use small letters, digits and "
             "hyphens, and begin with a letter."
         )
-    if validator.validate_cloud_options(cloud):
+    if not re.fullmatch(validator.PROJECT_ID_PATTERN, cloud.project):
         raise UsageError(
             f"--project={cloud.project} is no project id: give the id, such as my-project-1, not "
             "the number or the description."

@@ -1,0 +1,189 @@
+"""Jobs on a stand-in of Dataflow that take longer: every pipeline, templates, cancelled ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from dataflow_server import PROJECT, REGION, Refusal, State
+from dataflow_tools import page, staged_job, wait_for
+
+from shardmill.schemas.storage import open_storage
+
+pytest_plugins = ["gcs_server", "gcs_builds", "dataflow_server", "dataflow_tools"]
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
+FOREIGN = """Error message from worker: Traceback (most recent call last):
+  File "/usr/local/lib/x.py", line 3, in load
+    return __import__(name)
+ModuleNotFoundError: No module named 'shardmill'
+"""
+POSTED = f"/v1b3/projects/{PROJECT}/locations/{REGION}/jobs"
+
+
+@pytest.mark.parametrize("pipeline", ["images", "rows", "arrays"])
+def test_done_and_up_to_date(pipeline, client, service, album, tmp_path):
+    options = {"image_size": "16"} if pipeline == "images" else {}
+    code, out, err = client.run(client.argv(pipeline))
+    assert code == 0, err
+    album.check(pipeline, client.output, tmp_path / "out", **options)
+    code, out, err = client.run(client.argv(pipeline))
+    assert code == 0, err
+    assert out == f"{client.output} is up to date: nothing was written.\n"
+    assert [work.job.current_state for work in service.works] == [State.JOB_STATE_DONE] * 2
+    album.check(pipeline, client.output, tmp_path / "again", **options)
+
+
+def test_count(client, service):
+    assert client.images()[0] == 0
+    manifest = f"{client.output[:-3]}counted.json"
+    argv = ["count", f"--input={client.output}", f"--manifest={manifest}", *client.flags]
+    code, out, err = client.run(argv)
+    assert code == 0, err
+    print(out)
+    assert "4 matched" in out
+    assert service.works[1].job.current_state == State.JOB_STATE_DONE
+    place = f"{client.output[:-3]}staging/count"
+    assert client.run([*argv, f"--template_location={place}"])[:2] == (0, f"Staged {place}\n")
+
+
+def test_our_own_error_in_a_worker_is_told_as_it_is(client, front, service):
+    front.fail("compose", "403", times=99)
+    said = client.sentence()
+    assert said.startswith("Cannot compose ")
+    assert "passed through" not in said
+    assert service.works[0].job.current_state == State.JOB_STATE_FAILED
+
+
+def bad_inputs(client) -> None:
+    for number in range(20):
+        uri = f"{client.inputs}/bad/x/{number}.jpg"
+        open_storage(uri).replace(uri, b"no image")
+
+
+def test_inputs_that_cannot_be_used_fail_the_command_not_the_job(client, service):
+    bad_inputs(client)
+    assert "20 of 20" in client.sentence(inputs="bad")
+    assert service.works[0].job.current_state == State.JOB_STATE_DONE
+
+
+def test_an_error_of_foreign_code_is_its_last_line(client, service):
+    service.fate = [FOREIGN]
+    said = client.sentence()
+    assert "failed on DataflowRunner: ModuleNotFoundError: No module named 'shardmill'; " in said
+    assert page() in said
+
+
+@pytest.mark.parametrize(
+    ("refusal", "remedy"),
+    [
+        (Refusal(401, "UNAUTHENTICATED", "Invalid credentials."), "run `gcloud auth application-"),
+        (Refusal(403, "PERMISSION_DENIED", "Dataflow API is disabled."), "enable the Dataflow API"),
+        (Refusal(404, "NOT_FOUND", "Location is not found."), "correct --project or --region."),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_not_taken(refusal, remedy, client, service):
+    service.refusal = refusal
+    said = client.sentence()
+    assert said.startswith(f"DataflowRunner did not take the job ({refusal.code}: ")
+    assert f"{refusal.message.rstrip('.')}): {remedy}" in said
+    assert service.works == []
+    assert service.calls.count(("POST", POSTED)) == 1
+
+
+def test_a_staging_bucket_that_is_not_there(client):
+    client.flags[3] = "--temp_location=gs://no-such-bucket/tmp"
+    said = client.sentence()
+    assert said.startswith("The job cannot be put into --staging_location or --temp_location (")
+    assert "no-such-bucket" in said
+
+
+def test_cancelled_by_somebody_else(client, service, monkeypatch):
+    """Beam gives up waiting long before the machines are let go."""
+    service.hold, service.letting_go = True, 9.0  # Beam's patience is fifty of its pauses: 5 s
+    create = service.create
+
+    def create_and_cancel(given):
+        work = create(given)
+        service.cancel(work)
+        return work
+
+    monkeypatch.setattr(service, "create", create_and_cancel)
+    assert client.sentence() == (
+        "The job was cancelled on DataflowRunner: run again to resume; its page "
+        f"{page()} says more."
+    )
+
+
+def test_a_job_is_put_down_for_a_template_and_runs_from_there(client, service, album, tmp_path):
+    place = client.output.replace("/out", "/staging/template_launches/1/job_object")
+    assert client.images(f"--template_location={place}") == (0, f"Staged {place}\n", [])
+    assert service.works == []
+    work = service.create(staged_job(place))  # as the launcher does with what it finds there
+    wait_for(work)
+    assert work.job.current_state == State.JOB_STATE_DONE
+    left = {entry.path for entry in open_storage(place).list_dir(client.output)}
+    (outcome,) = {path for path in left if "/.outcome-" in path}  # that nobody fetches
+    open_storage(place).delete(outcome)
+    album.check("images", client.output, tmp_path / "out", image_size="16")
+
+
+def test_a_job_that_was_put_down_says_itself_that_it_failed(client, service):
+    bad_inputs(client)
+    place = client.output.replace("/out", "/staging/job_object")
+    assert client.images(f"--template_location={place}", inputs="bad")[0] == 0
+    work = service.create(staged_job(place))
+    wait_for(work)
+    assert work.job.current_state == State.JOB_STATE_FAILED
+    assert "20 of 20" in work.messages[1].message_text
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_cancels_the_job_and_waits(number, code, client, service):
+    service.hold, service.letting_go = True, 3.0
+    process = started(client.argv("images"))
+    until(lambda: service.works)
+    time.sleep(1.5)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert service.works[0].job.current_state == State.JOB_STATE_CANCELLED  # it waited
+    assert "shardmill: interrupted; run again to resume." in said[1]
+    assert ("PUT", f"{POSTED}/{service.works[0].id}") in service.calls
+
+
+def test_a_signal_while_the_job_is_being_submitted(client, service, monkeypatch):
+    """The service has taken the job; who asked for it does not know yet."""
+    service.hold = True
+    create = service.create
+
+    def create_and_dawdle(given):
+        work = create(given)
+        process.send_signal(signal.SIGINT)
+        time.sleep(2)
+        return work
+
+    monkeypatch.setattr(service, "create", create_and_dawdle)
+    process = started(client.argv("images"))
+    said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "shardmill: interrupted; run again to resume." in said[1]
+    assert service.works[0].job.current_state == State.JOB_STATE_CANCELLED
+
+
+def started(argv: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardmill.pipelines.cli", *argv], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ},
+    )  # fmt: skip
+
+
+def until(found) -> None:
+    deadline = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,58 @@
+"""What the stand-in of Dataflow runs a job with: the staged pipeline, by Beam's in-memory runner.
+
+    dataflow_worker.py PIPELINE_URL SHA256 METRICS_FILE
+
+It knows of a job what was staged, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability import common_urns, python_urns
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+
+def main(url: str, digest: str, metrics: str) -> None:
+    """Runs a staged pipeline to its end."""
+    bucket, _, name = url.removeprefix("gs://").partition("/")
+    client = storage.Client(project="none", credentials=AnonymousCredentials())
+    data = client.bucket(bucket).blob(name).download_as_bytes()
+    assert hashlib.sha256(data).hexdigest() == digest, (
+        "the staged pipeline is not the submitted one"
+    )
+    proto = beam_runner_api_pb2.Pipeline.FromString(data)
+    for environment in proto.components.environments.values():
+        assert environment.urn == common_urns.environments.DOCKER.urn
+        environment.urn = python_urns.EMBEDDED_PYTHON  # in place of the container
+        environment.payload = b""
+    result = FnApiRunner().run_via_runner_api(proto, PipelineOptions([]))
+    result.wait_until_finish()
+    Path(metrics).write_text(json.dumps(found(result)))
+
+
+def found(result) -> list[dict]:
+    """Returns the user's counters and distributions."""
+    told = []
+    queried = result.metrics().query()
+    for kind, name in (("counters", "scalar"), ("distributions", "distribution")):
+        for metric in queried[kind]:
+            value = metric.committed
+            if kind == "distributions":
+                value = {key: getattr(value, key) for key in ("count", "sum", "min", "max")}
+            told.append({
+                "namespace": metric.key.metric.namespace, "name": metric.key.metric.name,
+                "step": metric.key.step, "kind": name, "value": value,
+            })  # fmt: skip
+    return told
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
