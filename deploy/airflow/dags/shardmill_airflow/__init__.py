@@ -1,0 +1,1 @@
+"""What the DAGs beside this folder are made of. Needs Airflow 3 and nothing of Shardmill."""

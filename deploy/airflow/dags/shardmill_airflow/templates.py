@@ -1,0 +1,55 @@
+"""Functions for the templates of the settings: ``{{ day() }}`` and others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+from airflow.sdk.exceptions import AirflowFailException
+
+from shardmill_airflow.dates import day_of, end_of
+
+
+@jinja2.pass_context
+def day(context: jinja2.runtime.Context) -> str:
+    """Returns the day that a run is of, in the schedule's time zone."""
+    zone = context["dag"].timezone
+    found = day_of(context["params"].get("day"), context.get("data_interval_start"), zone)
+    if not found:
+        raise AirflowFailException(
+            "This run has no date: trigger it with the parameter day, as in 2026-11-20."
+        )
+    return found
+
+
+@jinja2.pass_context
+def day_end(context: jinja2.runtime.Context) -> str:
+    """Returns the moment at which that day is over."""
+    return end_of(day(context), context["dag"].timezone)
+
+
+@jinja2.pass_context
+def dataset(context: jinja2.runtime.Context) -> str:
+    """Returns the dataset that a training run is of: the newest that its asset events tell."""
+    found = context["params"].get("dataset") or _newest(context["triggering_asset_events"])
+    if not found:
+        raise AirflowFailException(
+            "This run was not started by a dataset: trigger it with the parameter dataset."
+        )
+    if found.startswith("-"):
+        raise AirflowFailException(f"The dataset {found!r} is no folder: give its path or URI.")
+    return str(found)
+
+
+@jinja2.pass_context
+def steps(context: jinja2.runtime.Context) -> str:
+    """Returns the steps of an epoch, as the task ``steps`` found them."""
+    return str(context["ti"].xcom_pull(task_ids="steps"))
+
+
+def _newest(events: Any) -> str:
+    told = [event.extra for one in events.values() for event in one if event.extra.get("dataset")]
+    return max(told, key=lambda extra: extra.get("day", ""), default={}).get("dataset", "")
+
+
+MACROS = {"day": day, "day_end": day_end, "dataset": dataset, "steps": steps}

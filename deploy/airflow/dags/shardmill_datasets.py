@@ -1,0 +1,90 @@
+"""A DAG for each dataset of the settings: build, count, verify, check, and mark its asset.
+
+Airflow needs nothing of Shardmill or Beam to read this file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pendulum
+from airflow.sdk import DAG, Asset, Param
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+from shardmill_airflow.operators import CommandOperator
+from shardmill_airflow.settings import Dataset, Settings, load_settings
+from shardmill_airflow.templates import MACROS
+
+_DOC = """\
+Builds the dataset of a day, counts it, reads it all back, and checks that it is fresh and large
+enough; then marks the asset that training waits for. A run that somebody starts may name the day.
+"""
+
+
+def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
+    """Returns the DAG of a dataset."""
+    counted = f"{dataset.output}.counted.json"
+    runner = settings.runner_flags(dataset)
+    # Runs have the interval that they build, and start when it is over; in Airflow 3 a plain cron
+    # text means runs without one.
+    schedule = dataset.schedule and CronDataIntervalTimetable(dataset.schedule, settings.timezone)
+    with DAG(
+        dataset.dag_id,
+        description=f"{dataset.name}: {dataset.command} → count → verify → check",
+        doc_md=_DOC,
+        schedule=schedule or None,
+        start_date=pendulum.datetime(*dataset.start.timetuple()[:3], tz=settings.timezone),
+        catchup=False,
+        max_active_runs=settings.max_active_runs,
+        params={"day": Param(None, type=["null", "string"], format="date")},
+        user_defined_macros=MACROS,
+        default_args=default_args(settings),
+        tags=["shardmill"],
+    ) as dag:
+        build = CommandOperator(
+            task_id=dataset.command,
+            argv=[
+                settings.shardmill, dataset.command, f"--input={dataset.input}",
+                f"--output={dataset.output}", *dataset.flags, *runner,
+            ],
+        )  # fmt: skip
+        count = CommandOperator(
+            task_id="count",
+            argv=[
+                settings.shardmill, "count", f"--input={dataset.output}", f"--manifest={counted}",
+                *dataset.count, *runner,
+            ],
+        )  # fmt: skip
+        # Behind "--" nothing is a flag, whatever it begins with.
+        verify = CommandOperator(
+            task_id="verify", argv=[settings.shardmill, "verify", "--", dataset.output]
+        )
+        check = CommandOperator(
+            task_id="check",
+            argv=[
+                settings.shardmill, "check", f"--counted={counted}", *dataset.check, "--",
+                dataset.output,
+            ],
+            outlets=[Asset(dataset.dag_id)],
+            extra={"dataset": dataset.output, "day": "{{ day() }}"},
+        )  # fmt: skip
+        build >> count >> verify >> check
+    return dag
+
+
+def default_args(settings: Settings) -> dict[str, object]:
+    """Returns what all tasks share."""
+    return {
+        "grace": settings.grace,
+        "env": settings.env,
+        "pool": settings.pool,
+        "execution_timeout": dt.timedelta(seconds=settings.timeout),
+        "retries": settings.retries,
+        "retry_delay": dt.timedelta(seconds=settings.retry_delay),
+        "do_xcom_push": False,
+    }
+
+
+SETTINGS = load_settings()
+for one in SETTINGS.datasets:
+    globals()[one.dag_id] = dataset_dag(SETTINGS, one)

@@ -1,0 +1,50 @@
+"""A DAG for each training of the settings: it starts when its dataset is there."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from airflow.sdk import DAG, Asset, Param
+
+from shardmill_airflow.operators import CommandOperator
+from shardmill_airflow.settings import Settings, Training, load_settings
+from shardmill_airflow.templates import MACROS
+
+_DOC = """\
+Starts when the asset of its dataset is marked: asks how many steps an epoch has, and trains. A run
+that somebody starts names the dataset.
+"""
+
+
+def training_dag(settings: Settings, training: Training) -> DAG:
+    """Returns the DAG of a training."""
+    with DAG(
+        training.dag_id,
+        description=f"{training.name}: steps → train",
+        doc_md=_DOC,
+        schedule=[Asset(f"shardmill_{training.name}")],
+        catchup=False,
+        max_active_runs=settings.max_active_runs,
+        params={"dataset": Param(None, type=["null", "string"])},
+        user_defined_macros=MACROS,
+        default_args={
+            "grace": settings.grace,
+            "env": settings.env,
+            "execution_timeout": dt.timedelta(seconds=settings.timeout),
+            "retries": settings.retries,
+            "retry_delay": dt.timedelta(seconds=settings.retry_delay),
+        },
+        tags=["shardmill"],
+    ) as dag:
+        steps = CommandOperator(
+            task_id="steps",
+            argv=[settings.shardmill, "steps", *training.steps, "--", "{{ dataset() }}"],
+        )
+        train = CommandOperator(task_id="train", argv=training.command, do_xcom_push=False)
+        steps >> train
+    return dag
+
+
+SETTINGS = load_settings()
+for one in SETTINGS.training:
+    globals()[one.dag_id] = training_dag(SETTINGS, one)
