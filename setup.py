@@ -35,6 +35,7 @@ TORCH = ["torch>=2.4"]
 JAX = ["jax>=0.4.30", "grain>=0.2.3"]
 LINT = ["ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
+RELEASE = ["build", "twine>=6"]
 DEMO = ["scikit-learn>=1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8.1", "sphinx-copybutton>=0.5.2"]
 LOOK = ["playwright>=1.50"]
@@ -122,6 +123,7 @@ setup(
         "torch": TORCH,
         "jax": JAX,
         "demo": DEMO,
+        "release": RELEASE,
         "docs": DOCS,
         "look": [*DOCS, *LOOK],
         "lint": LINT,

@@ -1,0 +1,162 @@
+"""The wheel, as a new user has it: in an environment of its own, on every Python that is here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, make_photos
+from examples_data import write_titanic
+
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
+
+
+def find_python(version: str) -> str | None:
+    """Returns a Python of a version: on the path, or one of uv's or pyenv's."""
+    homes = [
+        os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")) + f"/versions/{version}.*/bin",
+        os.path.expanduser(f"~/.local/share/uv/python/cpython-{version}.*/bin"),
+    ]
+    candidates = [shutil.which(f"python{version}") or ""]
+    candidates += [f"{folder}/python{version}" for home in homes for folder in sorted(glob(home))]
+    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    for candidate in filter(os.path.exists, candidates):
+        said = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if said.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def install(python: str, env: Path, wheel: Path) -> None:
+    """Installs the wheel, by pip as anybody does; by uv where Python is another than the tests'."""
+    uv = shutil.which("uv")
+    same = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
+    pins = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
+    if uv is None or sys.version.split()[0] in same:
+        subprocess.run([python, "-m", "venv", env], check=True)
+        pip, chosen = [str(env / "bin" / "python"), "-m", "pip"], []
+    else:
+        subprocess.run([uv, "venv", "--quiet", "--python", python, env], check=True)
+        pip, chosen = [uv, "pip"], ["--python", str(env / "bin" / "python")]
+    subprocess.run([*pip, "install", *chosen, *pins], check=True, capture_output=True)
+    subprocess.run([*pip, "check", *chosen], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory) -> Path:
+    """The distributions of what is committed or about to be, built with isolation, as released."""
+    folder = tmp_path_factory.mktemp("dist")
+    source = folder / "source"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--outdir", folder / "dist", source]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    make_photos(folder / "photos", {"cat": 12, "dog": 9})
+    write_titanic(folder / "titanic.csv")
+    x = np.arange(100 * 28 * 28, dtype=np.uint8).reshape(100, 28, 28)
+    np.savez(folder / "arrays.npz", x=x, y=np.arange(100, dtype=np.int64) % 10)
+    return folder
+
+
+def build_all(command: list[str], inputs: Path, folder: Path) -> dict[str, bytes]:
+    """Makes a dataset of each kind with a command, looks at all, and returns all shards."""
+
+    def run(*arguments: str) -> str:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=folder,
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    folder.mkdir()
+    jobs = {
+        "images": [f"--input={inputs}/photos", "--image_size=32", "--num_shards=2"],
+        "rows": [f"--input={inputs}/titanic.csv", "--label=survived"],
+        "arrays": [f"--input={inputs}/arrays.npz"],
+    }
+    for kind, flags in jobs.items():
+        assert "Published" in run(kind, f"--output={kind}", *flags)
+        assert "is up to date" in run(kind, f"--output={kind}", *flags)
+        assert "all sound" in run("verify", kind)
+        assert run("steps", kind, "--batch_size=8").strip().isdigit()
+        assert json.loads(run("show", kind, "--json"))["kind"] == "dataset"
+        assert "records in" in run("count", f"--input={kind}")
+        assert "nothing to clean" in run("clean", kind)
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".gz", ".txt", ".pbtxt", ".jsonl")
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, tmp_path_factory) -> dict[str, bytes]:
+    """What this environment makes of the inputs."""
+    command = [sys.executable, "-m", "shardmill.pipelines.cli"]
+    return build_all(command, inputs, tmp_path_factory.mktemp("here") / "ds")
+
+
+def test_twine_finds_nothing_wrong(dist: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, dist.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_a_wheel_of_the_source_distribution_is_the_same(dist: Path, tmp_path) -> None:
+    import zipfile
+
+    (source,) = dist.glob("*.tar.gz")
+    (wheel,) = dist.glob("*.whl")
+    shutil.unpack_archive(source, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "out"]
+    subprocess.run([*command, str(folder)], cwd=tmp_path, check=True, capture_output=True)
+    (again,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        names = [name for name in one.namelist() if not name.endswith("/RECORD")]
+        assert names == [name for name in other.namelist() if not name.endswith("/RECORD")]
+        assert all(one.read(name) == other.read(name) for name in names)
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.timeout(900)
+def test_it_works_on_every_python(version, dist, inputs, expected, tmp_path) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    (wheel,) = dist.glob("*.whl")
+    install(python, tmp_path / "env", wheel)
+    binaries = tmp_path / "env" / "bin"
+    said = subprocess.run(
+        [binaries / "shardmill", "--version"], check=True, capture_output=True, text=True
+    )
+    assert said.stdout.strip() in wheel.name
+    made = build_all([str(binaries / "shardmill")], inputs, tmp_path / "ds")
+    assert len(made) >= 10
+    assert made == expected
