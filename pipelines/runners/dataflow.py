@@ -13,7 +13,7 @@ from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
 
 if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{region}/{id}?project={project}"
 _CANCELLED_WITHIN = 600  # seconds; machines are let go before a job is called cancelled
@@ -21,6 +21,8 @@ _SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to a
 _PAUSE = 2  # seconds between two looks at a job that is being cancelled
 # Else Beam sends the list of the packages that are installed where the command runs.
 _NO_LIST = "disable_logging_submission_environment"
+# Else it sends what the main module holds; our code is installed where workers are.
+_SESSION = ("save_main_session", "no_save_main_session")
 _CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
 _REMEDIES = {
     401: "run `gcloud auth application-default login`",
@@ -34,6 +36,8 @@ _REMEDIES = {
 
 class Dataflow(Runner):
     """Dataflow; its jobs go on whatever becomes of the client, and have a page."""
+
+    _argv: Sequence[str] = ()
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``."""
@@ -59,7 +63,17 @@ class Dataflow(Runner):
             )
         if not any(_NO_LIST in flag for flag in argv):
             argv.append(f"--experiments={_NO_LIST}")
+        if not any(option_given(argv, name) for name in _SESSION):
+            argv.append(f"--{_SESSION[1]}")
+        self._argv = argv
         return argv
+
+    def make(self) -> Any:
+        """See ``Runner.make``; looks at the buckets, which Beam would try for ten minutes."""
+        from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+        _check_buckets(PipelineOptions([*self._argv]).view_as(GoogleCloudOptions))
+        return super().make()
 
     def check_places(self, places: Mapping[str, str]) -> None:
         """See ``Runner.check_places``; its workers see no disk of this machine."""
@@ -147,12 +161,6 @@ class Dataflow(Runner):
             return OutputError(
                 f"{self.name} did not take the job ({int(error.code or 0)}: {said}): {remedy}."
             )
-        if isinstance(error, OSError) and "Could not upload to GCS path" in str(error):
-            return OutputError(
-                "The job cannot be put into --staging_location or --temp_location "
-                f"({_cause(str(error))}): it needs a bucket that exists, and "
-                "storage.buckets.get and storage.objects.create on it."
-            )
         return None
 
 
@@ -181,6 +189,35 @@ def _check_names(options: PipelineOptions) -> None:
             f"--project={cloud.project} is no project id: give the id, such as my-project-1, not "
             "the number or the description."
         )
+
+
+def _check_buckets(options: GoogleCloudOptions) -> None:
+    """Checks that the job can be put where Beam will put it.
+
+    Raises:
+        OutputError: A bucket is missing, or may not be looked at.
+    """
+    from apache_beam.io.gcp.gcsio import create_storage_client
+    from google.api_core.exceptions import Forbidden, NotFound
+
+    client = create_storage_client(options, not options.no_auth)
+    places = {name: getattr(options, name) for name in ("staging_location", "temp_location")}
+    for name, path in places.items():
+        if path is None:
+            continue
+        bucket = path.removeprefix("gs://").partition("/")[0]
+        try:
+            client.get_bucket(bucket)
+        except NotFound as error:
+            raise OutputError(
+                f"--{name}={path}: the bucket {bucket!r} does not exist; create it or correct its "
+                "name."
+            ) from error
+        except Forbidden as error:
+            raise OutputError(
+                f"--{name}={path}: Beam may not look at the bucket {bucket!r}; grant "
+                "storage.buckets.get on it, as the role Storage Legacy Bucket Reader does."
+            ) from error
 
 
 def _find_submitted(options: PipelineOptions) -> Any:
