@@ -55,7 +55,8 @@ def show_images(folder: Path) -> Path:
         "--image_size=64", "--num_shards=4")  # fmt: skip
     run("shardmill", "show", dataset, "--records=1")
     run("shardmill", "verify", dataset)
-    run("python", str(HERE.relative_to(Path.cwd()) / "read_by_hand.py"), dataset)
+    reader = str(HERE.relative_to(Path.cwd()) / "read_by_hand.py")
+    run("python", reader, f"{dataset}/train-00000-of-00004.tfrecord.gz", "100")
     run("shardmill", "count", f"--input={dataset}/*.gz", f"--manifest={folder}/counted.json")
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",

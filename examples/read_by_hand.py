@@ -1,95 +1,77 @@
-"""Reads a dataset with nothing of Shardmill: a manifest, gzip, and the TFRecord framing.
+"""Shows record N of a shard by the file format alone. Usage: read_by_hand.py SHARD N."""
 
-usage: python examples/read_by_hand.py DATASET
-
-Checks every shard's size and CRC-32C and every record's two CRCs against the manifest, then shows
-the first record. Any language can do the same in about as many lines.
-"""
-
-from __future__ import annotations
-
-import gzip
-import json
+import re
 import struct
 import sys
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
-
-import google_crc32c
 
 
-def masked_crc(data: bytes) -> int:
-    """Returns the CRC-32C of data as TFRecord files store it."""
-    crc = google_crc32c.value(data)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        for bit in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 * ((crc ^ byte >> bit) & 1)
+    return crc ^ 0xFFFFFFFF
 
 
-def records(path: Path) -> Iterator[bytes]:
-    """Yields each payload of a shard, both CRCs checked."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        while header := file.read(12):
-            length, length_crc = struct.unpack("<QI", header)
-            assert masked_crc(header[:8]) == length_crc, f"{path}: a length is damaged"
-            payload = file.read(length)
-            (payload_crc,) = struct.unpack("<I", file.read(4))
-            assert masked_crc(payload) == payload_crc, f"{path}: a payload is damaged"
-            yield payload
+def masked(data: bytes) -> bytes:  # as records store it: rotated, and a constant added
+    crc = crc32c(data)
+    return struct.pack("<Q", (crc >> 15 | crc << 17) + 0xA282EAD8)[:4]
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the protobuf varint at a position, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-        if byte < 0x80:
-            return value, at
+def varint(data: bytes, at: int) -> tuple[int, int]:  # the number, and where the next begins
+    end = next(place for place in range(at, len(data)) if data[place] < 128) + 1
+    return sum((byte & 127) << 7 * n for n, byte in enumerate(data[at:end])), end
 
 
-def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields (field number, content) of a protobuf message of length-delimited fields."""
+def read_record(shard: bytes, number: int) -> bytes:  # from index to index, then one member
     at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
-        size, at = varint(data, at)
-        yield tag >> 3, data[at : at + size]
-        at += size
+    while at < len(shard):
+        begin, count, crc = struct.unpack("<16sxH489xI", shard[at : at + 512])
+        assert begin.hex() == "1f8b08040000000000fff401534df001", "there is no index"
+        assert crc == crc32c(shard[at + 16 : at + 508]), "the index is damaged"
+        place = at + 27
+        for _ in range(count):
+            size, place = varint(shard, place)
+            records, place = varint(shard, place)
+            if number < records:
+                return payload_of(zlib.decompress(shard[at : at + size], wbits=31), number)
+            at, number = at + size, number - records
+    raise IndexError("the shard has fewer records")
 
 
-def features(example: bytes) -> dict[str, bytes | int]:
-    """Returns the first value of each feature of a tf.train.Example (bytes or int64)."""
-    found: dict[str, bytes | int] = {}
-    for _, feature_map in fields(example):
-        for _, entry in fields(feature_map):
-            parts = dict(fields(entry))
-            ((kind, values),) = fields(parts[2])
-            content = next(fields(values))[1]
-            found[parts[1].decode()] = content if kind == 1 else varint(content, 0)[0]
-    return found
+def payload_of(member: bytes, number: int) -> bytes:
+    end = 0
+    for _ in range(number + 1):
+        at, end = end, end + 16 + int.from_bytes(member[end : end + 8], "little")
+    length, payload = member[at : at + 8], member[at + 12 : end - 4]
+    assert member[at:end] == length + masked(length) + payload + masked(payload), "it is damaged"
+    return payload
 
 
-def main(folder: Path) -> None:
-    """Checks a dataset against its manifest and shows its first record."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    first: bytes | None = None
-    for name, split in manifest["splits"].items():
-        total = 0
-        for shard in split["shards"]:
-            data = (folder / shard["file"]).read_bytes()
-            assert len(data) == shard["bytes"], shard
-            assert f"{google_crc32c.value(data):08x}" == shard["crc32c"], shard
-            payloads = list(records(folder / shard["file"]))
-            assert len(payloads) == shard["records"], shard
-            total += len(payloads)
-            first = first or (payloads[0] if payloads else None)
-        assert total == split["num_examples"], name
-        print(f"{name}: {len(split['shards'])} shards, {total:,} records, every checksum right")
-    if first is not None:
-        print("The first record:")
-        for key, value in features(first).items():
-            shown = f"{len(value):,} bytes, {value[:12]!r}..." if key == "image/encoded" else value
-            print(f"  {key:<18} {shown}")
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:  # of protobuf: numbers and contents
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at)
+        size, at = varint(message, at)
+        yield tag >> 3, message[at : (at := at + size)]
+
+
+def features(example: bytes) -> Iterator[tuple[str, list]]:
+    for _, entry in fields(dict(fields(example))[1]):
+        parts = dict(fields(entry))
+        for kind, body in fields(parts[2]):
+            values: list = [value for _, value in fields(body)]
+            if kind == 2:
+                values = [*struct.unpack(f"<{len(values[0]) // 4}f", values[0])]
+            elif kind == 3:
+                numbers = re.findall(rb"[\x80-\xff]*[\x00-\x7f]", values[0])
+                values = [(n := varint(one, 0)[0]) - (n >> 63 << 64) for one in numbers]
+            yield parts[1].decode(), values
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with open(sys.argv[1], "rb") as file:
+        for name, values in features(read_record(file.read(), int(sys.argv[2]))):
+            print(f"{name:<18} {str(values)[:60]}")

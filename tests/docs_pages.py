@@ -13,6 +13,7 @@ from array_tools import published
 from conftest import ROOT, SHARED, build_dataset, make_photos
 from docs_tools import Block
 from examples_data import write_digits, write_titanic
+from PIL import Image
 from rows_tools import build_rows
 
 from shardmill.pipelines import cli
@@ -60,6 +61,7 @@ class Shelf:
     """What pages find: made once, copied for each page."""
 
     def __init__(self, base: Path) -> None:
+        base.mkdir(exist_ok=True)
         self.base = base
 
     def put(self, folder: Path, *names: str) -> None:
@@ -153,13 +155,28 @@ def _has(*names: str) -> Callable[[Shelf, Path], None]:
     return lambda shelf, folder: shelf.put(folder, *names)
 
 
+def _dots(shelf: Shelf, folder: Path) -> None:
+    """A black and a white pixel, and the reader."""
+    for name, value in (("black", 0), ("white", 255)):
+        (folder / "dots" / name).mkdir(parents=True)
+        Image.new("L", (1, 1), value).save(folder / "dots" / name / "0.png")
+    shelf.put(folder, "examples")
+
+
+def _few_small(shelf: Shelf, folder: Path) -> None:
+    """Photos as small as they may be: what is shown is that it trains, not how well."""
+    shutil.rmtree(folder / "ds")
+    photos = make_photos(folder / "small", dict.fromkeys("abcde", 8), size=(32, 32))
+    build_dataset(input=photos, output=folder / "ds", image_size=32, num_shards=1)
+
+
 # What lies in the folder in which a page's commands are run, one after the other.
 PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "README.md": _front,
     "docs/arrays.md": _arrays_page,
     "docs/beam.md": _has("flower_photos"),
     "docs/counting.md": _has("taxi", "ds", "counted.json"),
-    "docs/format.md": _has("ds", "examples"),
+    "docs/format.md": _dots,
     "docs/getting-started.md": _front,
     "docs/images.md": _has("flower_photos"),
     "docs/labels-and-splits.md": _labels_page,
@@ -168,13 +185,6 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "docs/operations.md": _has("ds", "flower_photos"),
     "docs/rows.md": _rows_page,
 }
-
-
-def _few_small(shelf: Shelf, folder: Path) -> None:
-    """Photos as small as they may be: what is shown is that it trains, not how well."""
-    shutil.rmtree(folder / "ds")
-    photos = make_photos(folder / "small", dict.fromkeys("abcde", 8), size=(32, 32))
-    build_dataset(input=photos, output=folder / "ds", image_size=32, num_shards=1)
 
 
 # What is changed before a block that would take long with the page's own data.

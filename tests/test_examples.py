@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from conftest import ROOT, build_dataset
+from conftest import ROOT
 from examples_data import write_titanic
 from readers import tf_examples
 from rows_tools import build_rows
@@ -48,19 +48,6 @@ def test_a_pipeline_of_ones_own(tmp_path) -> None:
         for n in range(10)
     }
     assert "up_to_date" in run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")
-
-
-def test_the_reader_by_hand(photos, tmp_path) -> None:
-    build_dataset(input=photos, output=tmp_path / "ds", image_size=16, num_shards=2)
-    out = run_example("read_by_hand.py", tmp_path / "ds")
-    assert "every checksum right" in out
-    assert "image/class/text" in out
-    shard = next((tmp_path / "ds").glob("train-*"))
-    data = bytearray(shard.read_bytes())
-    data[700] ^= 1
-    shard.write_bytes(data)
-    command = [sys.executable, str(ROOT / "examples" / "read_by_hand.py"), str(tmp_path / "ds")]
-    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
 def test_encode_images_before_another_sink(photos, tmp_path) -> None:
