@@ -38,7 +38,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         max_active_runs=settings.max_active_runs,
         params={"day": Param(None, type=["null", "string"], format="date")},
         user_defined_macros=MACROS,
-        default_args=default_args(settings),
+        default_args=default_args(settings, dataset),
         tags=["shardmill"],
     ) as dag:
         build = CommandOperator(
@@ -72,13 +72,13 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
     return dag
 
 
-def default_args(settings: Settings) -> dict[str, object]:
-    """Returns what all tasks share."""
+def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:
+    """Returns what all tasks of a dataset share."""
     return {
         "grace": settings.grace,
         "env": settings.env,
         "pool": settings.pool,
-        "execution_timeout": dt.timedelta(seconds=settings.timeout),
+        "execution_timeout": dt.timedelta(seconds=dataset.timeout or settings.timeout),
         "retries": settings.retries,
         "retry_delay": dt.timedelta(seconds=settings.retry_delay),
         "do_xcom_push": False,

@@ -45,6 +45,7 @@ class Dataset:
         schedule: When, as cron has it; empty for runs that people start.
         start: The first day.
         runner: A name of ``[runners]``; empty for the one of all.
+        timeout: Seconds that each of its tasks may take; 0 for those of all.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Dataset:
     count: list[str] = field(default_factory=list)
     schedule: str = ""
     runner: str = ""
+    timeout: float = 0
 
     @property
     def dag_id(self) -> str:
@@ -159,7 +161,10 @@ def _tables(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dataset(name: str, table: Mapping[str, Any]) -> Dataset:
     where = f"[datasets.{name}]"
-    found = _made(Dataset, {**table, "name": name}, where)
+    values = {**table, "name": name}
+    if "timeout" in table:
+        values["timeout"] = _seconds("timeout", table["timeout"])
+    found = _made(Dataset, values, where)
     if found.command not in COMMANDS:
         raise SettingsError(
             f"{where} has the command {found.command!r}: use one of {', '.join(COMMANDS)}."

@@ -1,0 +1,407 @@
+"""The DAGs in a real Airflow: runs, retries, kills, failures, backfills."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime as dt
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
+from conftest import ROOT, make_photos, shardmill
+from examples_data import write_titanic
+from readers import tf_examples
+
+DAY = "2026-01-20"
+PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))
+TRAINER = """
+import sys
+from shardmill.loaders import Stream, steps_per_epoch
+dataset, steps = sys.argv[1], int(sys.argv[2])
+batches = -(-sum(1 for _ in Stream(dataset, "train")) // 4)
+assert batches == steps == steps_per_epoch(dataset, "train", 4)
+print("trained", steps, "steps on", dataset)
+"""
+
+
+def settings(base: Path) -> str:
+    """The settings of all tests; JSON's texts and lists are TOML's too."""
+    python, show = sys.executable, json.dumps
+    big = ["--image_size=512", "--encoding=png", "--shard_examples=10", "--threads=1"]
+    tables: dict[str, dict] = {
+        "datasets.titanic": {
+            "command": "rows", "input": f"{base}/in/titanic/{{{{ day() }}}}",
+            "flags": ["--label=survived", "--null_values=?"],
+            "check": ["--min_examples=train:1000,validation:50"],
+        },
+        "datasets.flowers": {
+            "command": "images", "input": f"{base}/in/flowers/{{{{ day() }}}}",
+            "flags": ["--image_size=24", "--num_shards=2"], "schedule": "0 0 * * *",
+            "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
+        },
+        "datasets.steady": {"command": "images", "input": f"{base}/in/big", "flags": big},
+        "datasets.slow": {
+            "command": "images", "input": f"{base}/in/big", "flags": big, "timeout": "8s",
+        },
+        "datasets.wrong": {
+            "command": "images", "input": f"{base}/in/big", "flags": ["--image_size=large"],
+        },
+        "datasets.nowhere": {
+            "command": "images", "input": f"{base}/in/flowers/{DAY}",
+            "output": f"{base}/a_file/ds", "flags": ["--image_size=24"],
+        },
+        "datasets.demanding": {
+            "command": "images", "input": f"{base}/in/flowers/{DAY}",
+            "flags": ["--image_size=24"], "check": ["--min_examples=train:1000"],
+        },
+        "datasets.prism": {
+            "command": "images", "input": f"{base}/in/flowers/{DAY}",
+            "flags": ["--image_size=24"], "runner": "prism",
+        },
+        "training.titanic": {
+            "steps": ["--split=train", "--batch_size=32"],
+            "command": [python, str(ROOT / "examples" / "train_rows.py"), "{{ dataset() }}"],
+        },
+        "training.flowers": {
+            "steps": ["--split=train", "--batch_size=4"],
+            "command": [python, "-c", TRAINER, "{{ dataset() }}", "{{ steps() }}"],
+        },
+        "training.demanding": {
+            "steps": ["--batch_size=4"], "command": ["/opt/nothing/bin/python", "train.py"],
+        },
+    }  # fmt: skip
+    lines = [
+        f"shardmill = {show(str(SHARDMILL))}", "retries = 2", 'retry_delay = "1s"',
+        'grace = "10s"', "max_active_runs = 4", "[runners]", "local = []",
+        f"prism = {show(['--runner=PrismRunner', f'--prism_location={PRISM}'])}",
+    ]  # fmt: skip
+    for name, table in tables.items():
+        kind, _, key = name.partition(".")
+        lines.append(f"[{name}]")
+        if kind == "datasets":
+            table.setdefault("output", f"{base}/ds/{key}/{{{{ day() }}}}")
+            lines.append("start = 2026-01-01")
+        lines += [f"{field} = {show(value)}" for field, value in table.items()]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """Inputs of each day, and the settings."""
+    base = tmp_path_factory.mktemp("airflow")
+    (base / "in" / "titanic" / DAY).mkdir(parents=True)
+    write_titanic(base / "in" / "titanic" / DAY / "titanic.csv")
+    make_photos(base / "in" / "big", {"cat": 80, "dog": 80}, size=(200, 150))
+    for day in (DAY, "2026-01-01", "2026-01-02", "2026-01-03", *last_days()):
+        make_photos(base / "in" / "flowers" / day, {"cat": 12, "dog": 9})
+    (base / "in" / "flowers" / "2026-02-02").mkdir()
+    (base / "a_file").write_text("no folder")
+    (base / "home").mkdir()
+    (base / "settings.toml").write_text(settings(base))
+    return base
+
+
+def last_days() -> list[str]:
+    """Today and the two days before: of one of these is the run that the scheduler makes."""
+    today = dt.datetime.now(dt.timezone.utc).date()
+    return [str(today - dt.timedelta(days=days)) for days in range(3)]
+
+
+@pytest.fixture(scope="module")
+def airflow(base):
+    with run_airflow(base / "home", base / "settings.toml") as running:
+        ids = {"titanic", "flowers", "steady", "slow", "wrong", "nowhere", "demanding", "prism"}
+        wanted = {f"shardmill_{name}" for name in ids} | {
+            f"shardmill_{name}_training" for name in ("titanic", "flowers", "demanding")
+        }
+        wait_until(
+            lambda: {dag["dag_id"] for dag in running.call("/dags?limit=100")["dags"]} >= wanted,
+            120, "the DAGs",
+        )  # fmt: skip
+        assert running.call("/importErrors")["import_errors"] == []
+        yield running
+
+
+def examples_in(folder: Path) -> list[dict]:
+    """All examples of a dataset, as TensorFlow reads them."""
+    return [each for shard in sorted(folder.glob("*.tfrecord.gz")) for each in tf_examples(shard)]
+
+
+def gone(run: Run, task: str, number: int, seconds: float = 15) -> None:
+    """Asserts that nothing of a try's command is left."""
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in run.processes(task):
+            with contextlib.suppress(psutil.Error):
+                if process.environ()["AIRFLOW_CTX_TRY_NUMBER"] == str(number):
+                    found.append(process)
+        return found
+
+    wait_until(lambda: not left(), seconds, f"the end of {run.path} {task}")
+
+
+def parts_in(output: Path) -> int:
+    return len(list(output.glob(".build-*/parts/*.json")))
+
+
+ALL_WELL = {"count": "success", "verify": "success", "check": "success"}
+
+
+def training_after(airflow: Airflow, name: str, seen: set[str]) -> Run:
+    """Waits for a new run of a training DAG."""
+    runs = wait_until(
+        lambda: [run for run in airflow.runs(name) if run.run_id not in seen], 60, name
+    )
+    return runs[0]
+
+
+def test_rows_from_the_table_to_a_trained_model(airflow, base):
+    seen = {run.run_id for run in airflow.runs("shardmill_titanic_training")}
+    run = airflow.trigger("shardmill_titanic", "through", day=DAY)
+    assert run.wait() == {"rows": "success", **ALL_WELL}
+    output = base / "ds" / "titanic" / DAY
+    with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:
+        wanted = sorted(row["name"] for row in csv.DictReader(table))
+    assert len(wanted) == 1309
+    assert sorted(each["name"][0].decode() for each in examples_in(output)) == wanted
+    log = run.log("rows", 1)
+    assert f"Published {output}" in log.events
+    assert "  ok     train has 1,174 examples, 1000 are enough".replace("1000", "1,000") in run.log("check", 1).events  # fmt: skip
+    training = training_after(airflow, "shardmill_titanic_training", seen)
+    assert training.wait() == {"steps": "success", "train": "success"}
+    assert "37" in training.log("steps", 1).events
+    command = next(line for line in training.log("train", 1).events if line.startswith("Running "))
+    assert command.endswith(str(output))
+
+
+def test_a_done_task_that_runs_again_says_up_to_date(airflow, base):
+    run = airflow.trigger("shardmill_titanic", "again", day=DAY)
+    assert run.wait()["rows"] == "success"
+    output = base / "ds" / "titanic" / DAY
+    before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
+    number = run.tries_of("rows")
+    run.clear("rows")
+    wait_until(lambda: run.tries_of("rows") > number and run.state_of("rows") == "success")
+    assert f"{output} is up to date: nothing was written." in run.log("rows", number + 1).events
+    assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
+
+
+def test_the_scheduler_builds_the_day_that_is_over_and_training_gets_it(airflow, base):
+    (run,) = wait_until(
+        lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("scheduled")]
+    )  # fmt: skip
+    assert run.wait() == {"images": "success", **ALL_WELL}
+    interval = airflow.call(run.path)
+    day = interval["data_interval_start"][:10]
+    assert day in last_days()[1:]
+    assert interval["run_after"] >= interval["data_interval_end"]
+    output = base / "ds" / "flowers" / day
+    pictures = examples_in(output)
+    assert len(pictures) == 21
+    assert {each["image/class/text"][0] for each in pictures} == {b"cat", b"dog"}
+    assert (
+        f"not before {interval['data_interval_end'][:10]}T00:00:00+00:00"
+        in run.log("check", 1).text
+    )
+    trained = wait_until(
+        lambda: [
+            each for each in airflow.runs("shardmill_flowers_training")
+            if each.state() == "success" and str(output) in each.log("train", 1).text
+        ]
+    )  # fmt: skip
+    assert f"steps on {output}" in trained[0].log("train", 1).text
+
+
+def test_a_timeout_leaves_nothing_and_the_retry_resumes(airflow, base):
+    run = airflow.trigger("shardmill_slow", "timeout", day=DAY)
+    run.keeper("images")
+    run.wait_for("images", "up_for_retry", "failed", "success", timeout=60)
+    gone(run, "images", 1, 0.1)  # the task did not end before its command had
+    first = run.log("images", 1)
+    assert "Process timed out" in first.events
+    assert "Timeout" in first.last_words
+    while run.wait_for("images", "success", "failed", timeout=180) == "failed":
+        assert run.tries_of("images") < 12
+        run.clear("images")
+        wait_until(lambda: run.state_of("images") != "failed", 30)
+    last = run.log("images", run.tries_of("images"))
+    _, found = last.parts
+    assert found > 0
+    assert json.loads((base / "ds" / "slow" / DAY / "manifest.json").read_text())["written"] == 160
+
+
+def test_a_task_process_that_is_killed_leaves_nothing(airflow, base):
+    run = airflow.trigger("shardmill_steady", "killed", day="2026-01-21")
+    keeper = run.keeper("images")
+    output = base / "ds" / "steady" / "2026-01-21"
+    wait_until(lambda: parts_in(output) >= 3, 60)
+    task = keeper.parent()
+    assert any("airflow" in word for word in task.cmdline())
+    task.kill()
+    gone(run, "images", 1)
+    assert not (output / "manifest.json").exists()
+    assert run.wait()["images"] == "success"
+    assert run.tries_of("images") == 2
+    assert run.log("images", 2).parts[1] >= 3
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing(airflow, base):
+    run = airflow.trigger("shardmill_steady", "lost", day="2026-01-22")
+    keeper = run.keeper("images")
+    wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-22") >= 3, 60)
+    task = keeper.parent()
+    task.parent().kill()
+    gone(run, "images", 1)
+    wait_until(lambda: not task.is_running(), 15)
+    assert run.wait()["images"] == "success"  # the scheduler missed its heartbeat
+    assert run.log("images", run.tries_of("images")).parts[1] >= 3
+
+
+def test_a_task_that_somebody_ends_leaves_nothing(airflow, base):
+    run = airflow.trigger("shardmill_steady", "ended", day="2026-01-23")
+    run.keeper("images")
+    wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
+    airflow.call(f"{run.path}/taskInstances/images", {"new_state": "failed"}, "PATCH")
+    gone(run, "images", 1, 30)
+    assert not (base / "ds" / "steady" / "2026-01-23" / "manifest.json").exists()
+
+
+def test_two_runs_of_a_day_at_once_end_in_one_good_dataset(airflow, base):
+    runs = [airflow.trigger("shardmill_steady", f"twin-{i}", day="2026-01-24") for i in range(2)]
+    keepers = [run.keeper("images") for run in runs]
+    assert all(keeper.is_running() for keeper in keepers)
+    for run in runs:
+        assert run.wait(300) == {"images": "success", **ALL_WELL}
+    logs = [run.log("images", run.tries_of("images")).text for run in runs]
+    assert sum("up to date" in log for log in logs) == 1
+    assert sum("Published" in log for log in logs) == 1
+    output = base / "ds" / "steady" / "2026-01-24"
+    assert len(examples_in(output)) == 160
+    assert shardmill("verify", output).returncode == 0
+    assert [path.name for path in output.iterdir() if path.name.startswith(".")] == []
+
+
+FAILURES = [
+    ("shardmill_nowhere", DAY, "images", "shardmill: ", "a_file"),
+    ("shardmill_flowers", "2026-02-02", "images", "shardmill: ", "2026-02-02"),  # nothing in it
+    ("shardmill_flowers", "2026-02-03", "images", "shardmill: ", "2026-02-03"),  # not there
+    ("shardmill_demanding", DAY, "check", "shardmill: ", "fewer than --min_examples=train:1000 asks for"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dag", "day", "task", "begins", "holds"), FAILURES)
+def test_a_failure_is_one_plain_sentence(dag, day, task, begins, holds, airflow):
+    run = airflow.trigger(dag, f"failing-{day}", day=day)
+    run.wait_for(task, "up_for_retry", "failed")
+    log = run.log(task, 1)
+    assert log.last_words.startswith(begins)
+    assert holds in log.last_words
+    assert log.last_words.endswith(".")
+    assert log.last_words.count(". ") == 0
+    assert log.tracebacks == 0
+    assert "Traceback" not in log.text
+    assert run.wait()[task] == "failed"
+    assert run.tries_of(task) == 3
+
+
+def test_a_wrong_command_line_is_not_tried_again(airflow):
+    run = airflow.trigger("shardmill_wrong", "wrong", day=DAY)
+    assert run.wait() == {
+        "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
+    }  # fmt: skip
+    assert run.tries_of("images") == 1
+    assert run.log("images", 1).last_words.startswith("shardmill: --image_size='large'")
+
+
+def test_a_run_without_a_day_says_so(airflow):
+    run = airflow.trigger("shardmill_titanic", "dayless")
+    assert run.wait()["rows"] == "failed"
+    assert run.tries_of("rows") == 1
+    assert run.log("rows", 1).last_words == (
+        "This run has no date: trigger it with the parameter day, as in 2026-11-20."
+    )
+
+
+def test_a_command_that_is_not_there(airflow, base):
+    dataset = str(base / "ds" / "titanic" / DAY)
+    run = airflow.trigger("shardmill_demanding_training", "missing", dataset=dataset)
+    assert run.wait() == {"steps": "success", "train": "failed"}
+    assert run.log("train", 1).last_words == (
+        "/opt/nothing/bin/python cannot be run: No such file or directory. "
+        "Set the path of the command in the settings."
+    )
+
+
+def test_a_backfill_of_three_days(airflow, base):
+    flags = ["--from-date", "2026-01-01", "--to-date", "2026-01-03"]
+    done = airflow.command("airflow", "backfill", "create", "--dag-id", "shardmill_flowers", *flags)
+    assert done.returncode == 0, done.stderr
+    runs = wait_until(
+        lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("backfill")]
+    )  # fmt: skip
+    assert len(runs) == 3
+    for run in runs:
+        assert run.wait(300) == {"images": "success", **ALL_WELL}
+    for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        assert len(examples_in(base / "ds" / "flowers" / day)) == 21
+        assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
+
+
+def test_one_setting_says_where_it_runs(airflow, base):
+    if not PRISM.exists():
+        pytest.skip(f"Prism is not at {PRISM}: run `deploy/prism/install.sh`")
+    run = airflow.trigger("shardmill_prism", "prism", day=DAY)
+    assert run.wait() == {"images": "success", **ALL_WELL}
+    manifest = json.loads((base / "ds" / "prism" / DAY / "manifest.json").read_text())
+    assert manifest["build"]["runner"] == "PrismRunner"
+    assert len(examples_in(base / "ds" / "prism" / DAY)) == 21
+
+
+PARSE = """
+import importlib.util, sys, time
+for name in ("apache_beam", "shardmill", "tensorflow", "numpy"):
+    assert importlib.util.find_spec(name) is None, name
+begun = time.perf_counter()
+import airflow.sdk, airflow.timetables.interval
+known = time.perf_counter()
+import shardmill_datasets, shardmill_training
+print(known - begun, time.perf_counter() - known)
+"""
+
+
+def test_the_dags_are_read_at_once_without_beam(airflow):
+    done = airflow.command("python", "-c", PARSE)
+    assert done.returncode == 0, done.stderr
+    alone, ours = map(float, done.stdout.split()[-2:])
+    print(f"\nimport of Airflow {alone:.2f} s, of the DAGs {ours:.3f} s")
+    assert ours < 1
+
+
+WRONG = """
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({dags!r}, bundle_path=None)
+assert not bag.dags
+for text in bag.import_errors.values():
+    print("LAST", text.strip().splitlines()[-1])
+"""
+
+
+def test_wrong_settings_are_one_sentence_too(airflow, base):
+    (base / "wrong.toml").write_text('shardmill = "/bin/shardmill"\nruner = "local"\n')
+    other = Airflow(airflow.home, airflow.env, base / "wrong.toml")
+    dags = airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]
+    done = other.command("python", "-c", WRONG.format(dags=dags))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("LAST")]
+    assert len(lines) == 2, done.stderr
+    for line in lines:
+        assert line.endswith(
+            f"SettingsError: The settings {base}/wrong.toml: the file has the unknown key 'runer': "
+            "use one of env, grace, max_active_runs, pool, retries, retry_delay, runner, runners, "
+            "shardmill, timeout, timezone."
+        )
