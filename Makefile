@@ -72,6 +72,10 @@ dist: $(VENV)/.installed-release-$(STATE)  ## Build the wheel and the source dis
 test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on every Python that is here
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
+test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in a real Airflow
+	@deploy/prism/install.sh
+	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
+
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
