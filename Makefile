@@ -76,9 +76,53 @@ test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in a real Airflow
 	@deploy/prism/install.sh
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
+test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on a stand-in of Dataflow, in every way
+	@deploy/gcs/install_emulator.sh
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --timeout 300 tests/cluster/test_dataflow*.py
+
+test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and let its worker work
+	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py
+
+# Google Dataflow; see docs/dataflow.md. `make -n TARGET` shows what would be done.
+PROJECT ?= YOUR_PROJECT
+BUCKET ?= YOUR_BUCKET
+REGION ?= europe-west1
+DOCKER ?= docker
+EXTRAS ?= gcp
+RELEASE := $(shell sed -n 's/^    version="\(.*\)",$$/\1/p' setup.py)
+IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/shardmill/shardmill:$(RELEASE)
+TEMPLATE ?= gs://$(BUCKET)/templates/shardmill-$(RELEASE).json
+JOB ?= shardmill-$(shell date -u +%Y%m%d-%H%M%S)
+PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BUCKET)/datasets/flowers
+
+.PHONY: dataflow-setup dataflow-image dataflow-template dataflow-run dataflow-metadata container
+
+dataflow-setup:  ## Enable what Dataflow needs in PROJECT, and make a place for images
+	gcloud services enable dataflow.googleapis.com compute.googleapis.com artifactregistry.googleapis.com storage.googleapis.com --project=$(PROJECT)
+	gcloud artifacts repositories create shardmill --repository-format=docker --location=$(REGION) --project=$(PROJECT)
+	gcloud auth configure-docker $(REGION)-docker.pkg.dev
+
+container:  ## Build the image for Dataflow, named IMAGE
+	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=template --build-arg=IMAGE=$(IMAGE) --build-arg=EXTRAS=$(EXTRAS) --tag=$(IMAGE) .
+
+dataflow-image: container  ## Build it and push it
+	$(DOCKER) push $(IMAGE)
+
+dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Put a flex template of IMAGE at TEMPLATE
+	mkdir -p build
+	$(BIN)/python deploy/dataflow/template.py $(IMAGE) build/template.json
+	gcloud storage cp build/template.json $(TEMPLATE) --project=$(PROJECT)
+
+dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
+	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
+
+dataflow-metadata: $(VENV)/.installed-gcp-$(STATE)  ## Write the template's metadata from the commands' flags
+	@$(BIN)/python deploy/dataflow/template.py
+
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/hadolint $(shell git ls-files '*Dockerfile')
 
 types: $(VENV)/.installed-dev-$(STATE)  ## Check types
 	@$(BIN)/mypy

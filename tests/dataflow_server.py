@@ -26,6 +26,7 @@ from typing import NamedTuple
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from gcs_server import Front
 from google.cloud import dataflow
 from google.protobuf import json_format
 
@@ -110,25 +111,31 @@ class Service:
     def __init__(self, worker_env: dict[str, str]) -> None:
         self.worker_env = worker_env
         self.works: list[Work] = []
-        self.calls: list[tuple[str, str]] = []
-        self.refusal: Refusal | None = None
-        self.hold = False
-        self.letting_go = 0.0
-        self.fate: list[str] = []
+        self.reset()
         handler = type("Handler", (_Handler,), {"service": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.url = f"http://localhost:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
-    def close(self) -> None:
-        """Ends it and what it runs."""
-        self._server.shutdown()
-        self._server.server_close()
+    def reset(self) -> None:
+        """Forgets jobs, calls and what is to go wrong; ends what it runs."""
         for work in self.works:
             if work.process is not None:
                 work.process.kill()
                 work.process.wait()
+        self.works = []
+        self.calls: list[tuple[str, str]] = []
+        self.refusal: Refusal | None = None
+        self.hold = False
+        self.letting_go = 0.0
+        self.fate: list[str] = []
+
+    def close(self) -> None:
+        """Ends it and what it runs."""
+        self.reset()
+        self._server.shutdown()
+        self._server.server_close()
 
     def create(self, given: dataflow.Job) -> Work:
         """Takes a job."""
@@ -284,13 +291,23 @@ def _write_key(path: Path, url: str) -> None:
     path.write_text(json.dumps(account))
 
 
-@pytest.fixture
-def service(front, tmp_path, monkeypatch) -> Iterator[Service]:
-    """The stand-in, which reads and writes where the strict front of the emulator is."""
+@pytest.fixture(scope="session")
+def shared_service(shared_front: Front, tmp_path_factory) -> Iterator[tuple[Service, Path]]:
+    """The stand-in, and the key to it; Beam looks for credentials once in a process."""
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    found = Service({**env, "STORAGE_EMULATOR_HOST": front.url, "NO_GCE_CHECK": "true"})
-    _write_key(tmp_path / "key.json", found.url)
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    found = Service({**env, "STORAGE_EMULATOR_HOST": shared_front.url, "NO_GCE_CHECK": "true"})
+    key = tmp_path_factory.mktemp("service") / "key.json"
+    _write_key(key, found.url)
+    yield found, key
+    found.close()
+
+
+@pytest.fixture
+def service(front: Front, shared_service: tuple[Service, Path], monkeypatch) -> Iterator[Service]:
+    """The stand-in, which reads and writes where the strict front of the emulator is."""
+    found, key = shared_service
+    found.reset()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     yield found
-    found.close()
+    found.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ _NO_LIST = "disable_logging_submission_environment"
 # Else it sends what the main module holds; our code is installed where workers are.
 _SESSION = ("save_main_session", "no_save_main_session")
 _CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
+# Commands have flags of their own called --label and --labels; this reaches a job past them.
+LABELS_VARIABLE = "SHARDMILL_JOB_LABELS"
 _REMEDIES = {
     401: "run `gcloud auth application-default login`",
     403: "enable the Dataflow API in the project, and grant who runs this the role Dataflow "
@@ -49,12 +52,15 @@ class Dataflow(Runner):
             raise UsageError(
                 f"--runner={self.name} needs {' and '.join(missing)}: add what is missing."
             )
+        argv = super().prepare(argv, job_name)
+        if not options.temp_location and options.staging_location:
+            options.temp_location = options.staging_location
+            argv.append(f"--temp_location={options.staging_location}")
         if not (options.temp_location or "").startswith("gs://"):
             raise UsageError(
                 f"--runner={self.name} needs a folder for what is temporary: "
                 "add --temp_location=gs://BUCKET/PATH."
             )
-        argv = super().prepare(argv, job_name)
         _check_names(PipelineOptions(argv))
         if not any(option_given(argv, name) for name in _CODE):
             raise UsageError(
@@ -65,6 +71,7 @@ class Dataflow(Runner):
             argv.append(f"--experiments={_NO_LIST}")
         if not any(option_given(argv, name) for name in _SESSION):
             argv.append(f"--{_SESSION[1]}")
+        argv += [f"--labels={label}" for label in _labels(os.environ.get(LABELS_VARIABLE, ""))]
         self._argv = argv
         return argv
 
@@ -162,6 +169,12 @@ class Dataflow(Runner):
                 f"{self.name} did not take the job ({int(error.code or 0)}: {said}): {remedy}."
             )
         return None
+
+
+def _labels(text: str) -> list[str]:
+    """Returns the labels in a text: KEY=VALUE,... or, from a launcher, a dict of them."""
+    text = text.strip()
+    return [text] if text.startswith("{") else [each.strip() for each in text.split(",") if each]
 
 
 def _check_names(options: PipelineOptions) -> None:

@@ -1,0 +1,138 @@
+"""Writes what a flex template says of itself, from the flags of the commands.
+
+    python deploy/dataflow/template.py                  metadata.json beside this file
+    python deploy/dataflow/template.py IMAGE FILE       the specification of the template in IMAGE
+
+``metadata.json`` is what Google's console and API know of the parameters. The specification is what
+a template is: the image and the metadata, in one file in a bucket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launch import PARSERS
+
+METADATA = Path(__file__).with_name("metadata.json")
+LEFT_OUT = {"help", "dry_run"}  # a launcher that writes no job is a launcher that failed
+IN_ALL = {"input"}  # which every command needs
+KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
+SIZE = r"^[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)$"
+PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
+REGEXES = {
+    "input": PLACE, "output": PLACE, "manifest": PLACE, "root": PLACE, "schema": PLACE,
+    "quality": r"^([1-9][0-9]?|100)$", "image_size": r"^[0-9]+(x[0-9]+)?$",
+    "shard_bytes": SIZE,
+    "sample_bytes": SIZE,
+    "max_reject_fraction": r"^(0(\.[0-9]+)?|1(\.0+)?)$",
+}  # fmt: skip
+CLOSED = {
+    "label_from", "resize", "interpolation", "icc", "channels", "compression", "shard_by", "check",
+    "header",
+}  # fmt: skip
+NUMBERS = {int: r"^[0-9]+$", float: r"^[0-9]+(\.[0-9]+)?$"}
+
+
+def metadata() -> dict[str, Any]:
+    """Returns what a template says of itself."""
+    return {
+        "name": "Shardmill",
+        "description": "Turns images, CSV rows or NumPy arrays into counted GZIP TFRecord "
+        "datasets, and counts TFRecord files.",
+        "streaming": False,
+        "parameters": [_command(), *_parameters()],
+    }
+
+
+def specification(image: str) -> dict[str, Any]:
+    """Returns a template: launcher and workers are of one image."""
+    return {
+        "image": image,
+        "metadata": metadata(),
+        "sdkInfo": {"language": "PYTHON"},
+        "defaultEnvironment": {"sdkContainerImage": image},
+    }
+
+
+def _command() -> dict[str, Any]:
+    return {
+        "name": "command",
+        "label": "Command",
+        "helpText": "Build a dataset of images, rows or arrays, or count TFRecord files.",
+        "paramType": "ENUM",
+        "enumOptions": [{"value": name, "label": name} for name in PARSERS],
+        "regexes": [f"^({'|'.join(PARSERS)})$"],
+    }
+
+
+def _parameters() -> Iterator[dict[str, Any]]:
+    """Yields each flag once, in the order of the commands' help."""
+    flags: dict[str, dict[str, tuple[str, argparse.Action]]] = {}
+    words: dict[str, set[str]] = {}
+    for command, make in PARSERS.items():
+        parser = make()
+        for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way
+            for action in group._group_actions:  # noqa: SLF001
+                if action.dest not in LEFT_OUT:
+                    flags.setdefault(action.dest, {})[command] = (group.title or "", action)
+                    found = parser.words.get(f"--{action.dest}", ())
+                    words.setdefault(action.dest, set()).update(found)
+    for name, found in flags.items():
+        yield _parameter(name, found, sorted(words[name]))
+
+
+def _parameter(
+    name: str, found: dict[str, tuple[str, argparse.Action]], words: list[str]
+) -> dict[str, Any]:
+    group, action = next(iter(found.values()))
+    parameter: dict[str, Any] = {
+        "name": name,
+        "label": name.replace("_", " ").capitalize(),
+        "helpText": _help({command: each.help or "" for command, (_, each) in found.items()}),
+        "isOptional": name not in IN_ALL,
+        **_kind(name, action, words),
+    }
+    if list(found) == list(PARSERS):
+        return {**parameter, "groupName": group}
+    return {**parameter, "parentName": "command", "parentTriggerValues": list(found)}
+
+
+def _help(texts: dict[str, str]) -> str:
+    """Returns one text for what may mean several things."""
+    commands: dict[str, list[str]] = {}
+    for command, text in texts.items():
+        commands.setdefault(text.replace("%%", "%"), []).append(command)
+    if len(commands) == 1:
+        (said,) = commands
+    else:
+        said = "; ".join(f"{', '.join(names)}: {text}" for text, names in commands.items())
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _kind(name: str, action: argparse.Action, words: list[str]) -> dict[str, Any]:
+    if isinstance(action, argparse._StoreTrueAction):  # noqa: SLF001
+        return {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
+    if name in CLOSED and words:
+        options = [{"value": word, "label": word} for word in words]
+        regex = f"^({'|'.join(map(re.escape, words))})$"
+        return {"paramType": "ENUM", "enumOptions": options, "regexes": [regex]}
+    kind = "NUMBER" if action.type in NUMBERS else KINDS.get(name, "TEXT")
+    regex = REGEXES.get(name) or NUMBERS.get(action.type)  # type: ignore[arg-type]
+    return {"paramType": kind, **({"regexes": [regex]} if regex else {})}
+
+
+def _main(arguments: list[str]) -> None:
+    found, path = (
+        (specification(arguments[0]), Path(arguments[1])) if arguments else (metadata(), METADATA)
+    )
+    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
