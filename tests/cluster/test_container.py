@@ -1,0 +1,223 @@
+"""The image for Dataflow: what is in it, and that its worker and its launcher work.
+
+It is built from ``deploy/dataflow/Dockerfile`` as it is, on bases that ``container_image.sh`` makes:
+no registry of images is needed. Containers run with the network of this machine and see nothing
+else of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, shardmill
+from dataflow_server import PROJECT, REGION, State
+from dataflow_tools import OPTIONS, staged_job, wait_for
+
+pytest_plugins = ["gcs_server", "gcs_builds", "dataflow_server", "dataflow_tools"]
+
+STORE = ROOT / ".cache" / "containers"
+IMAGE = "localhost/shardmill:test"
+PRISM = ROOT / ".cache" / "bin" / "prism"
+POOL = 50000  # where Beam's worker pool listens; a constant of Beam
+
+
+def buildah(*args: str) -> list[str]:
+    stores = ["--root", str(STORE / "images"), "--runroot", str(STORE / "run")]
+    return ["buildah", "--storage-driver", "vfs", *stores, *args]
+
+
+class Container:
+    """A container of the image."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def command(self, *command: str, mounts: tuple[str, ...] = (), **env: str) -> list[str]:
+        """Returns what runs a command in it, as its own user."""
+        flags = [word for each in mounts for word in ("--volume", f"{each}:{each}:ro")]
+        flags += [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+        return buildah("run", "--isolation", "chroot", *flags, self.name, "--", *command)
+
+    def run(self, *command: str, **more) -> str:
+        """Runs a command and returns what it printed."""
+        done = subprocess.run(
+            self.command(*command, **more), capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def container() -> Iterator[Container]:
+    if os.geteuid():
+        pytest.skip("images are built here by root only")
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    made = subprocess.run(
+        [ROOT / "tests" / "cluster" / "container_image.sh", STORE, IMAGE],
+        capture_output=True, text=True, check=False, timeout=1500,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    name = subprocess.run(
+        buildah("from", "--pull-never", IMAGE), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    yield Container(name)
+    subprocess.run(buildah("rm", name), capture_output=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def config(container: Container) -> dict:
+    """What the image says of itself."""
+    found = subprocess.run(
+        buildah("inspect", "--type", "image", IMAGE), capture_output=True, text=True, check=True
+    )
+    return json.loads(found.stdout)["OCIv1"]["config"]
+
+
+def version() -> str:
+    return re.findall(r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)[0]
+
+
+def test_what_runs_and_as_whom(container, config):
+    assert config["Entrypoint"] == ["/opt/apache/beam/boot"]
+    assert config["User"] == "1000:1000"
+    assert f"SHARDMILL_SDK_IMAGE={IMAGE}" in config["Env"]
+    assert container.run("id", "-u").strip() == "1000"
+    assert container.run("shardmill", "--version").strip() == version()
+    assert container.run("pip", "check").strip() == "No broken requirements found."
+
+
+def test_the_wheel_is_what_the_image_was_built_of(container):
+    """Each file of the package is the repository's, and none is missing."""
+    script = (
+        "import hashlib, json; from importlib.metadata import files; from pathlib import Path\n"
+        "print(json.dumps({str(f): hashlib.sha256(Path(f.locate()).read_bytes()).hexdigest()"
+        " for f in files('shardmill') if str(f).startswith('shardmill/')"
+        " and '__pycache__' not in str(f)}))"
+    )
+    found = json.loads(container.run("python", "-c", script))
+    tops = ("loaders", "pipelines", "schemas", "transforms")
+    here = {
+        f"shardmill/{path.relative_to(ROOT)}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for top in tops for path in (ROOT / top).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }  # fmt: skip
+    assert found == here
+
+
+def test_versions_are_those_of_the_constraints(container):
+    text = (ROOT / "constraints.txt").read_text().lower()
+    pinned: dict[str, set[str]] = {}
+    for name, number in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE):
+        pinned.setdefault(re.sub(r"[-_.]+", "-", name), set()).add(number)
+    listed = json.loads(container.run("pip", "list", "--format=json"))
+    names = {re.sub(r"[-_.]+", "-", each["name"].lower()): each["version"] for each in listed}
+    assert set(names) - set(pinned) <= {"shardmill", "pip", "setuptools"}
+    for name in set(names) & set(pinned) - {"setuptools"}:
+        assert names[name] in pinned[name], name
+
+
+def test_nothing_is_left_of_the_building(container):
+    tools = ["gcc", "cc", "g++", "make", "ld", "git", "cargo", "go"]
+    script = f"for tool in {' '.join(tools)}; do command -v $tool; done; true"
+    assert container.run("sh", "-c", script) == ""
+    script = "ls -d /src /wheels /root/.cache /home/shardmill/.cache /build 2>/dev/null; true"
+    assert container.run("sh", "-c", script) == ""
+    assert (
+        container.run("sh", "-c", "find / -name '*.whl' -path '*shardmill*' 2>/dev/null; true")
+        == ""
+    )
+    written = container.run("sh", "-c", "find /opt /template -writable ! -type l 2>/dev/null; true")
+    assert written == ""  # what runs cannot be changed by who runs it
+
+
+@contextlib.contextmanager
+def pool(container: Container, log: Path, **env: str) -> Iterator[None]:
+    """Runs the image's own entry point as a pool of workers."""
+    command = container.command("/opt/apache/beam/boot", "--worker_pool", **env)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not listens():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def listens() -> bool:
+    with socket.socket() as found:
+        return found.connect_ex(("127.0.0.1", POOL)) == 0
+
+
+@pytest.fixture
+def prism() -> str:
+    subprocess.run([ROOT / "deploy" / "prism" / "install.sh"], check=True, capture_output=True)
+    return str(PRISM)
+
+
+@pytest.mark.parametrize("pipeline", ["images", "rows", "arrays"])
+def test_its_worker_does_a_job(pipeline, container, album, strict_bucket, front, tmp_path, prism):
+    assert not listens(), f"something else uses port {POOL}"
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    log = tmp_path / "pool.log"
+    with pool(container, log, STORAGE_EMULATOR_HOST=front.url, NO_GCE_CHECK="true"):
+        done = shardmill(
+            pipeline, f"--input={inputs}/{pipeline}", f"--output={output}", *OPTIONS[pipeline],
+            "--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=EXTERNAL",
+            f"--environment_config=localhost:{POOL}",
+        )  # fmt: skip
+    said = log.read_text()
+    assert done.returncode == 0, done.stderr + said[-3000:]
+    assert "Published" in done.stdout
+    # It was this worker, started by the image's boot: there is no other.
+    assert "/opt/apache/beam/boot" in said
+    options = {"image_size": "16"} if pipeline == "images" else {}
+    album.check(pipeline, output, tmp_path / "out", **options)
+
+
+def test_its_launcher_puts_a_job_down(container, service, album, strict_bucket, front, tmp_path):
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    place = f"{strict_bucket}/staging/template_launches/1/job_object"
+    key = os.environ["GOOGLE_APPLICATION_CREDENTIALS"]
+    Path(key).chmod(0o644)
+    said = container.run(
+        "/opt/google/dataflow/python_template_launcher", "--command=images",
+        f"--input={inputs}/images", f"--output={output}", *OPTIONS["images"], "--overwrite=false",
+        "--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}", "--job_name=nightly",
+        f"--staging_location={strict_bucket}/staging", f"--template_location={place}",
+        '--labels={"goog-dataflow-provided-template-type": "flex"}',
+        mounts=(key,), GOOGLE_APPLICATION_CREDENTIALS=key, STORAGE_EMULATOR_HOST=front.url,
+        NO_GCE_CHECK="true",
+    )  # fmt: skip
+    assert said == f"Staged {place}\n"
+    job = staged_job(place)
+    assert (job.name, dict(job.labels)) == (
+        "nightly",
+        {"goog-dataflow-provided-template-type": "flex"},
+    )
+    (each,) = job.environment.worker_pools[0].sdk_harness_container_images
+    assert each.container_image == IMAGE
+    work = service.create(job)
+    wait_for(work)
+    assert work.job.current_state == State.JOB_STATE_DONE
