@@ -25,8 +25,11 @@ ELSEWHERE = {
     ("README.md", "shardmill images --input=gs://"): (
         "tests/cluster/test_flink_builds.py::test_one_task_manager"
     ),
-    ("docs/getting-started.md", "git clone"): (
+    ("docs/getting-started.md", "python3 -m venv"): (
         "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+    ),
+    ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
+        "tests/test_dataflow_template.py::test_make_shows_what_it_would_do"
     ),
     ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_process",
     ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_process",
