@@ -18,7 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Request, sync_playwright
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
 PICTURES = ("index", "getting-started", "format", "errors", "architecture", "training")
@@ -58,6 +58,12 @@ def chromium() -> str:
     return chromium()
 
 
+def failure_of(request: Request) -> list[str]:
+    """Returns what failed, but for what the next page cut off."""
+    why = request.failure or ""
+    return [] if "ERR_ABORTED" in why else [f"{request.url}: {why}"]
+
+
 def open_all(browser: Browser, base: str, names: list[str], size: str) -> list[str]:
     """Opens each page once; returns what is wrong, a line each."""
     width, height = SIZES[size]
@@ -66,7 +72,7 @@ def open_all(browser: Browser, base: str, names: list[str], size: str) -> list[s
     found: list[str] = []
     page.on("console", lambda said: said.type == "error" and found.append(f"{page.url}: {said.text}"))
     page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
-    page.on("requestfailed", lambda request: found.append(f"{page.url}: {request.url} failed"))
+    page.on("requestfailed", lambda request: found.extend(failure_of(request)))
     for name in names:
         page.goto(f"{base}/{name}")
         if wider := page.evaluate(WIDER):
