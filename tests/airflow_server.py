@@ -72,6 +72,13 @@ class Try:
         return str(line["error_detail"][0]["exc_value"])
 
     @property
+    def last_words_of_exit(self) -> str:
+        """What the exit says, where Airflow says more after it."""
+        return "".join(
+            str(line["exit_code"]) for line in self.lines if line["event"] == "Task exited"
+        )
+
+    @property
     def tracebacks(self) -> int:
         return sum("error_detail" in line for line in self.lines)
 
@@ -187,7 +194,7 @@ class Airflow:
             "API__BASE_URL": f"http://127.0.0.1:{self.port}",
             "API_AUTH__JWT_SECRET": "a secret that only these tests know, of 64 characters in all....",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.3,
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 40,
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 20,
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
             "USAGE_DATA_COLLECTION__ENABLED": False,

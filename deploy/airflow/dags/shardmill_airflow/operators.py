@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from shardmill_airflow.keeper import end_with_parent
 from shardmill_airflow.running import Command, clean_environment
 
+_NEXT = "the next try goes on from the parts that are finished."
 _USAGE = 2  # the exit code of a command line that no retry can mend
 
 
@@ -59,16 +60,20 @@ class CommandOperator(BaseOperator):
             if self._stopped:
                 command.leave()
             self._tell(command)
-        except BaseException:  # AirflowTaskTimeout is one
+        except BaseException as error:  # AirflowTaskTimeout is one
             command.leave()
             self._tell(command)
+            if isinstance(error, AirflowTaskTimeout):
+                self.log.warning("Stopped at its timeout of %s: %s", self.execution_timeout, _NEXT)
             raise
         code = command.process.wait()
         if code == _USAGE:
             raise AirflowFailException(command.failure(code))
         if code:
             # Not an AirflowException: Airflow buries those in a traceback of its own.
-            raise SystemExit(command.failure(code))
+            raise SystemExit(
+                f"Ended from outside: {_NEXT}" if self._stopped else command.failure(code)
+            )
         for outlet in self.outlets:
             context["outlet_events"][outlet].extra = dict(self.extra)
         return command.last.get(False)
