@@ -1,6 +1,7 @@
 """The wheel installs beside anything, and the command in it runs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,16 @@ def test_the_wheel_holds_one_namespace_and_no_tests(wheel: Path) -> None:
         for path in (ROOT / package).rglob("*.py")
     }
     assert sources <= set(names)
+
+
+def test_the_version_is_the_last_one_of_the_changelog(wheel: Path) -> None:
+    versions = re.findall(
+        r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.MULTILINE,
+    )
+    assert wheel.name.startswith(f"shardmill-{versions[0]}-")
+    assert versions == sorted(versions, key=lambda v: [*map(int, v.split("."))], reverse=True)
 
 
 def test_base_dependencies_are_light(wheel: Path) -> None:
