@@ -31,6 +31,7 @@ ELSEWHERE = {
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
         "tests/test_dataflow_template.py::test_make_shows_what_it_would_do"
     ),
+    ("docs/architecture.md", "make lint types"): ".ci/run make docs",
     ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_process",
     ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_process",
     ("docs/flink.md", "REGISTRY="): "tests/test_kubernetes.py::test_kustomize_makes_the_same_of_it",
@@ -182,10 +183,11 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "docs/format.md": _dots,
     "docs/getting-started.md": _front,
     "docs/images.md": _has("flower_photos"),
+    "docs/index.md": _has("flower_photos"),
     "docs/labels-and-splits.md": _labels_page,
     "docs/looking.md": _looking_page,
     "docs/manifest.md": _has("ds"),
-    "docs/operations.md": _has("ds", "flower_photos"),
+    "docs/operations.md": _has("flower_photos"),
     "docs/rows.md": _rows_page,
 }
 

@@ -12,6 +12,8 @@ from docs_tools import PAGES, RUN, Block, Shell, alike, blocks_of, commands_of, 
 from shardmill.pipelines.flags import find_parser
 from shardmill.pipelines.options import check_beam_flags
 
+# In one process of `make test`: TensorFlow, Beam and what pages find are loaded and made once.
+pytestmark = pytest.mark.xdist_group("docs")
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 TOLD = [block for block in BLOCKS if block.language in RUN]
 HERE = [

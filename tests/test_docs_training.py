@@ -17,6 +17,7 @@ from rows_tools import build_rows
 from shardmill import loaders
 from shardmill.schemas.errors import ShardmillError
 
+pytestmark = pytest.mark.xdist_group("docs")
 PAGE = ROOT / "docs" / "training.md"
 
 

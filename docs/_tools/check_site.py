@@ -65,7 +65,9 @@ def main() -> None:
     """Ends with exit code 1 where something is wrong."""
     folder = Path(sys.argv[1]).resolve()
     found = faults(folder)
-    print("\n".join(found) or f"{len(list(folder.rglob('*.html')))} pages, every link leads somewhere")
+    print(
+        "\n".join(found) or f"{len(list(folder.rglob('*.html')))} pages, every link leads somewhere"
+    )
     sys.exit(bool(found))
 
 

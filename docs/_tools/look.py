@@ -52,7 +52,10 @@ def chromium() -> str:
         sys.exit("No chromium is on the PATH: install one (on Debian: apt-get install chromium).")
     print("Installing Debian's chromium")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "chromium"]):
+    for arguments in (
+        ["update", "-qq"],
+        ["install", "-y", "-qq", "--no-install-recommends", "chromium"],
+    ):
         command = ["apt-get", *arguments]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return chromium()
@@ -70,7 +73,9 @@ def open_all(browser: Browser, base: str, names: list[str], size: str) -> list[s
     context = browser.new_context(viewport={"width": width, "height": height})
     page = context.new_page()
     found: list[str] = []
-    page.on("console", lambda said: said.type == "error" and found.append(f"{page.url}: {said.text}"))
+    page.on(
+        "console", lambda said: said.type == "error" and found.append(f"{page.url}: {said.text}")
+    )
     page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
     page.on("requestfailed", lambda request: found.extend(failure_of(request)))
     for name in names:
@@ -94,7 +99,9 @@ def take_pictures(browser: Browser, base: str, folder: Path) -> None:
                 page.screenshot(path=folder / f"{name}-{size}-{scheme}.png")
                 # What stands further down, as far as three screens.
                 clip = {"x": 0, "y": 0, "width": width, "height": height * 3}
-                page.screenshot(path=folder / f"{name}-{size}-{scheme}-long.png", clip=clip, full_page=True)
+                page.screenshot(
+                    path=folder / f"{name}-{size}-{scheme}-long.png", clip=clip, full_page=True
+                )
             context.close()
 
 
@@ -125,7 +132,9 @@ def main() -> None:
         take_pictures(browser, base, folder)
         browser.close()
     server.shutdown()
-    print("\n".join(found) or f"{len(names)} pages fit a phone and a desk; pictures are in {folder}")
+    print(
+        "\n".join(found) or f"{len(names)} pages fit a phone and a desk; pictures are in {folder}"
+    )
     sys.exit(bool(found))
 
 
