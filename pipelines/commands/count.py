@@ -11,6 +11,7 @@ from shardmill.pipelines import run
 from shardmill.pipelines.console import quiet_logs, show_counters
 from shardmill.pipelines.flags.count import count_parser
 from shardmill.pipelines.layout import clean
+from shardmill.pipelines.runners import find_runner
 from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.manifest import Manifest
@@ -42,9 +43,6 @@ def main(argv: list[str]) -> int:
     find_runner(runner).check_places(
         {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
     )
-    find_runner(runner).check_places(
-        {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
-    )
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
@@ -56,9 +54,6 @@ def main(argv: list[str]) -> int:
                 lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
                 unit="MiB",
             )  # fmt: skip
-    except run.Staged as staged:
-        print(staged)
-        return 0
     except run.Staged as staged:
         print(staged)
         return 0
