@@ -36,15 +36,18 @@ class Page(HTMLParser):
                 self.links.append(value)
 
 
+def _is_far(link: str) -> bool:
+    parts = urlsplit(link)
+    return bool(parts.netloc or (parts.scheme and parts.scheme != "data"))
+
+
 def faults(folder: Path) -> list[str]:
     """Returns what is wrong, a sentence each."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     found = []
     for path, page in sorted(pages.items()):
         name = path.relative_to(folder)
-        for load in page.loads:
-            if urlsplit(load).netloc:
-                found.append(f"{name} loads {load} from elsewhere")
+        found += [f"{name} loads {load} from elsewhere" for load in page.loads if _is_far(load)]
         for link in [*page.links, *page.loads]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:

@@ -2,9 +2,9 @@
 
 usage: python docs/_tools/look.py build/docs build/look
 
-Every page is opened at the width of a phone and of a desk; one that scrolls sideways, logs an error or
-asks for anything from elsewhere ends this with exit code 1. Pictures of some pages, light and dark, lie
-in the second folder. As root on Debian, Chromium is installed where it is missing.
+Every page is opened at the width of a phone and of a desk; one that scrolls sideways, logs an
+error or asks for anything from elsewhere ends this with exit code 1. Pictures of some pages, light
+and dark, lie in the second folder. As root on Debian, Chromium is installed where it is missing.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ def failure_of(request: Request) -> list[str]:
     return [] if "ERR_ABORTED" in why else [f"{request.url}: {why}"]
 
 
+def far_of(request: Request, base: str) -> list[str]:
+    """Returns what is asked for elsewhere."""
+    near = request.url.startswith((base, "data:"))
+    return [] if near else [f"{request.url} is asked for"]
+
+
 def open_all(browser: Browser, base: str, names: list[str], size: str) -> list[str]:
     """Opens each page once; returns what is wrong, a line each."""
     width, height = SIZES[size]
@@ -77,6 +83,7 @@ def open_all(browser: Browser, base: str, names: list[str], size: str) -> list[s
         "console", lambda said: said.type == "error" and found.append(f"{page.url}: {said.text}")
     )
     page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
+    page.on("request", lambda request: found.extend(far_of(request, base)))
     page.on("requestfailed", lambda request: found.extend(failure_of(request)))
     for name in names:
         page.goto(f"{base}/{name}")
