@@ -57,7 +57,7 @@ test-hdfs: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a real HDFS
 	@$(BIN)/python -m pytest -q tests/cluster/test_hdfs*.py
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/doctrees docs build/docs
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs
 	@$(BIN)/python docs/_tools/check_site.py build/docs
 
 docs-look: docs $(VENV)/.installed-look-$(STATE)  ## Check the docs site in a browser; pictures in build/look
