@@ -188,7 +188,7 @@ def _why_no_rows(config: RowsConfig, sample: Sample, looked: Container[str]) -> 
     census = Census()
     for ref in sample.refs:
         census.add(ref, REFUSED if ref.error else Series("rows", ""))
-    problem = why_unusable(census, TABLE)
+    problem = why_unusable(census, TABLE, config.input)
     if not problem:
         names = f", only {listed(sample.columns)} as names of columns" if sample.columns else ""
         return (

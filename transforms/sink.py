@@ -55,7 +55,7 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
         expected_bytes: Bytes that one record becomes, or None where that is its input's size.
         census: Of all refs.
     """
-    problem = why_unusable(census, "an image")
+    problem = why_unusable(census, "an image", spec.root)
     if problem:
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
@@ -101,17 +101,18 @@ def _tidy(storage: Storage, spec: SinkSpec) -> None:
             storage.delete_tree(spec.build)
 
 
-def why_unusable(census: Census, wanted: str) -> str:
+def why_unusable(census: Census, wanted: str, root: str) -> str:
     """Returns why nothing can be made of what was matched, or an empty text.
 
     Args:
         census: What was matched.
         wanted: What the files should have been, with its article.
+        root: Where files were looked for.
     """
     if census.fatal:
         return census.fatal
     if not census.matched:
-        return "The input matched no files: check --input."
+        return f"The input matched no files in {root}: check --input."
     if not census.refs:
         return (
             f"None of the {census.matched:,} matched files is named like {wanted}: check --input."

@@ -54,7 +54,7 @@ class CountFiles(CountRefs):
 
 def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
     """Returns what is to be done with the files that were matched, looking at the output first."""
-    problem = why_unusable(census, TABLE)
+    problem = why_unusable(census, TABLE, spec.sink.root)
     if problem:
         return Plan("failed", problem)
     splits = spec.sink.place.splits
