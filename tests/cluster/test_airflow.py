@@ -194,9 +194,10 @@ def test_a_done_task_that_runs_again_says_up_to_date(airflow, base):
 
 
 def test_the_scheduler_builds_the_day_that_is_over_and_training_gets_it(airflow, base):
-    (run,) = wait_until(
+    scheduled = wait_until(
         lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("scheduled")]
     )  # fmt: skip
+    run = scheduled[0]  # there are two where midnight passed meanwhile
     assert run.wait() == {"images": "success", **ALL_WELL}
     interval = airflow.call(run.path)
     day = interval["data_interval_start"][:10]
@@ -221,19 +222,21 @@ def test_the_scheduler_builds_the_day_that_is_over_and_training_gets_it(airflow,
 
 def test_a_timeout_leaves_nothing_and_the_retry_resumes(airflow, base):
     run = airflow.trigger("shardmill_slow", "timeout", day=DAY)
-    run.keeper("images")
-    run.wait_for("images", "up_for_retry", "failed", "success", timeout=60)
-    gone(run, "images", 1, 0.1)  # the task did not end before its command had
+    output = base / "ds" / "slow" / DAY
+    for number in range(1, 4):  # a busy machine may not finish a part in the first try
+        wait_until(lambda: "Task failed with exception" in run.log("images", number).events)  # noqa: B023
+        gone(run, "images", number, 0.5)  # the task did not end before its command had
+        said = run.log("images", number).text
+        assert (
+            "Stopped at its timeout of 0:00:10: the next try goes on from the parts that are "
+            "finished." in said
+        )
+        if parts_in(output):
+            break
     # What an operator does; the next try reads it.
     (base / "settings.toml").write_text(settings(base, "10m"))
-    first = run.log("images", 1)
-    assert "Process timed out" in first.events
-    assert (
-        "Stopped at its timeout of 0:00:10: the next try goes on from the parts that are finished."
-        in first.events
-    )
-    output = base / "ds" / "slow" / DAY
-    assert parts_in(output) > 0
+    if run.state() == "failed":
+        run.clear("images")
     assert run.wait(300)["images"] == "success"
     assert run.log("images", run.tries_of("images")).parts[1] > 0
     assert json.loads((output / "manifest.json").read_text())["written"] == 120
@@ -320,7 +323,7 @@ def test_a_wrong_command_line_is_not_tried_again(airflow):
         "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
     }  # fmt: skip
     assert run.tries_of("images") == 1
-    assert run.log("images", 1).last_words.startswith("shardmill: --image_size='large'")
+    assert run.log("images", 1).last_words.startswith("shardmill: --image_size=large is no size: ")
 
 
 def test_a_run_without_a_day_says_so(airflow):
