@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from array_tools import published
 from conftest import ROOT, build_dataset, make_photos
-from docs_tools import code_of, run_checked
+from docs_code import code_of, run_checked
 from examples_data import write_digits, write_titanic
 from rows_tools import build_rows
 
@@ -50,7 +50,7 @@ def test_the_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'keras', 'apache_beam']))\n"
         f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
-        "from docs_tools import code_of, run_checked\n"
+        "from docs_code import code_of, run_checked\n"
         f"text = open({str(PAGE)!r}).read().partition('\\n## Without TensorFlow\\n')[2]\n"
         "names = {}\n"
         "section = code_of(text.partition('\\n## Several hosts\\n')[0])\n"
