@@ -43,6 +43,7 @@ copybutton_only_copy_prompt_lines = True
 
 # The reference is made of docstrings; what only training needs is not imported for it.
 autodoc_mock_imports = ["grain", "jax", "keras", "tensorflow", "torch"]
+python_maximum_signature_line_length = 88
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
