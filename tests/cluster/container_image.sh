@@ -2,7 +2,8 @@
 # Builds the image of deploy/dataflow/Dockerfile, unchanged, on bases made here:
 #   container_image.sh STORE IMAGE
 #
-#   STORE   a folder for images and what they are made of; what is there already stays
+#   STORE   a folder for images and what they are made of; what is there already stays. Its file
+#           `driver` says how images are kept: as overlays, or where the kernel has none, as copies
 #   IMAGE   the name of the image
 #
 # The bases have the names of the real ones. Python's is Debian with its Python, Beam's has the real
@@ -32,7 +33,7 @@ packages() {
 }
 
 buildah_here() {
-  buildah --storage-driver vfs --root "$store/images" --runroot "$store/run" "$@"
+  buildah --storage-driver "$driver" --root "$store/images" --runroot "$store/run" "$@"
 }
 
 have() {
@@ -84,9 +85,24 @@ launcher_base() {
   from_folder "$store/launcher" "$1"
 }
 
+choose_driver() {
+  [ -e "$store/driver" ] && return
+  mkdir -p "$store/try/"{lower,upper,work,merged}
+  if mount -t overlay overlay "$store/try/merged" \
+    -o "lowerdir=$store/try/lower,upperdir=$store/try/upper,workdir=$store/try/work" 2>/dev/null; then
+    umount "$store/try/merged"
+    echo overlay >"$store/driver"
+  else
+    echo vfs >"$store/driver"
+  fi
+  rm -rf "$store/try"
+}
+
 packages
 mkdir -p "$store"
 store=$(CDPATH='' cd -- "$store" && pwd)
+choose_driver
+driver=$(cat "$store/driver")
 python=$(sed -n 's/^ARG PYTHON=//p' "$file")
 beam=$(sed -n 's/^ARG BEAM=//p' "$file")
 python_base "docker.io/library/$(base_of build)"

@@ -35,7 +35,8 @@ POOL = 50000  # where Beam's worker pool listens; a constant of Beam
 
 def buildah(*args: str) -> list[str]:
     stores = ["--root", str(STORE / "images"), "--runroot", str(STORE / "run")]
-    return ["buildah", "--storage-driver", "vfs", *stores, *args]
+    driver = (STORE / "driver").read_text().strip()
+    return ["buildah", "--storage-driver", driver, *stores, *args]
 
 
 class Container:
