@@ -75,7 +75,10 @@ def test_every_flag_in_the_docs_exists() -> None:
         for action in parser._actions
         for flag in action.option_strings
     }
-    others = {"--version", "--target", "--ignore", "--name", "--strict"}  # of others
+    others = {
+        "--version", "--target", "--ignore", "--name", "--strict",
+        "--conf", "--dag", "--from", "--to",  # of Airflow
+    }  # fmt: skip
     for options in PipelineOptions.__subclasses__():
         parser = ArgumentParser(add_help=False)
         options._add_argparse_args(parser)
