@@ -38,6 +38,18 @@ ELSEWHERE = {
     ("docs/flink.md", "kubectl -n shardmill delete"): (
         "tests/test_kubernetes.py::test_kustomize_makes_the_same_of_it"
     ),
+    ("docs/airflow.md", "python3 -m venv /opt/shardmill"): (
+        "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+    ),
+    ("docs/airflow.md", "deploy/airflow/install.sh"): (
+        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+    ),
+    ("docs/airflow.md", "airflow dags trigger"): (
+        "tests/cluster/test_airflow.py::test_a_backfill_of_three_days"
+    ),
+    ("docs/airflow.md", "make test-airflow"): (
+        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+    ),
     ("docs/gcs.md", "pip install"): (
         "tests/test_gcs_builds.py::test_the_command_from_bucket_to_bucket"
     ),
