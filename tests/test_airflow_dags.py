@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +31,14 @@ sys.path.insert(0, str(DAGS))
 from shardmill_airflow.dates import day_of, end_of  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
 from shardmill_airflow.running import Command, Lines, clean_environment  # noqa: E402
-from shardmill_airflow.settings import SettingsError, load_settings, parse_settings  # noqa: E402
+from shardmill_airflow.settings import (  # noqa: E402
+    Dataset,
+    Settings,
+    SettingsError,
+    Training,
+    load_settings,
+    parse_settings,
+)
 
 ENV = {"PATH": os.environ["PATH"]}
 ZURICH = zoneinfo.ZoneInfo("Europe/Zurich")
@@ -312,6 +321,25 @@ def test_settings_are_what_was_written():
     assert (dataset.dag_id, dataset.output) == ("shardmill_a", "/out/{{ day() }}")
     assert (dataset.timeout, found.timeout, found.retry_delay) == (5400, 21600, 300)
     assert found.runner_flags(dataset) == []
+
+
+def test_the_page_explains_every_setting_and_its_examples_are_right():
+    text = (ROOT / "docs" / "airflow.md").read_text()
+    blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    first, second = (parse_settings(tomllib.loads(block)) for block in blocks)
+    assert [each.dag_id for each in (*first.datasets, *first.training)] == [
+        "shardmill_flowers", "shardmill_flowers_training",
+    ]  # fmt: skip
+    assert second.runners == load_settings(str(DAGS / "shardmill.toml")).runners
+    for kind in (Settings, Dataset, Training):
+        for each in dataclasses.fields(kind):
+            assert f"`{each.name}`" in text or f"`[{each.name}" in text or each.name == "name", each
+    fields = {each.name: each for each in dataclasses.fields(Settings)}
+    for name, shown in (("retries", "`3`"), ("max_active_runs", "`1`"), ("pool", "`default_pool`")):
+        assert str(fields[name].default) == shown.strip("`")
+        assert shown in next(line for line in text.splitlines() if f"`{name}`" in line)
+    assert (fields["retry_delay"].default, fields["timeout"].default) == (5 * 60, 6 * 3600)
+    assert all(shown in text for shown in ('`"5m"`', '`"6h"`', '`"1m"`'))
 
 
 @pytest.mark.parametrize("runner", ["local", "flink", "dataflow"])

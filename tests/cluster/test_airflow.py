@@ -327,6 +327,8 @@ def test_a_wrong_command_line_is_not_tried_again(airflow):
 
 
 def test_a_run_without_a_day_says_so(airflow):
+    with pytest.raises(AssertionError, match="400"):  # nothing but a day
+        airflow.trigger("shardmill_titanic", "injected", day=f"{DAY} --overwrite")
     run = airflow.trigger("shardmill_titanic", "dayless")
     assert run.wait()["rows"] == "failed"
     assert run.tries_of("rows") == 1
@@ -336,6 +338,7 @@ def test_a_run_without_a_day_says_so(airflow):
 
 
 def test_a_command_that_is_not_there(airflow, base):
+    assert airflow.runs("shardmill_demanding_training") == []  # its dataset was never fit
     dataset = str(base / "ds" / "titanic" / DAY)
     run = airflow.trigger("shardmill_demanding_training", "missing", dataset=dataset)
     assert run.wait() == {"steps": "success", "train": "failed"}
@@ -355,7 +358,13 @@ def test_a_backfill_of_three_days(airflow, base):
     assert len(runs) == 3
     for run in runs:
         assert run.wait(300) == {"images": "success", **ALL_WELL}
-    for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+    by_hand = [
+        "--conf", f'{{"day": "{DAY}"}}', "--run-id", "by-hand", "shardmill_flowers",
+    ]  # fmt: skip
+    done = airflow.command("airflow", "dags", "trigger", *by_hand)
+    assert done.returncode == 0, done.stderr
+    assert Run(airflow, "shardmill_flowers", "by-hand").wait()["check"] == "success"
+    for day in ("2026-01-01", "2026-01-02", "2026-01-03", DAY):
         assert len(examples_in(base / "ds" / "flowers" / day)) == 21
         assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
 
