@@ -49,7 +49,8 @@ def steps(context: jinja2.runtime.Context) -> str:
 
 def _newest(events: Any) -> str:
     told = [event.extra for one in events.values() for event in one if event.extra.get("dataset")]
-    return max(told, key=lambda extra: extra.get("day", ""), default={}).get("dataset", "")
+    newest = max(told, key=lambda extra: str(extra.get("day", "")), default=None)
+    return str(newest["dataset"]) if newest else ""
 
 
 MACROS = {"day": day, "day_end": day_end, "dataset": dataset, "steps": steps}
