@@ -137,7 +137,7 @@ class Run:
         """Returns the log of a try of a task, the first being 1."""
         folder = self.airflow.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}"
         path = folder / f"task_id={task}" / f"attempt={number}.log"
-        text = wait_until(lambda: path.exists() and path.read_text(), 30, str(path))
+        text = wait_until(lambda: path.exists() and path.read_text(), 90, str(path))
         return Try([json.loads(line) for line in text.splitlines()])
 
     def processes(self, task: str) -> list[psutil.Process]:
