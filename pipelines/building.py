@@ -50,7 +50,7 @@ def run_build(
     if config.dry_run:
         runner = run.IN_MEMORY
     invocation = run.new_invocation()
-    find_runner(runner).check_places({"--input": config.input, "--output": config.output})
+    find_runner(runner).check_places([("--input", config.input), ("--output", config.output)])
     job = module.resolve(config, runner=runner, invocation=invocation)
     output = config.absolute_output
     if not config.dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines import run
 from shardmill.pipelines.console import quiet_logs, show_counters
@@ -16,6 +16,9 @@ from shardmill.pipelines.text import human_bytes
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.manifest import Manifest
 
+if TYPE_CHECKING:
+    from shardmill.pipelines.count import CountConfig
+
 _SHOWN = 20
 
 
@@ -23,26 +26,11 @@ def main(argv: list[str]) -> int:
     """Counts TFRecord files; returns the exit code."""
     count_parser().parse_known_args(argv)  # what it can tell needs no Beam
     with run.quiet_import():
-        from shardmill.pipelines.count import CountConfig, outcomes, resolve
-        from shardmill.pipelines.options import check_beam_flags
+        from shardmill.pipelines.count import outcomes, resolve
         from shardmill.pipelines.preflight import check_takes_files
-        from shardmill.transforms.pool import close_all, usable_cores
-    known, rest = count_parser().parse_known_args(argv)
-    values: dict[str, Any] = vars(known)
-    debug = values.pop("debug", False)
-    check_beam_flags(rest, [action.option_strings[0] for action in count_parser()._actions])  # noqa: SLF001
-    if "input" not in values:
-        raise UsageError("--input is missing: give a folder, a glob, a list or a file.")
+        from shardmill.transforms.pool import close_all
     started = time.monotonic()
-    runner, rest = run.take_runner(rest)
-    # Other runners have a process for each core of their own.
-    values.setdefault("processes", usable_cores() if runner == run.IN_MEMORY else 1)
-    config = CountConfig(**{**values, "input": tuple(values["input"])})
-    if runner != run.IN_MEMORY and not config.manifest:
-        raise UsageError(f"--runner={runner} needs --manifest: the result comes from there.")
-    find_runner(runner).check_places(
-        {**{f"--input={path}": path for path in config.input}, "--manifest": config.manifest}
-    )
+    config, runner, rest, debug = _parse(argv)
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
@@ -79,6 +67,33 @@ def main(argv: list[str]) -> int:
         )
         return OutputError.exit_code
     return 0
+
+
+def _parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
+    """Returns the config, the runner, Beam's options, and whether to debug.
+
+    Raises:
+        UsageError: A flag breaks a rule.
+    """
+    from shardmill.pipelines.count import CountConfig
+    from shardmill.pipelines.options import check_beam_flags
+    from shardmill.transforms.pool import usable_cores
+
+    known, rest = count_parser().parse_known_args(argv)
+    values: dict[str, Any] = vars(known)
+    debug = values.pop("debug", False)
+    check_beam_flags(rest, [action.option_strings[0] for action in count_parser()._actions])  # noqa: SLF001
+    if "input" not in values:
+        raise UsageError("--input is missing: give a folder, a glob, a list or a file.")
+    runner, rest = run.take_runner(rest)
+    # Other runners have a process for each core of their own.
+    values.setdefault("processes", usable_cores() if runner == run.IN_MEMORY else 1)
+    config = CountConfig(**{**values, "input": tuple(values["input"])})
+    if runner != run.IN_MEMORY and not config.manifest:
+        raise UsageError(f"--runner={runner} needs --manifest: the result comes from there.")
+    places = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
+    find_runner(runner).check_places(places)
+    return config, runner, rest, debug
 
 
 def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:

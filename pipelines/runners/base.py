@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +56,11 @@ class Runner:
         """
         return [*argv] if option_given(argv, "job_name") else [*argv, f"--job_name={job_name}"]
 
-    def check_places(self, places: Mapping[str, str]) -> None:
+    def check_places(self, places: Iterable[tuple[str, str]]) -> None:
         """Checks that the runner's workers can reach what is read and written.
 
         Args:
-            places: A path or URI for each flag that names one.
+            places: Each flag that names a path or URI, with what it names.
 
         Raises:
             UsageError: They cannot.

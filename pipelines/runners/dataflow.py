@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.runners.base import Job, Runner, option_given
@@ -82,9 +82,9 @@ class Dataflow(Runner):
         _check_buckets(PipelineOptions([*self._argv]).view_as(GoogleCloudOptions))
         return super().make()
 
-    def check_places(self, places: Mapping[str, str]) -> None:
+    def check_places(self, places: Iterable[tuple[str, str]]) -> None:
         """See ``Runner.check_places``; its workers see no disk of this machine."""
-        for flag, path in places.items():
+        for flag, path in places:
             if path and not scheme_of(path):
                 raise UsageError(
                     f"{flag}={path} is on this machine, where {self.name}'s workers cannot see "
