@@ -18,7 +18,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs test-wheel dist lint types docs docs-look soak bench bench-count \
+.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs test-airflow test-wheel dist lint types docs docs-look soak bench bench-count \
   bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
