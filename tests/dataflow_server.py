@@ -103,6 +103,7 @@ class Service:
         works: The jobs, oldest first.
         calls: (method, path) of all calls.
         refusal: What new jobs are answered with, if they are not taken.
+        silent: What refuses to be told: ``job``, ``messages`` or both.
         hold: Whether jobs stay in state RUNNING until they are cancelled.
         letting_go: Seconds that a cancelled job takes to be over.
         fate: A log of errors that new jobs fail with, instead of being run.
@@ -127,6 +128,7 @@ class Service:
         self.works = []
         self.calls: list[tuple[str, str]] = []
         self.refusal: Refusal | None = None
+        self.silent: set[str] = set()
         self.hold = False
         self.letting_go = 0.0
         self.fate: list[str] = []
@@ -243,6 +245,8 @@ class _Handler(BaseHTTPRequestHandler):
         work = service.find(name)
         if work is None:
             self._refuse(Refusal(404, "NOT_FOUND", f"({name}): Information about job not found."))
+        elif self.command == "GET" and (what or "/job")[1:] in service.silent:
+            self._refuse(Refusal(403, "PERMISSION_DENIED", "The caller does not have permission."))
         elif what == "/messages":
             since = query.get("startTime", "")
             told = [each for each in work.messages if each.time.rfc3339() >= since]

@@ -111,14 +111,21 @@ class Dataflow(Runner):
         """See ``Runner.wait``; goes on where Beam gives up though the job is not over.
 
         Beam gives a job 50 seconds to be over once it is no longer running, and a job whose
-        machines are being let go may take minutes.
+        machines are being let go may take minutes. It also gives up where it may not read the
+        job's log.
         """
+        from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+
         while True:
             try:
                 result.wait_until_finish()
             except AssertionError:
+                state = result.state  # asks the service
+                if state == "DONE":
+                    return
                 if result.is_in_terminal_state():
-                    raise
+                    text = f"Dataflow pipeline failed. State: {state}, Error:\nNone"
+                    raise DataflowRuntimeException(text, result) from None
             else:
                 return
 
@@ -161,12 +168,16 @@ class Dataflow(Runner):
             return OutputError(
                 "A job of that name runs already: wait for it, or give another --job_name."
             )
-        if isinstance(error, GoogleAPICallError) and job is None:
-            remedy = _REMEDIES.get(int(error.code or 0), "run again")
+        if isinstance(error, GoogleAPICallError):
+            code = int(error.code or 0)
             # Over HTTP the client library puts the call before what the service says.
             said = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
+            if job is None:
+                remedy = _REMEDIES.get(code, "run again")
+                return OutputError(f"{self.name} did not take the job ({code}: {said}): {remedy}.")
             return OutputError(
-                f"{self.name} did not take the job ({int(error.code or 0)}: {said}): {remedy}."
+                f"{self.name} tells no more of the job ({code}: {said}): it may go on{where}; run "
+                "again once it is over."
             )
         return None
 

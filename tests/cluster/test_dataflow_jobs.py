@@ -104,6 +104,23 @@ def test_a_staging_bucket_that_is_not_there(client):
     )
 
 
+def test_a_log_that_may_not_be_read_is_waited_for_all_the_same(client, service):
+    service.silent = {"messages"}
+    code, out, err = client.images()
+    assert code == 0, err
+    assert "written    24 examples" in out
+    service.fate = [FOREIGN]
+    assert "The job failed on DataflowRunner: it does not say why; " in client.sentence()
+
+
+def test_a_job_that_may_not_be_looked_at(client, service):
+    service.silent, service.hold = {"messages", "job"}, True
+    assert client.sentence() == (
+        "DataflowRunner tells no more of the job (403: The caller does not have permission): it "
+        f"may go on; its page {page()} says more; run again once it is over."
+    )
+
+
 def test_cancelled_by_somebody_else(client, service, monkeypatch):
     """Beam gives up waiting long before the machines are let go."""
     service.hold, service.letting_go = True, 9.0  # Beam's patience is fifty of its pauses: 5 s
