@@ -202,11 +202,26 @@ def test_the_image_holds_what_runs():
     assert not [rest for word, rest in last if word == "RUN" and re.search(r"pip|apt", rest)]
 
 
+DOCKERFILES = sorted(ROOT.glob("deploy/**/Dockerfile"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_who_runs_has_a_name(path):
+    """Beam's boot looks for its user's home when it starts, and ends at once where there is none."""
+    lines = instructions(path)
+    users = [rest.partition(":")[0] for word, rest in lines if word == "USER"]
+    assert users
+    made = " ".join(rest for word, rest in lines if word == "RUN")
+    for user in users:
+        assert f"useradd --uid {user} " in made
+
+
 def test_dockerfiles_are_clean():
-    files = sorted(ROOT.glob("deploy/**/Dockerfile"))
-    assert len(files) >= 2
+    assert len(DOCKERFILES) >= 2
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([hadolint, *files], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [hadolint, *DOCKERFILES], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
