@@ -1,0 +1,397 @@
+"""What other tools do with the same files; writes docs/comparison.md.
+
+usage: python benchmarks/others.py WORK [--only TOOL ...] [--ask QUESTION ...]
+
+Each tool gets an environment of its own below WORK, with the versions named here, and runs there as
+its guide says (others_run.py, rivals.py). What it wrote is judged alike: every TFRecord file is
+read, every record's picture compared with what the file shows. Needs uv and Python 3.11.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from others_page import page
+from photos import photo
+from PIL import Image
+
+from shardmill.schemas.parse import parse_example
+from shardmill.schemas.tfrecords import open_records
+
+HERE = Path(__file__).resolve().parent
+SIZE = 64
+GOOD, MANY = 40, 3000
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Another tool, and the environment that it wants."""
+
+    name: str
+    python: str
+    packages: tuple[str, ...]
+
+
+TOOLS = {
+    "shardmill": Tool("Shardmill", "", ()),
+    "tutorial": Tool("the tutorials' loop, TensorFlow 2.21", "", ()),
+    "tfds": Tool("TFDS 4.9.10", "3.11", ("tensorflow-datasets==4.9.10", "tensorflow-cpu==2.21.0")),
+    "img2dataset": Tool(
+        "img2dataset 1.47", "3.11",
+        ("img2dataset==1.47.0", "tensorflow-cpu==2.16.*", "tensorflow-io", "wandb>=0.18", "numpy<2",
+         "pyarrow<20", "setuptools<81"),
+    ),
+}  # fmt: skip
+
+
+def picture(seed: int) -> Image.Image:
+    """Returns a photo that no other seed gives."""
+    return photo(seed, 96, 72)
+
+
+def write_good(folder: Path, count: int = GOOD) -> dict[str, Image.Image]:
+    """Writes plain photos in two class folders; returns what each shows."""
+    shown = {}
+    for seed in range(count):
+        path = folder / f"class_{seed % 2}" / f"good_{seed:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(seed).save(path, quality=95)
+        shown[path.name] = picture(seed)
+    return shown
+
+
+def write_broken(folder: Path) -> list[str]:
+    """Writes three files that are no photos; returns their names."""
+    buffer = io.BytesIO()
+    picture(900).save(buffer, "JPEG", quality=95)
+    contents = {
+        "cut_off.jpg": buffer.getvalue()[:900],
+        "no_picture.jpg": b"<html>not found</html>",
+        "nothing_in_it.jpg": b"",
+    }
+    for name, data in contents.items():
+        (folder / "class_0" / name).write_bytes(data)
+    return list(contents)
+
+
+def write_odd(folder: Path) -> dict[str, Image.Image]:
+    """Writes valid files of less common kinds; returns what each shows, as RGB."""
+    (folder / "class_0").mkdir(parents=True)
+    shown = {}
+
+    def put(name: str, made: Image.Image, right: Image.Image, **options: object) -> None:
+        made.save(folder / "class_0" / name, **options)
+        shown[name] = right.convert("RGB")
+
+    turned = Image.Exif()
+    turned[0x0112] = 6  # shown after a quarter turn clockwise
+    right = picture(100)
+    put(
+        "turned.jpg",
+        100,
+        right.transpose(Image.Transpose.ROTATE_90),
+        right,
+        exif=turned,
+        quality=95,
+    )
+    right = picture(101)
+    put("cmyk.jpg", right.convert("CMYK"), right, quality=95)
+    grey = picture(102).convert("L")
+    put("grey_16_bit.png", Image.fromarray(np.asarray(grey, np.uint16) * 257), grey)
+    palette = picture(103).quantize(256)
+    put("palette.png", palette, palette)
+    right = picture(104)
+    put("alpha.png", right.convert("RGBA"), right)
+    grey = picture(105).convert("L")
+    put("grey_alpha.png", grey.convert("LA"), grey)
+    right = picture(106)
+    put("a_png.jpg", right, right, format="PNG")
+    right = picture(107)
+    put("photo.webp", right, right, quality=95)
+    return shown
+
+
+# -- running --
+
+
+def environment(tool: str, work: Path) -> str:
+    """Returns the Python that a tool runs in, made if need be."""
+    wanted = TOOLS[tool]
+    if not wanted.python:
+        return sys.executable
+    home = work / "env" / tool
+    if not (home / "ready").exists():
+        pythons = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+        found = sorted(map(str, pythons.glob(f"{wanted.python}.*/bin/python")))
+        python = found[0] if found else wanted.python
+        subprocess.run(["uv", "venv", "-q", "--python", python, home], check=True)
+        install = ["uv", "pip", "install", "-q", "--python", home / "bin" / "python"]
+        subprocess.run([*install, *wanted.packages], check=True)
+        (home / "ready").touch()
+    return str(home / "bin" / "python")
+
+
+def command(tool: str, work: Path, source: Path, target: Path) -> list[str]:
+    """Returns the command line of a tool."""
+    python = environment(tool, work)
+    if tool == "shardmill":
+        return [python, "-m", "shardmill.pipelines.cli", "images", f"--input={source}",
+                f"--output={target}", f"--image_size={SIZE}", "--splits=train:1",
+                "--max_reject_fraction=0.5", "--encoding=png"]  # fmt: skip
+    if tool == "tutorial":
+        return [python, str(HERE / "rivals.py"), tool, str(source), str(target), str(SIZE)]
+    return [python, str(HERE / "others_run.py"), tool, str(source), str(target)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run came to."""
+
+    code: int
+    seconds: float
+    said: str
+
+
+def run(tool: str, work: Path, source: Path, target: Path, kill_after: float = 0) -> Run:
+    """Runs a tool; kills it and all that it started after some seconds, if so asked."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    words = command(tool, work, source, target)
+    started = time.monotonic()
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "WANDB_MODE": "disabled"},
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=kill_after or 1800)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+    return Run(process.returncode, time.monotonic() - started, said)
+
+
+# -- judging --
+
+
+def record_files(folder: Path) -> list[Path]:
+    """Returns the TFRecord files below a folder, but for those of a build that is not finished."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and (".tfrecord" in path.name or path.name.endswith("train.gz"))
+        and not any(part.startswith(".") or "incomplete" in part for part in path.parts)
+    ]
+
+
+def records(folder: Path) -> Iterator[dict[str, object]]:
+    """Yields the features of every record below a folder that can be read."""
+    for path in record_files(folder):
+        with open_records(str(path)) as reader:
+            for payload in reader:
+                yield {name: f.values for name, f in parse_example(bytes(payload)).items()}
+
+
+def image_of(features: dict[str, object]) -> Image.Image | None:
+    """Returns the picture of a record as a trainer gets it, or None where there is none."""
+    for name in ("image", "jpg", "image/encoded", "image_raw"):
+        if name not in features:
+            continue
+        (data,) = features[name]  # type: ignore[misc]
+        return decode_as_tensorflow(bytes(data))
+    return None
+
+
+def decode_as_tensorflow(data: bytes) -> Image.Image | None:
+    """Returns an encoded picture as TensorFlow's trainers decode it; None where it refuses."""
+    import tensorflow as tf
+
+    try:
+        pixels = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+    except tf.errors.InvalidArgumentError:
+        return None
+    return Image.fromarray(pixels)
+
+
+def psnr(one: Image.Image, other: Image.Image) -> float:
+    """Returns how alike two pictures are, both scaled to the same size, in dB."""
+    small = [np.asarray(i.convert("RGB").resize((SIZE, SIZE)), float) for i in (one, other)]
+    error = float(((small[0] - small[1]) ** 2).mean())
+    return 99.0 if error < 1e-6 else 10 * np.log10(255**2 / error)
+
+
+def right_ones(folder: Path, shown: dict[str, Image.Image]) -> set[str]:
+    """Returns the names of the files whose picture some record shows right: at 27 dB or more."""
+    images = [image for image in map(image_of, records(folder)) if image is not None]
+    return {name for name, right in shown.items() if any(psnr(i, right) >= 27 for i in images)}
+
+
+def says(run_: Run, folder: Path, wanted: str) -> bool:
+    """Tells whether a text is in what a tool said, or in a text file that it left."""
+    if wanted in run_.said:
+        return True
+    tables = (str(pq.read_table(path).to_pylist()) for path in folder.rglob("*.parquet"))
+    texts = (p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl", ".txt", ".csv"))
+    return any(
+        wanted in text for text in (*tables, *(p.read_text(errors="replace") for p in texts))
+    )
+
+
+def tells_count(folder: Path, count: int) -> bool:
+    """Tells whether a JSON file that a tool left holds the number of records."""
+
+    def numbers(value: object) -> Iterator[int]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            for each in value:
+                yield from numbers(each)
+            if value and all(isinstance(v, str) and v.isdigit() for v in value):
+                yield sum(map(int, value))  # TFDS: lengths of shards, as texts
+        elif isinstance(value, int | float):
+            yield int(value)
+
+    return any(count in numbers(json.loads(path.read_text())) for path in folder.rglob("*.json"))
+
+
+def digest(folder: Path) -> str:
+    """Returns one hash of all record files."""
+    hashes = hashlib.sha256()
+    for path in record_files(folder):
+        hashes.update(path.read_bytes())
+    return hashes.hexdigest()
+
+
+# -- the questions --
+
+
+def ask_broken(tool: str, work: Path) -> dict[str, object]:
+    """What becomes of 40 good photos when three broken files lie beside them."""
+    source = fresh(work / tool / "broken" / "in")
+    shown = write_good(source)
+    broken = write_broken(source)
+    target = fresh(work / tool / "broken" / "out")
+    done = run(tool, work, source, target)
+    found = list(records(target)) if target.exists() else []
+    unreadable = sum(image_of(features) is None for features in found)
+    return {
+        "exit": done.code,
+        "good": len(right_ones(target, shown)) if found else 0,
+        "unreadable": unreadable,
+        "named": sum(says(done, target, name) for name in broken),
+        "last": done.said.strip().splitlines()[-1:],
+    }
+
+
+def ask_odd(tool: str, work: Path) -> dict[str, object]:
+    """How many odd but valid files come out right: all at once, else each alone."""
+    folder = work / tool / "odd"
+    shown = write_odd(fresh(folder / "all" / "in"))
+    source = folder / "all" / "in"
+    done = run(tool, work, source, fresh(folder / "all" / "out"))
+    if not done.code:
+        right = right_ones(folder / "all" / "out", shown)
+        kept = sum(image_of(features) is not None for features in records(folder / "all" / "out"))
+        return {"of": len(shown), "right": len(right), "lost": len(shown) - kept,
+                "not_right": sorted(shown.keys() - right)}  # fmt: skip
+    right, lost = set(), set()
+    for name in shown:
+        alone = fresh(folder / name / "in")
+        (alone / "class_0").mkdir(parents=True)
+        shutil.copy(source / "class_0" / name, alone / "class_0" / name)
+        target = fresh(folder / name / "out")
+        if run(tool, work, alone, target).code:
+            lost.add(name)
+        else:
+            right |= right_ones(target, {name: shown[name]})
+    return {"of": len(shown), "right": len(right), "lost": len(lost),
+            "not_right": sorted(shown.keys() - right)}  # fmt: skip
+
+
+def ask_again(tool: str, work: Path) -> dict[str, object]:
+    """Whether two runs give the same bytes, and whether the count stands somewhere."""
+    source = fresh(work / tool / "again" / "in")
+    write_good(source)
+    digests = []
+    for turn in ("one", "two"):
+        target = fresh(work / tool / "again" / turn)
+        run(tool, work, source, target)
+        digests.append(digest(target))
+    return {"same": digests[0] == digests[1], "told": tells_count(target, GOOD)}
+
+
+def ask_killed(tool: str, work: Path) -> dict[str, object]:
+    """What a second run does after the first was killed at two thirds of its time."""
+    source = work / tool / "killed" / "in"
+    make = [sys.executable, str(HERE / "photos.py"), str(source), str(MANY)]
+    subprocess.run([*make, "500x375"], check=True)
+    whole = run(tool, work, source, fresh(work / tool / "killed" / "whole"))
+    target = fresh(work / tool / "killed" / "out")
+    run(tool, work, source, target, kill_after=whole.seconds * 2 / 3)
+    visible = sum(1 for _ in readable(target))
+    again = run(tool, work, source, target)
+    return {
+        "of": MANY,
+        "whole_seconds": round(whole.seconds, 1),
+        "again_seconds": round(again.seconds, 1),
+        "again_exit": again.code,
+        "records_seen_after_the_kill": visible,
+        "records": sum(1 for _ in records(target)) if not again.code else None,
+    }
+
+
+def readable(folder: Path) -> Iterator[object]:
+    """Yields the records that a trainer would find now."""
+    for path in record_files(folder):
+        try:
+            with open_records(str(path)) as reader:
+                yield from reader
+        except Exception:  # noqa: BLE001 - whatever a half-written file makes of a reader
+            continue
+
+
+def fresh(folder: Path) -> Path:
+    """Returns a folder that is not there, whose parent is."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+QUESTIONS = {"broken": ask_broken, "odd": ask_odd, "again": ask_again, "killed": ask_killed}
+
+
+def main() -> None:
+    """Asks every tool every question, and keeps the answers in WORK/answers.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--only", nargs="+", default=list(TOOLS), choices=list(TOOLS))
+    parser.add_argument("--ask", nargs="+", default=list(QUESTIONS), choices=list(QUESTIONS))
+    flags = parser.parse_args()
+    kept = flags.work / "answers.json"
+    answers = json.loads(kept.read_text()) if kept.exists() else {}
+    for tool in flags.only:
+        for question in flags.ask:
+            answers.setdefault(tool, {})[question] = QUESTIONS[question](tool, flags.work)
+            print(tool, question, answers[tool][question], flush=True)
+            kept.write_text(json.dumps(answers, indent=1))
+    if all(question in answers.get(tool, {}) for tool in TOOLS for question in QUESTIONS):
+        (HERE.parent / "docs" / "comparison.md").write_text(
+            page(answers, {key: tool.name for key, tool in TOOLS.items()}), encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    main()
