@@ -7,8 +7,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -180,7 +182,9 @@ class Airflow:
     env: Path
     settings: Path
     port: int = field(default_factory=free_port)
-    parts: list[subprocess.Popen] = field(default_factory=list)
+    parts: dict[str, subprocess.Popen] = field(default_factory=dict)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    minder: threading.Thread | None = None
     token: str = ""
 
     @property
@@ -198,6 +202,8 @@ class Airflow:
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
             "USAGE_DATA_COLLECTION__ENABLED": False,
+            # Who finds it locked waits longer than five seconds.
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
         }  # fmt: skip
         return os.environ | {
             "AIRFLOW_HOME": str(self.home),
@@ -220,28 +226,47 @@ class Airflow:
         """Starts all three parts; the API server first, as tasks report to it."""
         done = self.command("airflow", "db", "migrate")
         assert done.returncode == 0, done.stderr
+        with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # who writes does not hold up who reads
         for name in PARTS:
-            with (self.home / f"{name}.log").open("w") as log:
-                part = subprocess.Popen(
-                    [self.env / "bin" / "airflow", name], env=self.environment, stdout=log,
-                    stderr=log, cwd=self.home, start_new_session=True,
-                )  # fmt: skip
-            self.parts.append(part)
+            self.parts[name] = self._start(name)
             if name == "api-server":
                 wait_until(self._answers, 120, "Airflow's API")
+        self.minder = threading.Thread(target=self._keep_up, daemon=True)
+        self.minder.start()
+
+    def _start(self, name: str) -> subprocess.Popen:
+        with (self.home / f"{name}.log").open("a") as log:
+            return subprocess.Popen(
+                [self.env / "bin" / "airflow", name], env=self.environment, stdout=log, stderr=log,
+                cwd=self.home, start_new_session=True,
+            )  # fmt: skip
+
+    def _keep_up(self) -> None:
+        """Starts again what ended, as a service manager does: on SQLite a scheduler may give up."""
+        while not self.stopping.wait(1):
+            for name, part in self.parts.items():
+                if part.poll() is not None:
+                    self.parts[name] = self._start(name)
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/auth/token") as answer:
                 self.token = json.load(answer)["access_token"]
             return True
-        assert self.parts[0].poll() is None, (self.home / "api-server.log").read_text()
+        assert self.parts["api-server"].poll() is None, (self.home / "api-server.log").read_text()
         return False
 
     def stop(self) -> None:
         """Ends all of it, tasks and their commands too."""
-        for part in reversed(self.parts):
-            everything = [psutil.Process(part.pid), *psutil.Process(part.pid).children(True)]
+        self.stopping.set()
+        if self.minder is not None:
+            self.minder.join()
+        for part in reversed(self.parts.values()):
+            everything = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(part.pid)
+                everything = [process, *process.children(True)]
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(part.pid, signal.SIGKILL)
             for process in everything:

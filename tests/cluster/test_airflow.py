@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
-from conftest import ROOT, make_photos, shardmill
+from conftest import ROOT, build_dataset, make_photos, shardmill
 from examples_data import write_titanic
 from readers import tf_examples
 
@@ -343,7 +343,8 @@ def test_a_run_without_a_day_says_so(airflow):
 
 def test_a_command_that_is_not_there(airflow, base):
     assert airflow.runs("shardmill_demanding_training") == []  # its dataset was never fit
-    dataset = str(base / "ds" / "titanic" / DAY)
+    dataset = str(base / "ds" / "by_hand")
+    build_dataset(input=base / "in" / "flowers" / DAY, output=dataset, image_size=24)
     run = airflow.trigger("shardmill_demanding_training", "missing", dataset=dataset)
     assert run.wait() == {"steps": "success", "train": "failed"}
     assert run.log("train", 1).last_words == (
