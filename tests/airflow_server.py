@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -185,6 +184,7 @@ class Airflow:
     parts: dict[str, subprocess.Popen] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
     minder: threading.Thread | None = None
+    resting: set[str] = field(default_factory=set)
     token: str = ""
 
     @property
@@ -226,8 +226,6 @@ class Airflow:
         """Starts all three parts; the API server first, as tasks report to it."""
         done = self.command("airflow", "db", "migrate")
         assert done.returncode == 0, done.stderr
-        with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
-            database.execute("PRAGMA journal_mode=WAL")  # who writes does not hold up who reads
         for name in PARTS:
             self.parts[name] = self._start(name)
             if name == "api-server":
@@ -246,8 +244,18 @@ class Airflow:
         """Starts again what ended, as a service manager does: on SQLite a scheduler may give up."""
         while not self.stopping.wait(1):
             for name, part in self.parts.items():
-                if part.poll() is not None:
+                if name not in self.resting and part.poll() is not None:
                     self.parts[name] = self._start(name)
+
+    @contextlib.contextmanager
+    def without_scheduler(self) -> Iterator[None]:
+        """Stops the scheduler when nothing runs, for a long transaction: SQLite would refuse one."""
+        wait_until(lambda: not self.call("/dags/~/dagRuns?state=running")["dag_runs"], 300)
+        self.resting.add("scheduler")
+        self.parts["scheduler"].terminate()
+        self.parts["scheduler"].wait(120)
+        yield
+        self.resting.remove("scheduler")
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
