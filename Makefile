@@ -18,8 +18,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-flink test-prism test-gcs test-s3 test-hdfs test-airflow test-wheel dist lint types docs docs-look soak bench bench-count \
-  bench-rows bench-reading bench-scale constraints format clean
+.PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-hdfs test-airflow \
+  test-wheel dist lint types docs docs-look soak bench bench-count bench-rows bench-reading bench-scale constraints format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /  \1\t/' | expand -t 18
@@ -35,8 +35,11 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
-test: $(VENV)/.installed-dev-$(STATE)  ## Run all tests
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup
+test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests, but for those that have a target of their own
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy'
+
+test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run what kills, races, trains and starts servers
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m heavy
 
 test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a Flink cluster, on one of its own
 	@deploy/flink/install.sh
