@@ -19,7 +19,8 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-hdfs test-airflow \
-  test-wheel dist lint types docs docs-look soak bench bench-count bench-rows bench-reading bench-scale constraints format clean
+  test-wheel dist lint types docs docs-look soak bench bench-count bench-rows bench-reading \
+  bench-scale constraints format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /  \1\t/' | expand -t 18

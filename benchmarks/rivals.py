@@ -134,7 +134,7 @@ def tutorial(source: Path, target: Path, size: int) -> None:
     """The tutorials' loop."""
     import tensorflow as tf
 
-    target.mkdir(parents=True)
+    target.mkdir(parents=True, exist_ok=True)
     options = tf.io.TFRecordOptions(compression_type="GZIP")
     with tf.io.TFRecordWriter(str(target / "train.gz"), options) as writer:
         for path, number, label in listed(source):
