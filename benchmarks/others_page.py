@@ -21,7 +21,8 @@ judges stand there.
   alpha, a PNG called `.jpg`, a WebP. One is right if a record shows it with 27 dB or more, as
   TensorFlow decodes it.{wrong}
 - **Killed**: 3,000 photos of 500x375; the process group is killed after two thirds of the time that
-  a whole run takes, then the same command runs again. Times are of the clock, of one run each.
+  a whole run takes, then the same command runs again. Times are of the clock, of one run each, on
+  two cores that had other work too: a share near 100 % means that it began anew.
 - **Count**: whether the number of records stands in a JSON file that the tool leaves.
 
 TFDS keeps files as they are and decodes them when they are read, so a broken one is met by the
