@@ -236,8 +236,9 @@ class Airflow:
     def _start(self, name: str) -> subprocess.Popen:
         with (self.home / f"{name}.log").open("a") as log:
             return subprocess.Popen(
-                [self.env / "bin" / "airflow", name], env=self.environment, stdout=log, stderr=log,
-                cwd=self.home, start_new_session=True,
+                # A test that is killed takes its Airflow along.
+                ["setpriv", "--pdeathsig", "TERM", self.env / "bin" / "airflow", name],
+                env=self.environment, stdout=log, stderr=log, cwd=self.home, start_new_session=True,
             )  # fmt: skip
 
     def _keep_up(self) -> None:
