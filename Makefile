@@ -39,7 +39,7 @@ demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests, but for those that have a target of their own
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy'
 
-test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run what kills, races, trains and starts servers
+test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run what kills, races, trains, starts servers, follows the docs
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m heavy
 
 test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a Flink cluster, on one of its own

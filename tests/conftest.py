@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -39,13 +40,16 @@ def _remembered(dofn):
 
 
 userstate.get_dofn_specs = _remembered  # in the tests' own process; commands run Beam as it is
-# They start servers, kill and race processes, or train: `make test-heavy`, which CI runs too.
+# They start servers and frameworks, kill and race processes, train, or do all that the docs say:
+# `make test-heavy`, which CI runs too.
 HEAVY = frozenset(
     {
         "test_kill", "test_rows_kill", "test_races", "test_faults", "test_rows_faults",
         "test_gcs_access", "test_gcs_builds", "test_gcs_calls", "test_gcs_races", "test_count_gcs",
         "test_rows_gcs", "test_arrays_gcs", "test_loaders_gcs", "test_s3", "test_csv_large",
         "test_rows_memory", "test_train_examples", "test_examples", "test_dataflow_submit",
+        "test_docs_blocks", "test_docs_training", "test_rows_transform", "test_loaders_torch",
+        "test_packaging", "test_feature_spec",
     }
 )  # fmt: skip
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
@@ -84,6 +88,14 @@ def shardmill(*args: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
     kwargs.setdefault("timeout", 240)
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+def cpu_seconds(*args: str | Path) -> float:
+    """Returns what a command takes of the processors: the clock tells of others' work too."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert shardmill(*args).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def build_dataset(**options) -> tuple[Outcome, Manifest | None]:

@@ -7,12 +7,11 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from conftest import build_dataset, examples, make_photos, shardmill
+from conftest import build_dataset, cpu_seconds, examples, make_photos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_steps import LIGHT, body, make
@@ -287,10 +286,7 @@ def test_it_loads_nothing_heavy_and_answers_at_once(ds):
     done = subprocess.run([sys.executable, "-c", LIGHT.format(code=code)], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
-    def seconds(*args: object) -> float:
-        started = time.perf_counter()
-        assert shardmill(*args).returncode == 0
-        return time.perf_counter() - started
-
-    pairs = [(seconds("check", ds), seconds("steps", ds, "--batch_size=4")) for _ in range(5)]
+    pairs = [
+        (cpu_seconds("check", ds), cpu_seconds("steps", ds, "--batch_size=4")) for _ in range(5)
+    ]
     assert statistics.median(a - b for a, b in pairs) < 0.1
