@@ -49,7 +49,7 @@ HEAVY = frozenset(
         "test_rows_gcs", "test_arrays_gcs", "test_loaders_gcs", "test_s3", "test_csv_large",
         "test_rows_memory", "test_train_examples", "test_examples", "test_dataflow_submit",
         "test_docs_blocks", "test_docs_training", "test_rows_transform", "test_loaders_torch",
-        "test_packaging", "test_feature_spec",
+        "test_packaging", "test_feature_spec", "test_loaders_keras", "test_rows_learning",
     }
 )  # fmt: skip
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
