@@ -1,8 +1,8 @@
-"""The whole of Shardmill's metadata.
+"""Package metadata.
 
-The folders stay at the top level of the repository but install under one namespace,
-``shardmill.*``: two distributions that both ship a package called ``transforms`` would
-overwrite each other.
+The top-level folders install under one package: ``transforms/`` as ``shardmill.transforms``, and
+``api/`` as ``shardmill`` itself. A folder called ``shardmill`` would hide the installed package
+from code that runs in the repository root.
 """
 
 from pathlib import Path
@@ -10,6 +10,19 @@ from pathlib import Path
 from setuptools import setup
 
 HERE = Path(__file__).parent
+
+
+def find_packages() -> dict[str, str]:
+    """Return the folder of each package, relative to this file."""
+    found = {"shardmill": "api"}
+    for top in ("loaders", "pipelines", "schemas", "transforms"):
+        for init in sorted((HERE / top).rglob("__init__.py")):
+            folder = init.parent.relative_to(HERE).as_posix()
+            found[f"shardmill.{folder.replace('/', '.')}"] = folder
+    return found
+
+
+PACKAGES = find_packages()
 
 GCP = ["apache-beam[gcp]", "google-cloud-storage>=3"]
 AWS = ["apache-beam[aws]"]
@@ -54,7 +67,7 @@ setup(
     description="Images, CSV rows and NumPy arrays into training-ready, counted GZIP TFRecords",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=["tfrecord", "apache-beam", "tensorflow", "keras", "dataset", "machine-learning"],
     classifiers=[
@@ -72,36 +85,9 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",
-    packages=[
-        "shardmill.loaders",
-        "shardmill.pipelines",
-        "shardmill.pipelines.commands",
-        "shardmill.pipelines.flags",
-        "shardmill.pipelines.runners",
-        "shardmill.schemas",
-        "shardmill.schemas.storage",
-        "shardmill.transforms",
-        "shardmill.transforms.arrays",
-        "shardmill.transforms.rows",
-    ],
-    package_dir={
-        "shardmill.loaders": "loaders",
-        "shardmill.pipelines": "pipelines",
-        "shardmill.pipelines.commands": "pipelines/commands",
-        "shardmill.pipelines.flags": "pipelines/flags",
-        "shardmill.pipelines.runners": "pipelines/runners",
-        "shardmill.schemas": "schemas",
-        "shardmill.schemas.storage": "schemas/storage",
-        "shardmill.transforms": "transforms",
-        "shardmill.transforms.arrays": "transforms/arrays",
-        "shardmill.transforms.rows": "transforms/rows",
-    },
-    package_data={
-        "shardmill.loaders": ["py.typed"],
-        "shardmill.pipelines": ["py.typed"],
-        "shardmill.schemas": ["py.typed", "*.schema.json"],
-        "shardmill.transforms": ["py.typed"],
-    },
+    packages=list(PACKAGES),
+    package_dir=PACKAGES,
+    package_data={"shardmill": ["py.typed"], "shardmill.schemas.dataset": ["*.schema.json"]},
     install_requires=[
         "apache-beam>=2.70,<3",
         "argcomplete>=3.5",

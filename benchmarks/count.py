@@ -27,8 +27,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 def write_shard(path: Path, kind: str, size: int) -> Path:
     """Writes a shard of about so many bytes of records, as Shardmill writes its own."""
-    from shardmill.schemas.example import encode_example
-    from shardmill.transforms.member_writer import MemberWriter
+    from shardmill.schemas.example.serialize import encode_example
+    from shardmill.transforms.build.record_writer import MemberWriter
 
     rng = random.Random(7)
     packed, what = kind.split()
@@ -74,7 +74,7 @@ def read_with_tf(path: str, compression: str, batch: int) -> int:
 
 def count_whole(path: str, check: str) -> int:
     """Counts a file by Shardmill, in one process."""
-    from shardmill.schemas.tfrecords import count_file
+    from shardmill.schemas.tfrecord.reader import count_file
 
     found = count_file(path, check)  # type: ignore[arg-type]
     if found.fault is not None:
@@ -135,8 +135,8 @@ def index_against_reading(work: Path, repeats: int) -> tuple[float, float]:
 
 def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
     """Returns how many times as fast two processes read as one, in each pair of runs."""
-    from shardmill.schemas.ranges import find_ranges, scan_range
-    from shardmill.transforms.pool import ProcessPool
+    from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+    from shardmill.transforms.runtime.process_pool import ProcessPool
 
     found = {}
     for kind in KINDS:

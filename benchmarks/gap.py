@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.transforms.geometry import ResizeSpec, Size
-from shardmill.transforms.pixels import ImageSpec, encode_image
+from shardmill.transforms.images.convert import ImageSpec, encode_image
+from shardmill.transforms.images.resize import ResizeSpec, Size
 
 TURNS = 5
 

@@ -29,8 +29,8 @@ from others_page import page
 from photos import photo
 from PIL import Image
 
-from shardmill.schemas.parse import parse_example
-from shardmill.schemas.tfrecords import open_records
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.tfrecord.reader import open_records
 
 HERE = Path(__file__).resolve().parent
 SIZE = 64

@@ -20,14 +20,14 @@ RECORDS, ROUNDS = 2000, 9
 
 def ours() -> Callable[[bytes], Any]:
     """Shardmill's parser, which leaves what is unusual to protobuf."""
-    from shardmill.schemas.parse import parse_example
+    from shardmill.schemas.example.parse import parse_example
 
     return parse_example
 
 
 def protobuf() -> Callable[[bytes], Any]:
     """Protobuf's own messages of the same wire format, without TensorFlow."""
-    from shardmill.schemas import parse
+    from shardmill.schemas.example import parse
 
     message = parse._message_class()  # noqa: SLF001 - measured, not used
     return lambda payload: parse._features(message.FromString(payload))  # noqa: SLF001
@@ -37,7 +37,7 @@ def tensorflow() -> Callable[[bytes], Any]:
     """TensorFlow's tf.train.Example, its values taken out."""
     import tensorflow as tf
 
-    from shardmill.schemas import parse
+    from shardmill.schemas.example import parse
 
     return lambda payload: parse._features(tf.train.Example.FromString(payload))  # noqa: SLF001
 

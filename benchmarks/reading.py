@@ -64,7 +64,7 @@ def convert(folder: Path) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     from shardmill.loaders import open_dataset
-    from shardmill.schemas.framing import frame
+    from shardmill.schemas.tfrecord.framing import frame
 
     for kind in ("plain", "wds", "array"):
         (folder / kind).mkdir(exist_ok=True)

@@ -25,14 +25,14 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.pipelines import rows
     from shardmill.pipelines.rows_config import RowsConfig
     from shardmill.schemas.storage import open_storage
-    from shardmill.transforms.match import match_now
-    from shardmill.transforms.member_writer import MemberWriter
-    from shardmill.transforms.placement import Series
-    from shardmill.transforms.planning import Plan
-    from shardmill.transforms.rows.make import encode_segments
-    from shardmill.transforms.rows.merge import join_frames
-    from shardmill.transforms.rows.ranges import cut_ranges, read_range
-    from shardmill.transforms.rows.segments import slices
+    from shardmill.transforms.build.placement import Series
+    from shardmill.transforms.build.planning import Plan
+    from shardmill.transforms.build.record_writer import MemberWriter
+    from shardmill.transforms.match.transform import match_now
+    from shardmill.transforms.rows.csv.ranges import cut_ranges, read_range
+    from shardmill.transforms.rows.runs.make import encode_segments
+    from shardmill.transforms.rows.runs.merge import join_frames
+    from shardmill.transforms.rows.runs.segments import slices
     from shardmill.transforms.rows.table import make_table
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.splits import Splits
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.placement import PlaceSpec, Series
-from shardmill.transforms.planning import ShardSpec, count_shards, plan_parts
-from shardmill.transforms.rows.plan import RowsPlanSpec, count_row_parts
-from shardmill.transforms.rows.ranges import RANGE_BYTES
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.placement import PlaceSpec, Series
+from shardmill.transforms.build.planning import ShardSpec, count_shards, plan_parts
+from shardmill.transforms.rows.csv.ranges import RANGE_BYTES
+from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
 
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)

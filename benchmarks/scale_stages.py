@@ -20,29 +20,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardmill.schemas.manifest import Build, Inputs, Manifest, Shard, Split
-from shardmill.schemas.members import Packing
-from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardName, ShardTemplate
+from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardName, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.splits import Splits
 from shardmill.schemas.storage import Storage, open_storage
-from shardmill.transforms import coders, progress
-from shardmill.transforms.assemble import assemble_shard, plan_shards
-from shardmill.transforms.census import Census, CountRefs
-from shardmill.transforms.encoder import Example, Item
-from shardmill.transforms.finish import Built, SinkSpec, finish
-from shardmill.transforms.labels import LabelSpec
-from shardmill.transforms.listing import parse_listing
-from shardmill.transforms.match import find_input, walk_input
-from shardmill.transforms.outcome import Outcome
-from shardmill.transforms.parts import PartJob, order_refs, part_id, write_part
-from shardmill.transforms.placement import PartKey, PlaceSpec, Series
-from shardmill.transforms.planning import Plan, ShardSpec
-from shardmill.transforms.sink import WriteShards, make_plan, place_ref
-from shardmill.transforms.statistics import Summary, Sums
-from shardmill.transforms.totals import Totals
-from shardmill.transforms.walk import first_level
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build import coders
+from shardmill.transforms.build.assemble import assemble_shard, plan_shards
+from shardmill.transforms.build.census import Census, CountRefs
+from shardmill.transforms.build.encoder import Example, Item
+from shardmill.transforms.build.finalize import Built, SinkSpec, finish
+from shardmill.transforms.build.outcome import Outcome
+from shardmill.transforms.build.parts import PartJob, order_refs, part_id, write_part
+from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
+from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.build.transform import WriteShards, make_plan, place_ref
+from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.listing import parse_listing
+from shardmill.transforms.match.transform import find_input, walk_input
+from shardmill.transforms.match.walk import first_level
+from shardmill.transforms.runtime import progress
+from shardmill.transforms.statistics.sums import Summary, Sums
 
 FOLDERS = 1_000  # labels
 ROOT = "gs://some-bucket/imagenet/train"

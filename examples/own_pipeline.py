@@ -15,21 +15,21 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.schemas.example import encode_example
-from shardmill.schemas.members import Packing
-from shardmill.schemas.names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject, RejectedError
-from shardmill.schemas.splits import Splits
-from shardmill.transforms.encoder import Example
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.images import read_input
-from shardmill.transforms.labels import LabelSpec
-from shardmill.transforms.match import MatchFiles, absolute, find_input
-from shardmill.transforms.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.placement import PlaceSpec
-from shardmill.transforms.planning import ShardSpec
-from shardmill.transforms.sink import WriteShards
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build.encoder import Example
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.planning import ShardSpec
+from shardmill.transforms.build.transform import WriteShards
+from shardmill.transforms.images.encoder import read_input
+from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.transform import MatchFiles, absolute, find_input
 
 SCHEMA = """\
 feature { name: "class" type: INT shape { dim { size: 1 } } }

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.framing import FOOTER_BYTES, HEADER_BYTES, mask
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask
 
 Starts = npt.NDArray[Any]
 BLOCK = 65_535  # bytes of content in each stored block but the last, as schemas.members writes them

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from shardmill.loaders.frameworks import need
 from shardmill.loaders.steps import split_of
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.manifest import Manifest
 
 if TYPE_CHECKING:
     import keras

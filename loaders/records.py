@@ -12,8 +12,8 @@ from typing import Any, SupportsIndex
 from shardmill.loaders.shards import CACHE_BYTES, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.values import Decoder, Fill, MisfitError, chosen, fill_of
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.manifest import Manifest
 
 Transform = Callable[[dict[str, Any]], Any]
 

@@ -20,15 +20,15 @@ from shardmill.loaders.frames import (
     walk_frames,
     without_headers,
 )
-from shardmill.schemas.containers import PackedError, inflate_member, starts_record
+from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.schemas.index import read_index
-from shardmill.schemas.manifest import Shard
-from shardmill.schemas.members import HEADER
-from shardmill.schemas.opening import open_file
-from shardmill.schemas.scan import DamagedError
 from shardmill.schemas.storage import RandomReader, scheme_of
+from shardmill.schemas.tfrecord.compression import PackedError, inflate_member, starts_record
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
+from shardmill.schemas.tfrecord.gzip_member import HEADER
+from shardmill.schemas.tfrecord.member_index import read_index
+from shardmill.schemas.tfrecord.open import open_file
+from shardmill.schemas.tfrecord.scanner import DamagedError
 
 T = TypeVar("T")
 CACHE_BYTES = 64 << 20  # of inflated members, and as much of where records begin

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shardmill.loaders.steps import Selection, find_manifest, read_manifest, select
+from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
 from shardmill.schemas.errors import FormatError, InputError, UsageError
-from shardmill.schemas.feature_spec import FeatureSpec, parse_feature_specs
-from shardmill.schemas.features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
-from shardmill.schemas.manifest import Manifest, Shard
-from shardmill.schemas.names import MANIFEST, SCHEMA
+from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
+from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
 from shardmill.schemas.storage import join, open_storage
 
 _ID_SOURCES = (CLASS_ID, "label")

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import SupportsIndex
 
+from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
+from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST
 from shardmill.schemas.errors import FormatError, InputError, UsageError
-from shardmill.schemas.manifest import Manifest, Shard, Split
-from shardmill.schemas.names import JOURNAL, MANIFEST
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 

@@ -14,7 +14,7 @@ from shardmill.loaders.source import Source, open_without_shards
 from shardmill.loaders.steps import is_count
 from shardmill.loaders.values import PICTURES, Fill, chosen, fill_of
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.feature_spec import FeatureSpec
+from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,8 +12,8 @@ import numpy as np
 
 from shardmill.loaders.source import Source
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.feature_spec import FeatureSpec
-from shardmill.schemas.parse import ExampleError, Feature, parse_example
+from shardmill.schemas.example.parse import ExampleError, Feature, parse_example
+from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | int | float]
 _DTYPES: dict[str, type[np.generic]] = {"int64": np.int64, "float32": np.float32}

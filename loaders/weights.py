@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from shardmill.loaders.steps import split_of
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.manifest import Manifest
 
 
 def class_weights(

@@ -12,13 +12,13 @@ import apache_beam as beam
 
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
-from shardmill.schemas.members import Packing
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
-from shardmill.transforms.arrays.find import FoundArrays, find_arrays
-from shardmill.transforms.arrays.index import Placing
-from shardmill.transforms.arrays.write import ArraysSpec, WriteArrays, count_array_parts
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.arrays.resolve_input import FoundArrays, find_arrays
+from shardmill.transforms.arrays.row_index import Placing
+from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays, count_array_parts
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.arrays.find import ArraysQuery
+from shardmill.transforms.arrays.resolve_input import ArraysQuery
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.members import COMPRESSIONS
-from shardmill.schemas.names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
-from shardmill.schemas.splits import Splits
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.match import absolute
-from shardmill.transforms.parts import FORMAT_VERSION
-from shardmill.transforms.placement import PlaceSpec
-from shardmill.transforms.planning import ShardSpec, parse_bytes
+from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.parts import FORMAT_VERSION
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.planning import ShardSpec, parse_bytes
+from shardmill.transforms.match.transform import absolute
 
 
 @dataclass(frozen=True)

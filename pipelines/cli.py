@@ -45,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
 
         completion.answer(COMMANDS)
     code = _checked(sys.argv[1:] if argv is None else argv)
-    console = sys.modules.get("shardmill.pipelines.console")  # not loaded by small commands
+    console = sys.modules.get(
+        "shardmill.pipelines.report.progress_display"
+    )  # not loaded by small commands
     if console is not None:
         console.last_words_said()
     return code
@@ -57,7 +59,7 @@ def _checked(arguments: list[str]) -> int:
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
-        from shardmill.pipelines.layout import clean  # names of files may hold anything
+        from shardmill.pipelines.report.terminal import clean  # names of files may hold anything
 
         print(f"shardmill: {clean(str(error))}", file=sys.stderr)
         return error.exit_code

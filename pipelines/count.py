@@ -12,14 +12,14 @@ from typing import cast
 
 import apache_beam as beam
 
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.manifest import Manifest
-from shardmill.schemas.ranges import Check
 from shardmill.schemas.storage import open_storage, scheme_of
-from shardmill.transforms.count import CountRecords
-from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input
-from shardmill.transforms.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.tally import CountSpec
+from shardmill.schemas.tfrecord.ranges import Check
+from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.count.manifest import CountSpec
+from shardmill.transforms.count.transform import CountRecords
+from shardmill.transforms.match.transform import MatchFiles, MatchSpec, absolute, find_input
 
 CHECKS = ("records", "index")
 

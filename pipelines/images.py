@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
-from shardmill.pipelines.config import ImagesConfig
+from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.refs import Ref
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input
-from shardmill.transforms.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.placement import PlaceSpec
-from shardmill.transforms.sink import WriteShards
-from shardmill.transforms.walk import DUPLICATE, SKIPPED
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.transform import WriteShards
+from shardmill.transforms.match.transform import MatchFiles, MatchSpec, absolute, find_input
+from shardmill.transforms.match.walk import DUPLICATE, SKIPPED
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import shlex
 from typing import Any
 
 from shardmill.pipelines.build_config import BuildConfig
-from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.flags.images import images_parser
 from shardmill.pipelines.flags.parser import Parser, PlainParser
+from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import OPTIONS_VARIABLE
 

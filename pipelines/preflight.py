@@ -9,7 +9,7 @@ import tempfile
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.storage.local import storage_error
-from shardmill.transforms.publish import settle
+from shardmill.transforms.publish.publish import settle
 
 
 def check_writable(output: str) -> None:

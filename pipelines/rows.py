@@ -15,25 +15,31 @@ import deflate
 
 from shardmill.pipelines.build_config import config_id
 from shardmill.pipelines.rows_config import RowsConfig, check_named
-from shardmill.schemas.columns import Column, format_schema
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import Ref
-from shardmill.transforms.census import Census
-from shardmill.transforms.finish import SinkSpec
-from shardmill.transforms.match import MatchFiles, MatchSpec, absolute, find_input, match_now
-from shardmill.transforms.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.placement import REFUSED, Series
-from shardmill.transforms.planning import parse_bytes
-from shardmill.transforms.pool import usable_cores
-from shardmill.transforms.rows.look import lacking, listed
-from shardmill.transforms.rows.make import RunSpec
-from shardmill.transforms.rows.plan import TABLE, RowsPlanSpec
-from shardmill.transforms.rows.preprocess import Preprocessing, load_preprocessing
-from shardmill.transforms.rows.records import RowsFinishing
-from shardmill.transforms.rows.sample import LEAST_BYTES, Sample, sample_files
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.planning import parse_bytes
+from shardmill.transforms.build.transform import why_unusable
+from shardmill.transforms.match.transform import (
+    MatchFiles,
+    MatchSpec,
+    absolute,
+    find_input,
+    match_now,
+)
+from shardmill.transforms.rows.encoder import RowsFinishing
+from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
+from shardmill.transforms.rows.probe import lacking, listed
+from shardmill.transforms.rows.runs.make import RunSpec
 from shardmill.transforms.rows.table import TableSpec
-from shardmill.transforms.rows.write import RowsSpec, WriteRows
-from shardmill.transforms.sink import why_unusable
+from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
+from shardmill.transforms.rows.transform import RowsSpec, WriteRows
+from shardmill.transforms.rows.types.sample import LEAST_BYTES, Sample, sample_files
+from shardmill.transforms.runtime.process_pool import usable_cores
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "1"  # of how cells become values, and values bytes

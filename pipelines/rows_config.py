@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from shardmill.pipelines.build_config import BuildConfig
-from shardmill.schemas.columns import Column, parse_schema
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.splits import Splits
+from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.placement import PlaceSpec
-from shardmill.transforms.planning import parse_bytes
-from shardmill.transforms.rows.dialect import Dialect, HeaderMode
-from shardmill.transforms.rows.typed import Nulls
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.planning import parse_bytes
+from shardmill.transforms.rows.csv.dialect import Dialect, HeaderMode
+from shardmill.transforms.rows.types.typed import Nulls
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    from shardmill.transforms.rows.look import listed
+    from shardmill.transforms.rows.probe import listed
 
     alone = columns[0] if len(columns) == 1 else ""
     near = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")

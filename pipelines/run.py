@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardmill.pipelines.console import quiet_import, quiet_library, quiet_threads, show_progress
+from shardmill.pipelines.report.progress_display import (
+    quiet_import,
+    quiet_library,
+    quiet_threads,
+    show_progress,
+)
 from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
 from shardmill.schemas.errors import (
     InputError,
@@ -26,8 +31,8 @@ from shardmill.schemas.errors import (
 if TYPE_CHECKING:
     import apache_beam as beam
 
-    from shardmill.transforms.outcome import Outcome
-    from shardmill.transforms.progress import Progress
+    from shardmill.transforms.build.outcome import Outcome
+    from shardmill.transforms.runtime.progress import Progress
 
 EXIT_INTERRUPTED = 130
 _STALE_TRIES = 3
@@ -93,7 +98,7 @@ class Ended:
 
         Committed ones, or attempted ones where no others are. The runner is asked for them.
         """
-        from shardmill.transforms import metrics
+        from shardmill.transforms.runtime import metrics
 
         found: dict[str, int | tuple[int, int, int, int]] = {}
         queried = self.result.metrics().query()
@@ -187,8 +192,8 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from shardmill.transforms import outcome as outcomes
-    from shardmill.transforms import progress
+    from shardmill.transforms.build import outcome as outcomes
+    from shardmill.transforms.runtime import progress
 
     runner = this.runner
     watched = _watch(this)
@@ -223,7 +228,7 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
 
 
 def _watch(this: _Try) -> Progress:
-    from shardmill.transforms import progress
+    from shardmill.transforms.runtime import progress
 
     if not this.runner.in_process:
         return progress.Progress(phase="starting", unit="parts", refused="")
@@ -247,7 +252,7 @@ class _Running:
             Interrupted: A signal came; the job was cancelled.
             ShardmillError: The runner itself failed.
         """
-        from shardmill.pipelines.following import follow
+        from shardmill.pipelines.runners.job_monitor import follow
 
         options = self.pipeline.options
         result = None

@@ -15,12 +15,12 @@ from hypothesis import settings
 from PIL import Image
 
 from shardmill.pipelines import run
-from shardmill.pipelines.config import ImagesConfig
 from shardmill.pipelines.images import outcomes, resolve
-from shardmill.schemas.manifest import Manifest
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.outcome import Outcome
-from shardmill.transforms.publish import read_manifest
+from shardmill.transforms.build.outcome import Outcome
+from shardmill.transforms.publish.publish import read_manifest
 
 # Examples are judged by what they give; how long one takes says more of the machine.
 settings.register_profile("shardmill", deadline=None)
@@ -40,29 +40,9 @@ def _remembered(dofn):
 
 
 userstate.get_dofn_specs = _remembered  # in the tests' own process; commands run Beam as it is
-# They start servers and frameworks, kill and race processes, train, or do all that the docs say:
-# `make test-heavy`, which CI runs too.
-HEAVY = frozenset(
-    {
-        "test_kill", "test_rows_kill", "test_races", "test_faults", "test_rows_faults",
-        "test_gcs_access", "test_gcs_builds", "test_gcs_calls", "test_gcs_races", "test_count_gcs",
-        "test_rows_gcs", "test_arrays_gcs", "test_loaders_gcs", "test_s3", "test_csv_large",
-        "test_rows_memory", "test_train_examples", "test_examples", "test_dataflow_submit",
-        "test_docs_blocks", "test_docs_training", "test_rows_transform", "test_loaders_torch",
-        "test_packaging", "test_feature_spec", "test_loaders_keras", "test_rows_learning",
-    }
-)  # fmt: skip
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is heavy before others are chosen by marks."""
-    for item in items:
-        if item.path.stem in HEAVY:
-            item.add_marker(pytest.mark.heavy)
 
 
 def make_image(seed: int, width: int = 96, height: int = 64, mode: str = "RGB") -> Image.Image:

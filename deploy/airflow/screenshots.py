@@ -17,10 +17,11 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "docs" / "_tools")]
-from airflow_server import SHARDMILL, Airflow, run_airflow, wait_until  # noqa: E402
-from conftest import make_photos  # noqa: E402
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_tools")]
 from look import FLAGS, chromium  # noqa: E402
+
+from tests.conftest import make_photos  # noqa: E402
+from tests.support.airflow_server import SHARDMILL, Airflow, run_airflow, wait_until  # noqa: E402
 
 SIZE = {"width": 1440, "height": 360}
 # What the page keeps in the browser: the graph with its assets, from left to right, and wide.

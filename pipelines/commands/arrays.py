@@ -14,5 +14,5 @@ def main(argv: list[str]) -> int:
 
         config, rest, debug = parse_arrays(argv)
         from shardmill.pipelines import arrays
-        from shardmill.pipelines.building import run_build
+        from shardmill.pipelines.run_build import run_build
     return run_build(arrays, config, rest, debug=debug, unit="MiB")

@@ -6,12 +6,12 @@ import argparse
 import datetime as dt
 
 from shardmill.loaders.steps import find_manifest, load_manifest
-from shardmill.pipelines.checking import Rules, judge
 from shardmill.pipelines.commands.steps import complete_publish
 from shardmill.pipelines.flags.check import check_parser
-from shardmill.pipelines.layout import clean
+from shardmill.pipelines.manifest_rules import Rules, judge
+from shardmill.pipelines.report.terminal import clean
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.schemas.manifest import Manifest
 
 
 def main(argv: list[str]) -> int:

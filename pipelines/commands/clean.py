@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardmill.pipelines.flags.clean import clean_parser
-from shardmill.pipelines.text import human_bytes, parse_duration
+from shardmill.pipelines.report.numbers import human_bytes, parse_duration
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
-from shardmill.schemas.manifest import Manifest
 from shardmill.schemas.storage import Storage, open_storage, scheme_of
-from shardmill.transforms import clean
-from shardmill.transforms.journal import Journal
+from shardmill.transforms.publish import cleanup
+from shardmill.transforms.publish.journal import Journal
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NS = 1_000_000_000
@@ -32,11 +32,11 @@ def main(argv: list[str]) -> int:
     if entry.kind != "dir":
         raise InputError(f"{flags.directory} is no folder: give the folder of a dataset.")
     job = _Job(storage, output, limit, time.time_ns(), flags.dry_run)
-    journal = clean.read_journal(storage, output)
+    journal = cleanup.read_journal(storage, output)
     if journal is not None:
         _say(job.complete(journal))
     busy = journal.build if journal is not None and flags.dry_run else ""
-    account = clean.find_leftovers(storage, output, publishing=busy)
+    account = cleanup.find_leftovers(storage, output, publishing=busy)
     going = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
     removed, problems = job.remove(going)
     for line in _kept(account, going, flags.older_than, job):
@@ -72,18 +72,18 @@ class _Job:
         rest = f"{journal.build} goes with it"
         if self.dry_run:
             return f"would complete {what}; {rest}"
-        if clean.complete(self.storage, self.output, journal):
+        if cleanup.complete(self.storage, self.output, journal):
             return f"completed {what}; {rest}"
         return f"took back {what}: its files are gone, what was published before stays"
 
-    def remove(self, going: Iterable[clean.Leftover]) -> tuple[list[clean.Leftover], list[str]]:
+    def remove(self, going: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
         """Removes leftovers and says so one by one; returns those, and what went wrong."""
-        removed: list[clean.Leftover] = []
+        removed: list[cleanup.Leftover] = []
         problems: list[str] = []
         word = "would remove" if self.dry_run else "removed"
         for item in going:
             try:
-                gone = self.dry_run or clean.remove(
+                gone = self.dry_run or cleanup.remove(
                     self.storage, self.output, item, self.limit, self.now_ns
                 )
             except (ShardmillError, FileNotFoundError) as error:
@@ -96,7 +96,7 @@ class _Job:
                 _say(f"left  {item.name}: another command took it, or works on it")
         return removed, problems
 
-    def describe(self, item: clean.Leftover) -> str:
+    def describe(self, item: cleanup.Leftover) -> str:
         """Returns a line on a leftover: its name, size, files and age."""
         size = f"{human_bytes(item.num_bytes)} in {_files(item.num_files)}"
         return f"{item.name}  {size}, {age(item.changed_ns, self.now_ns)}"
@@ -134,7 +134,7 @@ def age(changed_ns: int | None, now_ns: int) -> str:
 
 
 def _kept(
-    account: clean.Account, going: list[clean.Leftover], older_than: str, job: _Job
+    account: cleanup.Account, going: list[cleanup.Leftover], older_than: str, job: _Job
 ) -> Iterator[str]:
     """Yields what stays, each with its reason and remedy."""
     recent = [item for item in account.leftovers if item not in going]
@@ -149,7 +149,7 @@ def _kept(
         )
 
 
-def _total(removed: list[clean.Leftover], dry_run: bool) -> str:
+def _total(removed: list[cleanup.Leftover], dry_run: bool) -> str:
     if not removed:
         return "Nothing would be removed." if dry_run else "Nothing was removed."
     items = f"{len(removed):,} leftover{'' if len(removed) == 1 else 's'}"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines import run
-from shardmill.pipelines.console import quiet_logs, show_counters
 from shardmill.pipelines.flags.count import count_parser
-from shardmill.pipelines.layout import clean
+from shardmill.pipelines.report.numbers import human_bytes
+from shardmill.pipelines.report.progress_display import quiet_logs, show_counters
+from shardmill.pipelines.report.terminal import clean
 from shardmill.pipelines.runners import find_runner
-from shardmill.pipelines.text import human_bytes
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.schemas.manifest import Manifest
 
 if TYPE_CHECKING:
     from shardmill.pipelines.count import CountConfig
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     with run.quiet_import():
         from shardmill.pipelines.count import outcomes, resolve
         from shardmill.pipelines.preflight import check_takes_files
-        from shardmill.transforms.pool import close_all
+        from shardmill.transforms.runtime.process_pool import close_all
     started = time.monotonic()
     config, runner, rest, debug = _parse(argv)
     invocation = run.new_invocation()
@@ -77,7 +77,7 @@ def _parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
     """
     from shardmill.pipelines.count import CountConfig
     from shardmill.pipelines.options import check_beam_flags
-    from shardmill.transforms.pool import usable_cores
+    from shardmill.transforms.runtime.process_pool import usable_cores
 
     known, rest = count_parser().parse_known_args(argv)
     values: dict[str, Any] = vars(known)

@@ -14,5 +14,5 @@ def main(argv: list[str]) -> int:
 
         config, rest, debug = parse_images(argv)
         from shardmill.pipelines import images
-        from shardmill.pipelines.building import run_build
+        from shardmill.pipelines.run_build import run_build
     return run_build(images, config, rest, debug=debug, unit="images")

@@ -19,14 +19,14 @@ def main(argv: list[str]) -> int:
         if config.preprocessing and not debug:
             _load_tensorflow(config.preprocessing)
         from shardmill.pipelines import rows
-        from shardmill.pipelines.building import run_build
-        from shardmill.transforms.rows.analyze import analysis_error
+        from shardmill.pipelines.run_build import run_build
+        from shardmill.transforms.rows.tft.analyze import analysis_error
     return run_build(rows, config, rest, debug=debug, unit="MiB of CSV", explain=analysis_error)
 
 
 def _load_tensorflow(path: str) -> None:
     """Loads what --preprocessing needs without the remarks on drivers that nobody asked for."""
-    from shardmill.transforms.rows.preprocess import load_preprocessing
+    from shardmill.transforms.rows.tft.preprocessing import load_preprocessing
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with run.quiet_library():

@@ -26,9 +26,9 @@ import sys
 from typing import Any
 
 from shardmill.pipelines.flags.show import show_parser
-from shardmill.pipelines.layout import BLOCKS, Style, plain
-from shardmill.pipelines.show_data import look
-from shardmill.pipelines.show_text import render
+from shardmill.pipelines.report.show_data import look
+from shardmill.pipelines.report.show_text import render
+from shardmill.pipelines.report.terminal import BLOCKS, Style, plain
 
 _PIPE_WIDTH = 100
 

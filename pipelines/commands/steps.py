@@ -8,7 +8,7 @@ import sys
 
 from shardmill.loaders.steps import Selection, count_steps, find_manifest, load_manifest, select
 from shardmill.pipelines.flags.steps import steps_parser
-from shardmill.schemas.names import JOURNAL
+from shardmill.schemas.dataset.shard_names import JOURNAL
 from shardmill.schemas.storage import join, open_storage
 
 
@@ -47,7 +47,7 @@ def complete_publish(folder: str) -> None:
     """Completes an unfinished publication, as every command does that meets one."""
     storage = open_storage(folder)
     if storage.stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish import settle  # seldom needed, and not light
+        from shardmill.transforms.publish.publish import settle  # seldom needed, and not light
 
         settle(storage, folder)
 

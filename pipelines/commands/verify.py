@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from shardmill.pipelines import run
 from shardmill.pipelines.flags.verify import verify_parser
-from shardmill.pipelines.layout import clean
-from shardmill.pipelines.text import human_bytes
+from shardmill.pipelines.report.numbers import human_bytes
+from shardmill.pipelines.report.terminal import clean
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.transforms.pool import close_all, usable_cores
-from shardmill.transforms.progress import Progress
-from shardmill.transforms.verify import Dataset, Finding, find_dataset, verify_dataset
+from shardmill.transforms.runtime.process_pool import close_all, usable_cores
+from shardmill.transforms.runtime.progress import Progress
+from shardmill.transforms.verify.verify import Dataset, Finding, find_dataset, verify_dataset
 
 
 def main(argv: list[str]) -> int:

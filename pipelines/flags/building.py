@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from shardmill.pipelines.flags.parser import Group, Parser, add_debug
-from shardmill.schemas.members import COMPRESSIONS
+from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
 
 RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
 SHARED_WORDS = {"--compression": COMPRESSIONS, "--runner": RUNNERS}

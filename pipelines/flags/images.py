@@ -10,9 +10,9 @@ from shardmill.pipelines.flags.building import (
     build_parser,
 )
 from shardmill.pipelines.flags.parser import Group, Parser
-from shardmill.schemas.features import ENCODINGS
-from shardmill.transforms.geometry import INTERPOLATIONS, RESIZES
-from shardmill.transforms.labels import LABEL_FROM
+from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
+from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
+from shardmill.transforms.match.labels import LABEL_FROM
 
 _EXAMPLE = """\
 example, a folder with a folder for each label:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
-from conftest import ROOT, build_dataset, make_photos, shardmill
-from examples_data import write_titanic
-from readers import tf_examples
+
+from tests.conftest import ROOT, build_dataset, make_photos, shardmill
+from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
+from tests.support.examples_data import write_titanic
+from tests.support.readers import tf_examples
 
 DAY = "2026-01-20"
 PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))

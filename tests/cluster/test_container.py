@@ -21,11 +21,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, shardmill
-from dataflow_server import PROJECT, REGION, State
-from dataflow_tools import OPTIONS, staged_job, wait_for
 
-pytest_plugins = ["gcs_server", "gcs_builds", "dataflow_server", "dataflow_tools"]
+from tests.conftest import ROOT, shardmill
+from tests.support.dataflow_server import PROJECT, REGION, State
+from tests.support.dataflow_tools import OPTIONS, staged_job, wait_for
+
+pytest_plugins = [
+    "tests.support.gcs_server",
+    "tests.support.gcs_builds",
+    "tests.support.dataflow_server",
+    "tests.support.dataflow_tools",
+]
 
 STORE = ROOT / ".cache" / "containers"
 IMAGE = "localhost/shardmill:test"

@@ -15,16 +15,22 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
-import gcs_hosts
 import grpc
 import pytest
 import trustme
-from dataflow_server import PROJECT, REGION, Refusal, Service, State
-from dataflow_tools import page
-from fault_tools import PROGRESS
 from google.cloud import dataflow
 
-pytest_plugins = ["gcs_server", "gcs_builds", "dataflow_server", "dataflow_tools"]
+from tests.support import gcs_hosts
+from tests.support.dataflow_server import PROJECT, REGION, Refusal, Service, State
+from tests.support.dataflow_tools import page
+from tests.support.fault_tools import PROGRESS
+
+pytest_plugins = [
+    "tests.support.gcs_server",
+    "tests.support.gcs_builds",
+    "tests.support.dataflow_server",
+    "tests.support.dataflow_tools",
+]
 
 HOST = "dataflow.googleapis.com"
 

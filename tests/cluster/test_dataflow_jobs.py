@@ -9,12 +9,17 @@ import sys
 import time
 
 import pytest
-from dataflow_server import PROJECT, REGION, Refusal, State
-from dataflow_tools import page, staged_job, wait_for
 
 from shardmill.schemas.storage import open_storage
+from tests.support.dataflow_server import PROJECT, REGION, Refusal, State
+from tests.support.dataflow_tools import page, staged_job, wait_for
 
-pytest_plugins = ["gcs_server", "gcs_builds", "dataflow_server", "dataflow_tools"]
+pytest_plugins = [
+    "tests.support.gcs_server",
+    "tests.support.gcs_builds",
+    "tests.support.dataflow_server",
+    "tests.support.dataflow_tools",
+]
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 FOREIGN = """Error message from worker: Traceback (most recent call last):

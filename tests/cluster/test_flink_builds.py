@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from conftest import shardmill
-from flink_cluster import counters_in
 
-pytest_plugins = ["flink_cluster"]
+from tests.conftest import shardmill
+from tests.support.flink_cluster import counters_in
+
+pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
 
 CASES = ["image_case", "real_case", "rows_case", "arrays_case"]

@@ -3,10 +3,11 @@
 import signal
 
 import pytest
-from conftest import shardmill
-from flink_cluster import finished_parts, published, wait_until
 
-pytest_plugins = ["flink_cluster"]
+from tests.conftest import shardmill
+from tests.support.flink_cluster import finished_parts, published, wait_until
+
+pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
 
 EARLY = 5

@@ -4,9 +4,10 @@ import os
 
 import psutil
 import pytest
-from flink_cluster import finished_parts, kill, wait_until, watch_attempts
 
-pytest_plugins = ["flink_cluster"]
+from tests.support.flink_cluster import finished_parts, kill, wait_until, watch_attempts
+
+pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
 
 EARLY = 8  # parts, of dozens: then something dies

@@ -10,9 +10,10 @@ import zipfile
 
 import pytest
 import yaml
-from flink_cluster import INSTALLED
-from gcs_server import free_port
-from test_kubernetes import flink_config, named
+
+from tests.deploy.test_kubernetes import flink_config, named
+from tests.support.flink_cluster import INSTALLED
+from tests.support.gcs_server import free_port
 
 
 def test_flink_knows_every_key():

@@ -8,7 +8,8 @@ import sys
 
 import psutil
 import pytest
-from flink_cluster import SCRIPTS, wait_until
+
+from tests.support.flink_cluster import SCRIPTS, wait_until
 
 # As Beam's does, it runs its child in a process group of that child's own.
 BOOT = """#!/bin/bash

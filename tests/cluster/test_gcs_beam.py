@@ -10,12 +10,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, shardmill
-from gcs_builds import build
-from gcs_server import find_emulator, free_port
-from readers import gzip_records
 
-pytest_plugins = ["gcs_server", "gcs_builds"]
+from tests.conftest import ROOT, shardmill
+from tests.support.gcs_builds import build
+from tests.support.gcs_server import find_emulator, free_port
+from tests.support.readers import gzip_records
+
+pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 
 READ = """
 import hashlib, json, logging, sys

@@ -8,18 +8,18 @@ import time
 
 import google_crc32c
 import pytest
-from conftest import SOAK, shardmill
-from gcs_builds import KINDS, PASSING, PIPELINES, build
-from gcs_faults import Storm
-from test_count import count
-from test_gcs_builds import upload
-from test_verify import faults
 
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
+from tests.conftest import SOAK, shardmill
+from tests.pipelines.test_count import count
+from tests.pipelines.test_images_gcs import upload
+from tests.support.gcs_builds import KINDS, PASSING, PIPELINES, build
+from tests.support.gcs_faults import Storm
+from tests.transforms.verify.test_verify import faults
 
-pytest_plugins = ["gcs_server", "gcs_builds"]
+pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 

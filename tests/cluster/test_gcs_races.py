@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SOAK, make_photos
-from fault_tools import Zygote, check_dataset
-from fault_tools import zygote as shared_zygote
-from test_gcs_builds import download
-from test_verify import faults
 
 from shardmill.schemas.storage.gcs import GcsStorage
+from tests.conftest import SOAK, make_photos
+from tests.pipelines.test_images_gcs import download
+from tests.support.fault_tools import Zygote, check_dataset
+from tests.support.fault_tools import zygote as shared_zygote
+from tests.transforms.verify.test_verify import faults
 
-pytest_plugins = ["gcs_server"]
+pytest_plugins = ["tests.support.gcs_server"]
 
 SEEDS = range(40) if SOAK else range(4)
 COMMON = ("--image_size=16", "--splits=train:0.7,validation:0.3")

@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from gcs_builds import build
-from readers import gzip_records
 
-pytest_plugins = ["gcs_server", "gcs_builds", "gcs_hosts"]
+from tests.support.gcs_builds import build
+from tests.support.readers import gzip_records
+
+pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds", "tests.support.gcs_hosts"]
 
 PLAIN = """
 import hashlib, json, sys

@@ -9,19 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
-import test_storage
-from conftest import make_photos
-from readers import dataset_files
-from test_s3 import run, without_manifest
-from test_storage import NAMES, PROMISES, Place, check_concat
 
 from shardmill.loaders import open_dataset
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import DeniedError, StorageError, UsageError
 from shardmill.schemas.storage import OPTIONS_VARIABLE, Storage, open_storage
 from shardmill.schemas.storage.beam_hdfs import HdfsStorage
+from tests.conftest import make_photos
+from tests.schemas.storage import test_storage
+from tests.schemas.storage.test_s3 import run, without_manifest
+from tests.schemas.storage.test_storage import NAMES, PROMISES, Place, check_concat
+from tests.support.readers import dataset_files
 
-pytest_plugins = ["gcs_server", "hdfs_server"]
+pytest_plugins = ["tests.support.gcs_server", "tests.support.hdfs_server"]
 
 FLAGS = ["--image_size=32", "--num_shards=6", "--splits=train:0.7,validation:0.3"]
 COMBINED = {"\u0308"}

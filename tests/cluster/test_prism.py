@@ -13,11 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, shardmill
-from fault_tools import Ended
-from flink_cluster import counters_in, finished_parts, wait_until
 
-pytest_plugins = ["flink_cluster"]
+from tests.conftest import ROOT, shardmill
+from tests.support.fault_tools import Ended
+from tests.support.flink_cluster import counters_in, finished_parts, wait_until
+
+pytest_plugins = ["tests.support.flink_cluster"]
 
 PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))
 FLAGS = ["--runner=PrismRunner", f"--prism_location={PRISM}"]

@@ -10,21 +10,21 @@ import time
 import uuid
 
 import pytest
-import test_storage
-from conftest import make_photos, shardmill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers import dataset_files
-from test_s3 import objects, run, upload, without_manifest
-from test_storage import NAMES, PROMISES, Place, check_concat, perform
 
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage import OPTIONS_VARIABLE
 from shardmill.schemas.storage.beam_s3 import S3Storage, split_uri
 from shardmill.schemas.storage.local import LocalStorage
+from tests.conftest import make_photos, shardmill
+from tests.schemas.storage import test_storage
+from tests.schemas.storage.test_s3 import objects, run, upload, without_manifest
+from tests.schemas.storage.test_storage import NAMES, PROMISES, Place, check_concat, perform
+from tests.support.readers import dataset_files
 
-pytest_plugins = ["gcs_server", "s3_server"]
+pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 
 FLAGS = ["--image_size=32", "--num_shards=12", "--splits=train:0.7,validation:0.3"]
 MORE = [

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, make_photos
-from examples_data import write_titanic
+
+from tests.conftest import ROOT, make_photos
+from tests.support.examples_data import write_titanic
 
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 

@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardmill.schemas.feature_spec import array_tags
-from shardmill.schemas.members import Packing
 from shardmill.schemas.refs import Ref
-from shardmill.transforms import progress
+from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.files import ArrayFile
-from shardmill.transforms.arrays.index import Placing, index_of, positions_of
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, Labels, texts_of
-from shardmill.transforms.arrays.reading import take_part
-from shardmill.transforms.encoder import Block, Finishing, Item
-from shardmill.transforms.pool import usable_cores
-from shardmill.transforms.rows.encode import encode_rows, prepare
+from shardmill.transforms.arrays.read_rows import take_part
+from shardmill.transforms.arrays.row_index import Placing, index_of, positions_of
+from shardmill.transforms.build.encoder import Block, Finishing, Item
+from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.table import MANY, MAX_LABELS
-from shardmill.transforms.rows.typed import TypedColumn
+from shardmill.transforms.rows.types.typed import TypedColumn
+from shardmill.transforms.runtime import progress
+from shardmill.transforms.runtime.process_pool import usable_cores
 
 ARRAYS_VERSION = "1"  # of how arrays become records
 _BLOCK_BYTES = 8 << 20  # of records that are encoded at a time

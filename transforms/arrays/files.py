@@ -18,9 +18,9 @@ from typing import IO, Any, cast
 import numpy as np
 
 from shardmill.schemas.errors import ChangedError, InputError
-from shardmill.schemas.npy import PREFIX, NpyHeader, header_bytes, parse_header
 from shardmill.schemas.storage import Entry, open_storage
 from shardmill.schemas.storage.base import RandomReader
+from shardmill.transforms.arrays.npy_header import PREFIX, NpyHeader, header_bytes, parse_header
 
 _LOCAL_HEADER = 30  # bytes of a zip member's own header, before its name
 _CHECKED_BYTES = 4 << 20  # at a time

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import InputError
 from shardmill.transforms.arrays.files import ArrayFile, stream_bytes
-from shardmill.transforms.labels import has_control, sort_labels
+from shardmill.transforms.match.labels import has_control, sort_labels
 
 AUTOMATIC = ("y", "label", "labels")  # members that are taken as labels when there is only one
 LABEL, LABEL_TEXT = "label", "label/text"  # sources, as the manifest names them

@@ -12,26 +12,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.columns import Column
+from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.splits import SPLIT_FOLDERS, check_split_name
-from shardmill.transforms.labels import has_control
-from shardmill.transforms.placement import PlaceSpec, Series
-from shardmill.transforms.planning import Plan
-from shardmill.transforms.rows.cells import Cells, RowReject
-from shardmill.transforms.rows.dialect import shown
-from shardmill.transforms.rows.places import (
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.build.placement import PlaceSpec, Series
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.columnar.row_hash import (
     Hashes,
     hash_offsets,
     hash_texts,
     part_numbers,
     split_numbers,
 )
-from shardmill.transforms.rows.refusals import Refusals
-from shardmill.transforms.rows.segments import NO_LABEL
-from shardmill.transforms.rows.typed import (
+from shardmill.transforms.match.labels import has_control
+from shardmill.transforms.rows.csv.cells import Cells, RowReject
+from shardmill.transforms.rows.csv.dialect import shown
+from shardmill.transforms.rows.row_rejects import Refusals
+from shardmill.transforms.rows.runs.segments import NO_LABEL
+from shardmill.transforms.rows.types.typed import (
     Nulls,
     TypedColumn,
     describe,

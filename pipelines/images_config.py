@@ -1,0 +1,138 @@
+"""ImagesConfig: every option of the images pipeline as one frozen value, checked when made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+from shardmill.pipelines.build_config import BuildConfig, config_id
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.encoder import ImageEncoder
+from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
+from shardmill.transforms.match.labels import LabelFrom, LabelSpec, parse_labels
+
+
+@dataclass(frozen=True)
+class ImagesConfig(BuildConfig):
+    """Options of ``shardmill images``; docs/images.md explains each.
+
+    Raises:
+        UsageError: A value breaks a rule, or two do not go together.
+    """
+
+    not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels", "limit"}
+
+    label_from: str = "directory"
+    label_pattern: str = ""
+    labels: str = ""
+    group_pattern: str = ""
+    image_size: str = "224"
+    resize: str = "stretch"
+    interpolation: str = "bilinear"
+    only_shrink: bool = False
+    reducing_gap: float = 3.0
+    icc: str = "ignore"
+    encoding: str = "jpeg"
+    quality: int = 95
+    channels: int = 3
+    shard_by: str = ""
+    features: str = ""
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shard_by not in ("", "label"):
+            raise UsageError(f"--shard_by={self.shard_by} is unknown: the only choice is label.")
+        if self.icc not in ("ignore", "srgb"):
+            raise UsageError(f"--icc={self.icc} is unknown: use ignore or srgb.")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"--limit={self.limit} must be 1 or more.")
+        # Each part checks its own values.
+        _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_names
+        _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)
+        if self.shard_by == "label" and self.label_from == "none":
+            raise UsageError("--shard_by=label needs labels: choose another --label_from.")
+
+    @cached_property
+    def image_spec(self) -> ImageSpec:
+        """What happens to the pixels."""
+        size = parse_image_size(str(self.image_size))
+        return ImageSpec(
+            resize=ResizeSpec(size, cast("Resize", self.resize), self.only_shrink),
+            interpolation=self.interpolation,
+            reducing_gap=self.reducing_gap,
+            encoding=cast("Encoding", self.encoding),
+            quality=self.quality,
+            channels=self.channels,
+            icc=self.icc == "srgb",
+        )
+
+    @property
+    def by_label(self) -> bool:
+        """Whether each label has shards of its own."""
+        return self.shard_by == "label"
+
+    @property
+    def place_spec(self) -> PlaceSpec:
+        """How images find their places."""
+        return PlaceSpec(Splits.parse(self.splits), self.seed, self.group_pattern, self.by_label)
+
+    @cached_property
+    def feature_names(self) -> FeatureNames:
+        """Which features a record has."""
+        return FeatureNames.parse(self.features, labelled=self.label_from != "none")
+
+    @cached_property
+    def label_spec(self) -> LabelSpec:
+        """Where labels come from, the labels file read.
+
+        Raises:
+            UsageError: The labels file is missing or malformed.
+        """
+        fixed = None
+        if self.labels:
+            try:
+                text = open_storage(self.labels).read(self.labels).decode("utf-8")
+            except (FileNotFoundError, IsADirectoryError) as error:
+                raise UsageError(
+                    f"--labels={self.labels} does not exist: give a text file."
+                ) from error
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    f"--labels={self.labels} is not UTF-8: save it as UTF-8."
+                ) from error
+            fixed = parse_labels(text, self.labels)
+        return LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern, fixed)
+
+    @cached_property
+    def encoder(self) -> ImageEncoder:
+        """How refs become records."""
+        packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
+        return ImageEncoder(self.image_spec, self.feature_names, packing, self.threads)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the options that decide what is written, and nothing else."""
+        values = super().identity()
+        if self.label_spec.fixed is not None:
+            values["labels"] = list(self.label_spec.fixed)
+        return values
+
+    def config_id(self) -> str:
+        """Returns the identity of the config, format and codecs: 16 hexadecimal digits."""
+        return config_id("images", self.encoder.versions(), self.identity())
+
+    def keep_id(self) -> str:
+        """Returns the identity of all but the list of labels, where labels have their own shards.
+
+        Nothing where they have not: then no shard outlives a change.
+        """
+        options = self.identity()
+        options.pop("labels", None)
+        return config_id("images", self.encoder.versions(), options) if self.by_label else ""

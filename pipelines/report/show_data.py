@@ -1,0 +1,262 @@
+"""What ``shardmill show`` finds: a dataset, a folder or a file, as one JSON-like value."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from shardmill.loaders.steps import find_manifest, load_manifest
+from shardmill.schemas.dataset.foreign_names import claims_other
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
+from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
+from shardmill.schemas.storage import Entry, Storage, join, open_storage
+from shardmill.schemas.tfrecord.reader import DamagedError, open_records
+from shardmill.transforms.verify.describe import describe_record
+
+MAX_FILES = 20
+MAX_REJECTS = 5
+_NO_NUMBERS = frozenset({"root", "rejected_by_reason"})
+_TRIED = 200  # files that are opened to find those with records
+_WALKED = 10_000
+
+
+def look(path: str, *, records: int = 3, split: str = "") -> dict[str, Any]:
+    """Returns what is at a path; the keys are those of ``shardmill show --json``.
+
+    Raises:
+        InputError: Nothing is there, or nothing that can be shown.
+        UsageError: The split is unknown, or there are no splits.
+    """
+    storage = open_storage(path)
+    entry = storage.stat(path) if path else None
+    if entry is None:
+        raise InputError(f"{path or 'the path'} does not exist: give a dataset or a TFRecord file.")
+    if entry.kind == "dir" and _is_dataset(storage, path):
+        return look_at_dataset(path, records, split)
+    if entry.kind != "dir" and path.endswith(".json"):
+        return look_at_dataset(path, records, split)
+    if split:
+        raise UsageError(f"--split={split}: {path} has no {MANIFEST}, so it has no splits.")
+    if entry.kind == "dir":
+        return look_at_folder(storage, path, records)
+    return look_at_file(path, records)
+
+
+def look_at_file(path: str, records: int) -> dict[str, Any]:
+    """Returns what is in one file.
+
+    Raises:
+        InputError: It holds no TFRecords.
+    """
+    try:
+        with open_records(path) as reader:
+            found = {"kind": "file", "path": path, "bytes": reader.size}
+            found["compression"] = reader.compression
+    except DamagedError as error:
+        raise InputError(f"{path} cannot be shown: {error}.") from error
+    return {**found, "records": read_records([path], records)}
+
+
+def look_at_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
+    """Returns the TFRecord files below a folder.
+
+    Raises:
+        InputError: There are none.
+    """
+    entries = sorted(_walk(storage, path), key=lambda entry: entry.path)
+    files: list[dict[str, Any]] = []
+    left = entries[:]
+    for entry in entries[:_TRIED]:
+        if len(files) == MAX_FILES:
+            break
+        left.remove(entry)
+        try:
+            with open_records(entry.path) as reader:
+                packed = reader.compression
+        except (DamagedError, StorageError, FileNotFoundError):
+            continue
+        name = entry.path[len(path.rstrip("/")) + 1 :]
+        files.append({"file": name, "bytes": entry.size, "compression": packed})
+    if not files:
+        raise InputError(
+            f"{path} holds neither a {MANIFEST} nor TFRecord files: give a dataset, a folder of "
+            "TFRecord files, or one such file."
+        )
+    body: dict[str, Any] = {"kind": "folder", "path": path, "files": files, "more_files": len(left)}
+    body["records"] = read_records([join(path, files[0]["file"])], records)
+    return body
+
+
+def look_at_dataset(path: str, records: int, split: str) -> dict[str, Any]:
+    """Returns what a manifest says, and the first records of a split.
+
+    Raises:
+        InputError: The manifest cannot be read.
+        UsageError: The split is unknown.
+    """
+    folder, file = find_manifest(path)
+    if folder:
+        _settle(folder)
+    manifest = load_manifest(file)
+    try:
+        found = describe_manifest(manifest)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{file} cannot be read: a field is malformed ({error}).") from error
+    if split and split not in manifest.splits:
+        known = ", ".join(manifest.splits) or "none"
+        raise UsageError(f"--split={split}: the dataset has no such split; it has {known}.")
+    base = manifest.root or folder or file.rpartition("/")[0] or "."
+    found = {"kind": "dataset", "path": folder or file, "manifest": file, **found}
+    ours = manifest.inputs.rejected and not manifest.root
+    found["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
+    chosen = split or _fullest(manifest)
+    shards = manifest.splits[chosen].shards if chosen else ()
+    paths = [join(base, shard.file) for shard in shards if shard.records]
+    shown = read_records(paths, records)
+    found["records"] = None if shown is None else {**shown, "split": chosen}
+    return found
+
+
+def describe_manifest(manifest: Manifest) -> dict[str, Any]:
+    """Returns what a manifest says; nothing is read.
+
+    Raises:
+        ValueError: Or TypeError or AttributeError: a field is malformed.
+    """
+    inputs = asdict(manifest.inputs)
+    _check_numbers(value for name, value in inputs.items() if name not in _NO_NUMBERS)
+    _check_numbers(inputs["rejected_by_reason"].values())
+    for split in manifest.splits.values():
+        _check_numbers((split.num_bytes, *split.label_counts.values()))
+        _check_numbers(shard.bytes for shard in split.shards)
+    total = sum(split.num_examples for split in manifest.splits.values())
+    splits = {
+        name: {
+            "num_examples": split.num_examples,
+            "num_bytes": split.num_bytes,
+            "share": split.num_examples / total if total else 0.0,
+            "shards": [shard.to_json() for shard in split.shards],
+        }
+        for name, split in manifest.splits.items()
+    }
+    return {
+        "version": manifest.version,
+        "root": manifest.root or None,
+        "finished": manifest.build.finished,
+        "runner": manifest.build.runner,
+        "compression": manifest.compression,
+        "num_examples": total,
+        "num_bytes": sum(split.num_bytes for split in manifest.splits.values()),
+        "num_shards": sum(len(split.shards) for split in manifest.splits.values()),
+        "splits": splits,
+        "labels": list(_labels(manifest)),
+        "features": [dict(feature) for feature in manifest.features],
+        "inputs": inputs,
+        "warnings": [str(warning) for warning in manifest.warnings],
+        "damaged": [asdict(damaged) for damaged in manifest.damaged],
+    }
+
+
+def _check_numbers(values: Iterable[Any]) -> None:
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{value!r} is no number")
+
+
+def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
+    """Returns the first records of some files, or None when there are none to read.
+
+    Damage does not stop a look: it is told, after what came before it.
+    """
+    first: list[dict[str, Any]] = []
+    begun = damage = ""
+    for path in paths if count else ():
+        begun = begun or path
+        try:
+            with open_records(path) as reader:
+                for payload in reader:
+                    first.append({"file": path, **describe_record(payload)})
+                    if len(first) == count:
+                        break
+        except (FormatError, StorageError, FileNotFoundError) as error:
+            damage = f"{path}: {error}"
+        if damage or len(first) == count:
+            break
+    if not begun:
+        return None
+    return {"split": None, "file": begun, "first": first, "damage": damage}
+
+
+def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yields all labels by class id, then those that only the counts know."""
+    counts = {name: split.label_counts for name, split in manifest.splits.items()}
+    ids: dict[str, int | None] = {label: number for number, label in enumerate(manifest.labels)}
+    for split in counts.values():
+        for label in split:
+            ids.setdefault(label, None)
+    for label, number in ids.items():
+        by_split = {name: split.get(label, 0) for name, split in counts.items()}
+        total = sum(by_split.values())
+        yield {"class_id": number, "label": str(label), "total": total, "splits": by_split}
+
+
+def _fullest(manifest: Manifest) -> str:
+    """Returns train, or the first split with examples, or none."""
+    full = [name for name, split in manifest.splits.items() if split.num_examples]
+    return "train" if "train" in full else (full[0] if full else "")
+
+
+def _first_rejects(path: str) -> list[dict[str, str]]:
+    rejects: list[dict[str, str]] = []
+    rest = b""
+    try:
+        with open_storage(path).open_read(path) as chunks:
+            for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                rejects += [_reject(line) for line in lines[: MAX_REJECTS - len(rejects)]]
+                if len(rejects) == MAX_REJECTS:
+                    break
+    except (FileNotFoundError, StorageError):
+        return rejects  # a look at the rest is still of use
+    return rejects
+
+
+def _reject(line: bytes) -> dict[str, str]:
+    try:
+        body = json.loads(line)
+        return {name: str(body[name]) for name in ("key", "stage", "error", "message")}
+    except (ValueError, TypeError, KeyError):
+        return {"key": "?", "stage": "?", "error": "?", "message": "this line is damaged"}
+
+
+def _is_dataset(storage: Storage, path: str) -> bool:
+    return any(storage.stat(join(path, name)) is not None for name in (MANIFEST, JOURNAL))
+
+
+def _settle(folder: str) -> None:
+    """Completes an unfinished publication, as every command does that meets one."""
+    storage = open_storage(folder)
+    if storage.stat(join(folder, JOURNAL)) is not None:
+        from shardmill.transforms.publish.publish import settle  # seldom needed, and not light
+
+        settle(storage, folder)
+
+
+def _walk(storage: Storage, path: str) -> Iterator[Entry]:
+    """Yields files that may hold records, below a folder; links to files, but not to folders."""
+    base = len(path.rstrip("/")) + 1
+    for found in itertools.islice(storage.walk(path), _WALKED):
+        names = found.path[base:].rstrip("/").split("/")
+        if any(name.startswith(".") for name in names) or claims_other(names[-1]):
+            continue
+        entry: Entry | None = found
+        if found.kind == "other":
+            with contextlib.suppress(StorageError):  # a link that leads nowhere
+                entry = storage.stat(found.path)
+        if entry is not None and entry.kind == "file" and entry.size:
+            yield entry

@@ -1,0 +1,1 @@
+"""A published dataset: manifest, shard names, splits and statistics."""

@@ -1,0 +1,313 @@
+"""The manifest: the published list of shards with counts and checksums.
+
+It is written last, so its presence is the sign that a dataset is complete. docs/manifest.md
+explains each field; manifest.schema.json is its JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from shardmill.schemas.dataset.statistics import Statistics
+from shardmill.schemas.errors import FormatError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One published file.
+
+    Attributes:
+        file: Name relative to the manifest's folder.
+        records: Number of records.
+        bytes: Size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits; None where it was not read whole.
+        label: Label of all its records, where each label has shards of its own, else None.
+    """
+
+    file: str
+    records: int
+    bytes: int
+    crc32c: str | None
+    label: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest."""
+        # Not asdict, which copies each value: there may be a hundred thousand shards.
+        body: dict[str, Any] = {
+            "file": self.file, "records": self.records, "bytes": self.bytes, "crc32c": self.crc32c,
+        }  # fmt: skip
+        return body if self.label is None else {**body, "label": self.label}
+
+
+@dataclass(frozen=True)
+class PixelSums:
+    """Exact sums of the pixels of some images; channel by channel, values 0 to 255.
+
+    Attributes:
+        count: Number of pixels.
+        totals: Sum of the values of each channel.
+        squares: Sum of their squares.
+    """
+
+    count: int
+    totals: tuple[int, ...]
+    squares: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SeriesEntry:
+    """What became of the inputs of one split and label, where each label has shards of its own.
+
+    ``refs`` is the sum of the records of its shards, ``rejected_by_reason`` and ``duplicates``.
+
+    Attributes:
+        split: The split.
+        label: The label.
+        id: Identity of all that decides the shards' bytes: 32 hexadecimal digits.
+        refs: Inputs that fell into it.
+        rejected_by_reason: Those that were refused while they were read.
+        duplicates: Those that repeat another's key.
+        multi_frame: Files of which the first of several frames was taken.
+        pixels: Exact sums of the images' pixels; None where they are not counted.
+    """
+
+    split: str
+    label: str
+    id: str
+    refs: int
+    rejected_by_reason: dict[str, int]
+    duplicates: int = 0
+    multi_frame: int = 0
+    pixels: PixelSums | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest."""
+        body = asdict(self)
+        if self.pixels is None:
+            del body["pixels"]
+        return body
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """One file that could not be counted.
+
+    Attributes:
+        file: Name relative to the manifest's root.
+        bytes: Size of the file.
+        reason: A name of ``scan.FAULTS`` or ``rejects.REASONS``.
+        record: Number of the record at which it is damaged, the first being 0.
+        offset: Where that record begins, in bytes of the uncompressed records.
+        message: What exactly.
+    """
+
+    file: str
+    bytes: int
+    reason: str
+    record: int
+    offset: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split's shards and totals.
+
+    Attributes:
+        num_examples: Number of records.
+        num_bytes: Size of all shards.
+        label_counts: Records by label, where there are labels.
+        shards: The files.
+        statistics: What was found out of the values; None where nothing was.
+    """
+
+    num_examples: int
+    num_bytes: int
+    label_counts: dict[str, int]
+    shards: tuple[Shard, ...]
+    statistics: Statistics | None = None
+
+    @property
+    def class_weights(self) -> dict[str, float]:
+        """Balanced weights by label: all classes that occur weigh the same in all, 1 on average."""
+        counts = {label: count for label, count in self.label_counts.items() if count}
+        labelled = sum(counts.values())
+        return {label: labelled / (len(counts) * count) for label, count in counts.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the manifest, without weights and statistics if there are none."""
+        body = asdict(replace(self, shards=(), statistics=None))
+        del body["shards"], body["statistics"]
+        if self.label_counts:
+            body["class_weights"] = self.class_weights
+        if self.statistics is not None:
+            body["statistics"] = self.statistics.to_json()
+        return {**body, "shards": [shard.to_json() for shard in self.shards]}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What became of every matched input.
+
+    ``matched == accepted + rejected + skipped + duplicates`` holds always.
+    """
+
+    root: str
+    matched: int
+    accepted: int
+    rejected: int
+    skipped: int
+    duplicates: int
+    rejected_by_reason: dict[str, int]
+    multi_frame: int = 0
+
+
+@dataclass(frozen=True)
+class Build:
+    """How the dataset was made."""
+
+    config_id: str
+    input_id: str
+    config: dict[str, Any]
+    versions: dict[str, str]
+    runner: str
+    finished: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A dataset, as ``manifest.json`` describes it.
+
+    ``root`` and ``damaged`` are those of counted files: the folder that the files' names are
+    relative to, by default the manifest's own, and the files that are damaged. ``beside`` lists
+    further files of the dataset, such as those of a TensorFlow Transform graph. ``series`` stands
+    where each label has shards of its own, so that they can be kept when other labels change.
+    """
+
+    splits: dict[str, Split]
+    written: int
+    compression: str
+    inputs: Inputs
+    build: Build
+    labels: tuple[str, ...] = ()
+    features: tuple[dict[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    root: str = ""
+    damaged: tuple[Damaged, ...] = ()
+    beside: tuple[str, ...] = ()
+    series: tuple[SeriesEntry, ...] = ()
+    version: int = field(default=VERSION)
+
+    def to_json(self) -> str:
+        """Returns the manifest as indented JSON, the version first."""
+        body = asdict(replace(self, splits={}, series=()))
+        if not self.root:  # a dataset of our own
+            del body["root"], body["damaged"]
+        if not self.beside:
+            del body["beside"]
+        if not self.series:
+            del body["series"]
+        else:
+            body["series"] = [entry.to_json() for entry in self.series]
+        body["splits"] = {name: split.to_json() for name, split in self.splits.items()}
+        ordered = {"version": body.pop("version"), **body}
+        return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Returns the manifest that a JSON text holds.
+
+        Raises:
+            FormatError: It is no manifest, or of a version that this release cannot read.
+        """
+        try:
+            body = json.loads(text)
+            version = body["version"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise FormatError(f"this is no Shardmill manifest ({error!r})") from error
+        if version != VERSION:
+            raise FormatError(
+                f"manifest version {version!r} is not {VERSION}: use the Shardmill that wrote it"
+            )
+        try:
+            return cls(
+                splits={name: _split(split) for name, split in body["splits"].items()},
+                written=body["written"],
+                compression=body["compression"],
+                inputs=Inputs(**body["inputs"]),
+                build=Build(**body["build"]),
+                labels=tuple(body["labels"]),
+                features=tuple(body["features"]),
+                warnings=tuple(body["warnings"]),
+                root=body.get("root", ""),
+                damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
+                beside=tuple(map(_checked, body.get("beside", ()))),
+                series=tuple(map(_series, body.get("series", ()))),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FormatError(
+                f"a field of the manifest is missing or malformed ({error!r})"
+            ) from error
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all shards, split by split."""
+        return tuple(shard.file for split in self.splits.values() for shard in split.shards)
+
+    def is_dataset(self, config_id: str, input_id: str) -> bool:
+        """Tells whether this is the dataset that a config makes of some inputs."""
+        return self.build.config_id == config_id and self.build.input_id == input_id
+
+
+def _split(body: dict[str, Any]) -> Split:
+    statistics = body.get("statistics")
+    return Split(
+        num_examples=body["num_examples"],
+        num_bytes=body["num_bytes"],
+        label_counts=dict(body["label_counts"]),
+        shards=tuple(_shard(shard) for shard in body["shards"]),
+        statistics=None if statistics is None else Statistics.from_json(statistics),
+    )
+
+
+def _shard(body: dict[str, Any]) -> Shard:
+    shard = Shard(**body)
+    _checked(shard.file)
+    if not isinstance(shard.label, str | None):
+        raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
+    return shard
+
+
+def _series(body: dict[str, Any]) -> SeriesEntry:
+    entry = SeriesEntry(**body)
+    if entry.pixels is not None:
+        entry = replace(entry, pixels=_pixels(**body["pixels"]))
+    reasons = entry.rejected_by_reason
+    texts = (entry.split, entry.label, entry.id, *reasons)
+    counts = (entry.refs, entry.duplicates, entry.multi_frame, *reasons.values())
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{body} has something else in the place of a text")
+    if not all(isinstance(count, int) for count in counts):
+        raise TypeError(f"{body} has something else in the place of a count")
+    return entry
+
+
+def _pixels(count: int, totals: list[int], squares: list[int]) -> PixelSums:
+    found = PixelSums(count, tuple(totals), tuple(squares))
+    whole = all(isinstance(number, int) for number in (count, *totals, *squares))
+    if not whole or not found.totals or len(totals) != len(squares):
+        raise TypeError(f"{found} are no sums of channels")
+    return found
+
+
+def _checked(file: Any) -> str:
+    # A manifest is data: its names must not lead a later command out of the dataset's folder.
+    if not isinstance(file, str) or "\\" in file or ".." in file.split("/"):
+        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+    if file.startswith("/") or "\0" in file or not file:
+        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+    return file

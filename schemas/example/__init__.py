@@ -1,0 +1,1 @@
+"""tf.train.Example: a canonical serializer and a parser, without TensorFlow."""

@@ -1,0 +1,1 @@
+"""schema.pbtxt: columns, feature specs and image features."""

@@ -1,0 +1,1 @@
+"""TFRecord files: framing, checksums, GZIP members, compression, scanning and reading."""

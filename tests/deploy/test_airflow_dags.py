@@ -1,0 +1,367 @@
+"""What the DAGs are made of, as far as it needs no Airflow; tests/cluster runs them in one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zoneinfo
+from pathlib import Path
+
+import psutil
+import pytest
+import tomllib
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.pipelines.flags.check import check_parser
+from shardmill.pipelines.manifest_rules import Rules
+from shardmill.pipelines.options import parse_images
+from shardmill.pipelines.runners import find_runner, take_runner
+from tests.conftest import ROOT, examples
+
+DAGS = ROOT / "deploy" / "airflow" / "dags"
+sys.path.insert(0, str(DAGS))
+from shardmill_airflow.dates import day_of, end_of  # noqa: E402
+from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
+from shardmill_airflow.running import Command, Lines, clean_environment  # noqa: E402
+from shardmill_airflow.settings import (  # noqa: E402
+    Dataset,
+    Settings,
+    SettingsError,
+    Training,
+    load_settings,
+    parse_settings,
+)
+
+ENV = {"PATH": os.environ["PATH"]}
+ZURICH = zoneinfo.ZoneInfo("Europe/Zurich")
+
+
+def start(code: str, *args: object, grace: float = 30) -> Command:
+    return Command.start([sys.executable, "-c", code, *map(str, args)], ENV, grace)
+
+
+def ended(command: Command, seconds: float = 20) -> tuple[int, list[tuple[bool, str]]]:
+    """Waits for its end; returns its code and lines."""
+    lines = list(command.lines())
+    return command.process.wait(seconds), lines
+
+
+def wait_until(true, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, true
+        time.sleep(0.02)
+
+
+def dead(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def first_line(path: Path) -> str:
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return path.read_text().splitlines()[0]
+
+
+# Running a command.
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130])
+def test_the_code_and_the_lines_come_through(code):
+    said = "import sys; print('one\\ntwo'); sys.stderr.write('shardmill: no.\\nlast'); sys.exit(int(sys.argv[1]))"  # fmt: skip
+    command = start(said, code)
+    got, lines = ended(command)
+    assert got == code
+    assert [line for error, line in lines if not error] == ["one", "two"]
+    assert [line for error, line in lines if error] == ["shardmill: no.", "last"]
+    assert command.failure(code) == "shardmill: no."
+    assert command.last[False] == "two"
+
+
+def test_an_argument_stays_one(tmp_path):
+    odd = ["a b", "--x=$HOME;rm", "`id`", "*", "", "\n", "--", "ü"]
+    command = start("import sys; print(sys.argv[1:])", *odd)
+    assert ended(command)[1] == [(False, repr(odd))]
+
+
+def test_a_command_that_is_killed_says_why(tmp_path):
+    command = start("import os; os.kill(os.getpid(), 9)")
+    code, _ = ended(command)
+    assert code == 137
+    assert "was killed by SIGKILL, most often for want of memory" in command.failure(code)
+    command = start("import os; os.kill(os.getpid(), 15)")
+    assert ended(command)[0] == 143
+
+
+def test_a_command_that_is_not_there_says_so(tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nowhere/python\n")
+    broken.chmod(0o755)
+    plain = tmp_path / "plain"
+    plain.write_text("text")
+    for path, why in ((tmp_path / "no", "No such file"), (broken, "No such file"), (plain, "Permission denied")):  # fmt: skip
+        command = Command.start([str(path)], ENV, 1)
+        code, _ = ended(command)
+        assert code == CANNOT_RUN
+        assert command.failure(code).startswith(f"{path} cannot be run: {why}")
+
+
+@given(st.lists(st.binary(max_size=9)), st.integers(1, 7))
+@settings(max_examples=examples(300))
+def test_lines_are_the_same_however_they_come(texts, size):
+    data = b"\n".join(texts)
+    whole, cut = Lines(), Lines()
+    wanted = [*whole.add(data), *whole.end()]
+    got = [line for at in range(0, len(data), size) for line in cut.add(data[at : at + size])]
+    assert [*got, *cut.end()] == wanted
+    assert all(wanted)
+
+
+def test_what_a_log_wants_of_lines() -> None:
+    lines = Lines()
+    assert list(lines.add(b"  a\r\n\n10%\r20%\r100%\nx")) == ["  a", "100%"]
+    assert list(lines.add(b"\x1b[32mgreen\x1b[0m \x08\xff\n")) == ["xgreen \ufffd"]
+    (long,) = lines.add(b"y" * 70_000)
+    assert long == "y" * 4000 + "..."
+    assert lines.rest == b""
+
+
+def test_a_process_that_got_away_does_not_hold_us(tmp_path):
+    """It left the group and keeps the pipes open."""
+    away = "import subprocess, sys; p = subprocess.Popen(['sleep', '60'], start_new_session=True); print(p.pid)"
+    began = time.monotonic()
+    code, lines = ended(start(away))
+    assert code == 0
+    assert time.monotonic() - began < 10
+    os.kill(int(lines[0][1]), signal.SIGKILL)
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+open(sys.argv[1], "w").write(f"{child.pid} {os.getpid()}\\n")
+time.sleep(60)
+"""
+
+
+def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path):
+    command = start(STUBBORN, tmp_path / "pids", grace=0.5)
+    pids = [int(pid) for pid in first_line(tmp_path / "pids").split()]
+    command.leave()
+    assert ended(command)[0] == 137
+    assert all(map(dead, pids))
+
+
+def test_what_a_command_leaves_in_its_group_goes_with_it():
+    left = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"
+    code, lines = ended(start(left))
+    assert code == 0
+    wait_until(lambda: dead(int(lines[0][1])))
+
+
+POLITE = """
+import os, signal, sys, time
+def end(*_):
+    print("x" * 200, flush=True)
+    time.sleep(0.3)  # as a job is cancelled
+    open(sys.argv[1] + ".done", "w").write("done\\n")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+open(sys.argv[1], "w").write(f"{os.getpid()} {os.getppid()}\\n")
+time.sleep(60)
+"""
+
+
+def test_a_command_has_time_to_end(tmp_path):
+    command = start(POLITE, tmp_path / "pids")
+    first_line(tmp_path / "pids")
+    command.leave()
+    command.leave()  # once is as good as twice
+    code, lines = ended(command)
+    assert code == 143
+    assert lines == [(False, "x" * 200)]
+    assert (tmp_path / "pids.done").exists()
+
+
+OWNER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from shardmill_airflow.running import Command
+command = Command.start([sys.executable, "-c", sys.argv[3], sys.argv[2]], {}, 20)
+for _ in command.lines(): pass
+"""
+
+
+@pytest.mark.parametrize("whom", ["owner", "keeper"])
+def test_whoever_is_killed_the_command_ends_in_peace(whom, tmp_path):
+    """Its owner is the task; it can speak although nobody listens."""
+    pids = tmp_path / "pids"
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(DAGS), str(pids), POLITE])
+    command, keeper = map(int, first_line(pids).split())
+    os.kill(owner.pid if whom == "owner" else keeper, signal.SIGKILL)
+    assert first_line(tmp_path / "pids.done") == "done"
+    wait_until(lambda: dead(command) and dead(keeper))
+    owner.wait(20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_keeper_ends_the_command(number, tmp_path):
+    command = start(POLITE, tmp_path / "pids")
+    first_line(tmp_path / "pids")
+    command.process.send_signal(number)
+    assert ended(command)[0] == 143
+
+
+def test_the_command_gets_none_of_airflows_environment(monkeypatch):
+    for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "PYTHONPATH", "VIRTUAL_ENV"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "dag")
+    found = clean_environment({"KEY": "value"})
+    assert "secret" not in found.values()
+    assert found["AIRFLOW_CTX_DAG_ID"] == "dag"
+    assert found["KEY"] == "value"
+    assert found["PATH"] == os.environ["PATH"]
+
+
+# Days.
+
+
+def test_the_day_of_a_run():
+    midnight = dt.datetime(2026, 11, 19, 23, tzinfo=dt.timezone.utc)  # in Zurich the 20th begins
+    assert day_of(None, midnight, ZURICH) == "2026-11-20"
+    assert day_of(None, midnight, dt.timezone.utc) == "2026-11-19"
+    assert day_of("2026-01-02", midnight, ZURICH) == "2026-01-02"
+    assert day_of("", None, ZURICH) == ""
+    for text in ("2026-01-02 --overwrite", "--overwrite", "../2026"):
+        with pytest.raises(ValueError, match="Invalid isoformat"):
+            day_of(text, None, ZURICH)
+    assert end_of("2026-11-20", ZURICH) == "2026-11-21T00:00:00+01:00"
+    assert end_of("2026-10-25", ZURICH) == "2026-10-26T00:00:00+01:00"
+    assert end_of("2026-12-31", dt.timezone.utc) == "2027-01-01T00:00:00+00:00"
+    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).moment == dt.datetime(
+        2026, 6, 30, 22, tzinfo=dt.timezone.utc
+    )
+
+
+# Settings.
+
+GOOD = """
+shardmill = "/opt/shardmill/bin/shardmill"
+[datasets.a]
+command = "images"
+input = "/in/{{ day() }}"
+output = "/out/{{ day() }}/"
+start = 2026-11-01
+"""
+WRONG = [
+    ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of env,"),
+    ('"/opt', '"opt', "is no absolute path: give that of the command"),
+    ('command = "images"', 'command = "image"', "the command 'image': use one of images, rows, arrays"),
+    ('input = "/in', 'input = "in', "depends on the folder of a task: begin it with / or"),
+    ('input = "/in/{{ day() }}"', "", "[datasets.a] has no input: add it."),
+    ('start = 2026-11-01', 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
+    ('start =', 'begin =', "[datasets.a] has the unknown key 'begin'"),
+    ('[datasets.a]', '[datasets."a b"]', "the name 'a b' in [datasets] must be letters"),
+    ('[datasets.a]', 'retries = true\n[datasets.a]', "retries = True in the file must be a whole number"),
+    ('[datasets.a]', 'retries = -1\n[datasets.a]', "retries = -1 must be 0 or more"),
+    ('[datasets.a]', 'max_active_runs = 0\n[datasets.a]', "must be 1 or more"),
+    ('[datasets.a]', 'timeout = 5\n[datasets.a]', "timeout = 5 is no time: write it as in 90s"),
+    ('[datasets.a]', 'timezone = "Zurich"\n[datasets.a]', "'Zurich' is no time zone"),
+    ('[datasets.a]', 'runner = "flink"\n[datasets.a]', "the runner 'flink' is not in [runners]: use one of local."),
+    ('[datasets.a]', 'env = {A = 1}\n[datasets.a]', "each value of [env] must be a text"),
+    ('[datasets.a]', '[runners]\nlocal = "--x"\n[datasets.a]', "local of [runners] must be a list of texts"),
+    ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG itself gives"),
+    ('start =', 'flags = ["--image_size", "224"]\nstart =', "'224': write each flag with its value as one text"),
+    ('start =', 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG itself gives: leave it out"),
+    ('start =', 'flags = "--x=1"\nstart =', "must be a list of texts"),
+    ('start =', 'timeout = "x"\nstart =', "is no time"),
+    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "waits for a dataset that nobody builds: name it like one of a."),
+    ('[datasets.a]', '[training.a]\nsteps=[]\ncommand=[]\n[datasets.a]', "has an empty command"),
+    ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
+    ('[datasets.a]', '[datasets.a', "are no TOML: Expected ']'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG, ids=lambda value: value[:30])
+def test_wrong_settings_are_one_sentence(old, new, message, tmp_path):
+    assert old in GOOD
+    path = tmp_path / "s.toml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(SettingsError) as caught:
+        load_settings(str(path))
+    text = str(caught.value)
+    assert message in text
+    assert text.startswith(f"The settings {path}")
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert caught.value.__cause__ is None
+
+
+def test_no_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDMILL_SETTINGS", str(tmp_path / "no.toml"))
+    with pytest.raises(
+        SettingsError, match=r"no\.toml cannot be read \(No such file or directory\)"
+    ):
+        load_settings()
+
+
+def test_settings_are_what_was_written():
+    found = parse_settings(tomllib.loads(GOOD + 'timeout = "90m"\nrunner = "local"'))
+    (dataset,) = found.datasets
+    assert (dataset.dag_id, dataset.output) == ("shardmill_a", "/out/{{ day() }}")
+    assert (dataset.timeout, found.timeout, found.retry_delay) == (5400, 21600, 300)
+    assert found.runner_flags(dataset) == []
+
+
+def test_the_page_explains_every_setting_and_its_examples_are_right():
+    text = (ROOT / "docs" / "airflow.md").read_text()
+    blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    first, second = (parse_settings(tomllib.loads(block)) for block in blocks)
+    assert [each.dag_id for each in (*first.datasets, *first.training)] == [
+        "shardmill_flowers", "shardmill_flowers_training",
+    ]  # fmt: skip
+    assert second.runners == load_settings(str(DAGS / "shardmill.toml")).runners
+    for kind in (Settings, Dataset, Training):
+        for each in dataclasses.fields(kind):
+            assert f"`{each.name}`" in text or f"`[{each.name}" in text or each.name == "name", each
+    fields = {each.name: each for each in dataclasses.fields(Settings)}
+    for name, shown in (("retries", "`3`"), ("max_active_runs", "`1`"), ("pool", "`default_pool`")):
+        assert str(fields[name].default) == shown.strip("`")
+        assert shown in next(line for line in text.splitlines() if f"`{name}`" in line)
+    assert (fields["retry_delay"].default, fields["timeout"].default) == (5 * 60, 6 * 3600)
+    assert all(shown in text for shown in ('`"5m"`', '`"6h"`', '`"1m"`'))
+
+
+@pytest.mark.parametrize("runner", ["local", "flink", "dataflow"])
+def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
+    monkeypatch.delenv("SHARDMILL_SETTINGS", raising=False)
+    found = load_settings()
+    assert set(found.runners) == {"local", "flink", "dataflow"}
+    (dataset,) = found.datasets
+    argv = [f"--input={dataset.input}", f"--output={dataset.output}", *dataset.flags]
+    config, rest, _ = parse_images([*argv, *found.runners[runner]])
+    assert config.image_size
+    name, options = take_runner(rest)
+    assert (
+        name == {"local": "in-memory", "flink": "FlinkRunner", "dataflow": "DataflowRunner"}[runner]
+    )
+    if runner == "dataflow":  # this far it needs no network
+        assert "--region=europe-west6" in find_runner(name).prepare(options, "a-job")
+    flags = [
+        flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
+    ]
+    asked = check_parser().parse_args([*flags, "--", dataset.output])
+    rules = Rules(
+        asked.min_examples, asked.max_age, asked.finished_after, asked.max_reject_fraction
+    )
+    assert rules.fewest == {"train": 1000, "validation": 100}

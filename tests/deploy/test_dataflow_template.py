@@ -1,0 +1,301 @@
+"""The image, the flex template and how they are built: what they say is what the commands take."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import yaml
+from google.cloud import dataflow
+from google.cloud.devtools import cloudbuild
+from google.protobuf import json_format
+
+from shardmill.pipelines.arrays_options import parse_arrays
+from shardmill.pipelines.options import parse_images
+from shardmill.pipelines.rows_options import parse_rows
+from shardmill.pipelines.runners.dataflow import LABELS_VARIABLE, Dataflow
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "deploy" / "dataflow"
+METADATA = json.loads((FOLDER / "metadata.json").read_text())
+PARAMETERS = {each["name"]: each for each in METADATA["parameters"]}
+IMAGE = "europe-west1-docker.pkg.dev/my-project/shardmill/shardmill:9.9.9"
+# What the launcher and Dataflow themselves hand to the program.
+TAKEN = {"runner", "project", "region", "job_name", "temp_location", "staging_location",
+         "template_location", "service_account_email", "machine_type", "network", "subnetwork"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The two scripts, as they find each other."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import launch  # a script of deploy/, in no package
+        import template
+
+        yield launch, template
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def test_metadata_is_what_the_flags_say(modules):
+    assert modules[1].metadata() == METADATA, "`make dataflow-metadata` writes it anew"
+
+
+def test_metadata_is_of_the_form_that_dataflow_knows(modules):
+    message = dataflow.ContainerSpec()
+    text = json.dumps(modules[1].specification(IMAGE))
+    json_format.Parse(text, dataflow.ContainerSpec.pb(message))  # refuses what it does not know
+    assert message.image == message.default_environment.sdk_container_image == IMAGE
+    assert message.sdk_info.language == dataflow.SDKInfo.Language.PYTHON
+    assert message.metadata.name == "Shardmill"
+    assert len(message.metadata.parameters) == len(PARAMETERS) == len(METADATA["parameters"])
+    for each in message.metadata.parameters:
+        assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", each.name)
+        assert each.label
+        assert each.help_text.endswith(".")
+        assert each.param_type != dataflow.ParameterType.DEFAULT
+        is_enum = each.param_type == dataflow.ParameterType.ENUM
+        assert bool(each.enum_options) == is_enum
+        assert not each.parent_name or PARAMETERS[each.parent_name]["paramType"] == "ENUM"
+        for option in each.enum_options:
+            assert re.fullmatch(each.regexes[0], option.value)
+    assert not set(PARAMETERS) & TAKEN
+    assert [each.name for each in message.metadata.parameters if not each.is_optional] == [
+        "command", "input",
+    ]  # fmt: skip
+
+
+def test_each_flag_is_a_parameter(modules):
+    launch, template = modules
+    commands = {option["value"] for option in PARAMETERS["command"]["enumOptions"]}
+    assert commands == set(launch.PARSERS)
+    for command, make in launch.PARSERS.items():
+        flags = {action.dest for action in make()._actions} - template.LEFT_OUT
+        assert flags == {
+            name
+            for name, each in PARAMETERS.items()
+            if name != "command" and command in each.get("parentTriggerValues", commands)
+        }
+
+
+ACCEPTED = {
+    "input": ["gs://my-photos/album", "gs://b.c/d/*.csv", "gs://bucket"],
+    "output": ["gs://my-sets/album"], "manifest": ["gs://b-2/m.json"], "root": ["gs://bucket/a"],
+    "image_size": ["224", "180x320"], "shard_bytes": ["128MiB", "1.5 GiB", "1000", "1GB", "2g"],
+    "quality": ["1", "95", "100"], "max_reject_fraction": ["0", "0.05", "1"], "limit": ["10"],
+    "reducing_gap": ["3", "2.5", "0"], "encoding": ["jpeg", "latin-1"], "overwrite": ["true"],
+    "channels": ["3"], "check": ["records"], "seed": ["7"], "resize": ["pad"],
+}  # fmt: skip
+REFUSED = {
+    "input": ["/data/photos", "s3://bucket/x", "gs://"], "output": ["out"], "seed": ["x", ""],
+    "image_size": ["224x", "x"], "quality": ["0", "101"], "overwrite": ["yes"], "check": ["all"],
+    "max_reject_fraction": ["2", "-1"], "channels": ["2"], "command": ["show", "steps"],
+}  # fmt: skip
+
+
+def matches(name: str, value: str) -> bool:
+    """Tells whether the service takes a value: all regexes match it, by the library it uses."""
+    texts = pa.array([value])
+    return all(
+        pc.match_substring_regex(texts, f"^(?:{regex})$")[0].as_py()  # RE2, as Dataflow's
+        for regex in PARAMETERS[name].get("regexes", [])
+    )
+
+
+def test_regexes():
+    for name in PARAMETERS:
+        matches(name, "x")  # RE2 refuses to compile what it cannot do
+    for name, values in ACCEPTED.items():
+        assert [value for value in values if not matches(name, value)] == [], name
+    for name, values in REFUSED.items():
+        assert [value for value in values if matches(name, value)] == [], name
+
+
+LAUNCHED = ["--runner=DataflowRunner", "--project=my-project", "--region=europe-west1",
+            "--job_name=x", "--template_location=gs://bucket/job", "--staging_location=gs://bucket/s",
+            '--labels={"goog-dataflow-provided-template-type": "flex"}']  # fmt: skip
+
+
+def test_the_launcher_starts_each_command(modules, monkeypatch):
+    launch = modules[0]
+    monkeypatch.setenv(launch.IMAGE_VARIABLE, IMAGE)
+    monkeypatch.setenv(LABELS_VARIABLE, "")
+    places = ["--input=gs://bucket/in", "--output=gs://bucket/out"]
+    command, *argv = launch.translate(
+        ["--command=images", *places, "--overwrite=true", "--only_shrink=false", "--labels=gs://b/l.txt",
+         "--root=", *LAUNCHED]
+    )  # fmt: skip
+    assert command == "images"
+    config, beam, debug = parse_images(argv)
+    assert (config.overwrite, config.only_shrink, debug) == (True, False, False)
+    assert (config.labels, config.root) == ("gs://b/l.txt", type(config).root)
+    prepared = Dataflow("DataflowRunner").prepare(
+        [flag for flag in beam if not flag.startswith("--runner")], "y"
+    )
+    assert f"--sdk_container_image={IMAGE}" in prepared
+    assert LAUNCHED[-1] in prepared
+    assert "--temp_location=gs://bucket/s" in prepared
+    assert "--job_name=y" not in prepared
+    command, *argv = launch.translate(
+        ["--command=rows", *places, "--label=c", "--strip=true", "--debug=true", *LAUNCHED]
+    )
+    config, _, debug = parse_rows(argv)
+    assert (command, config.label, config.strip, debug) == ("rows", "c", True, True)
+    command, *argv = launch.translate(
+        ["--command=arrays", *places, "--label=c", "--sdk_container_image=mine:1", *LAUNCHED]
+    )
+    config, beam, _ = parse_arrays(argv)
+    assert (command, config.label) == ("arrays", "c")
+    assert [flag for flag in beam if "image" in flag] == ["--sdk_container_image=mine:1"]
+    assert launch.translate(["--command=count", "--follow_links=true", "--input=gs://b/x"])[:3] == [
+        "count", "--follow_links", "--input=gs://b/x",
+    ]  # fmt: skip
+
+
+def test_an_unknown_command_is_said(modules, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["launch.py", "--command=picture"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "launch.py"), run_name="__main__")
+    assert ended.value.code == 2
+    assert "The command 'picture' is unknown" in capsys.readouterr().err
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    text = path.read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
+def test_the_image_holds_what_runs():
+    lines = instructions(FOLDER / "Dockerfile")
+    copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
+    sources = {source for *found, _ in copied for source in found}
+    (listing,) = re.findall(r"package_dir=\{(.*?)\}", (ROOT / "setup.py").read_text(), re.DOTALL)
+    assert {path.partition("/")[0] for path in re.findall(r': "(.+?)"', listing)} < sources
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(fnmatch(source, line[1:]) for line in ignored), source
+    (beam,) = re.findall(
+        r"^apache-beam==(\S+) ; python_full_version >= '3.11'$",
+        (ROOT / "constraints.txt").read_text(), re.MULTILINE,
+    )  # fmt: skip
+    settings = dict(rest.split("=", 1) for word, rest in lines if word == "ARG" and "=" in rest)
+    assert settings["BEAM"] == beam
+    stages = [rest.split(" AS ") for word, rest in lines if word == "FROM"]
+    assert [name for _, name in stages] == ["beam", "launcher", "build", "worker", "template"]
+    assert stages[-1][0] == "worker"
+    assert settings["PYTHON"].replace(".", "") in stages[1][0]
+    last = lines[next(n for n, (word, rest) in enumerate(lines) if rest.endswith(" AS worker")) :]
+    assert [rest for word, rest in last if word == "USER"] == ["1000:1000"]
+    assert [rest for word, rest in last if word == "ENTRYPOINT"] == ['["/opt/apache/beam/boot"]']
+    assert not [rest for word, rest in last if word == "RUN" and re.search(r"pip|apt", rest)]
+
+
+DOCKERFILES = sorted(ROOT.glob("deploy/**/Dockerfile"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_who_runs_has_a_name(path):
+    """Beam's boot looks for its user's home when it starts, and ends at once where there is none."""
+    lines = instructions(path)
+    users = [rest.partition(":")[0] for word, rest in lines if word == "USER"]
+    assert users
+    made = " ".join(rest for word, rest in lines if word == "RUN")
+    for user in users:
+        assert f"useradd --uid {user} " in made
+
+
+def test_dockerfiles_are_clean():
+    assert len(DOCKERFILES) >= 2
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [hadolint, *DOCKERFILES], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_cloud_build_knows_what_it_is_told():
+    text = (FOLDER / "cloudbuild.yaml").read_text()
+    found = yaml.safe_load(text)
+    build = cloudbuild.Build()
+    json_format.ParseDict(found, cloudbuild.Build.pb(build))  # refuses what it does not know
+    known = set(build.substitutions) | {"PROJECT_ID"}
+    assert set(re.findall(r"\$\{(\w+)\}", text)) <= known
+    assert build.options.dynamic_substitutions
+    names = [step.id for step in build.steps]
+    assert names == ["image", "version", "push", "specification", "template"]
+    (version,) = re.findall(
+        r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE
+    )
+    assert build.substitutions["_VERSION"] == version
+    args = [
+        arg for step in build.steps for arg in step.args if arg.startswith(("--file", "deploy/"))
+    ]
+    for arg in args:
+        assert (ROOT / arg.removeprefix("--file=")).is_file()
+    stages = [rest for word, rest in instructions(FOLDER / "Dockerfile") if word == "FROM"]
+    assert any(stage.endswith(" AS template") for stage in stages)
+    assert "--target=template" in build.steps[0].args
+    for arg in build.steps[0].args:
+        if arg.startswith("--build-arg="):
+            name = arg.split("=")[1]
+            assert ("ARG", name) in [
+                (word, rest.partition("=")[0]) for word, rest in instructions(FOLDER / "Dockerfile")
+            ]
+
+
+def shown(target: str) -> list[list[str]]:
+    """Returns the commands of a target of the Makefile."""
+    done = subprocess.run(
+        ["make", "-n", target, "PROJECT=my-project", "BUCKET=my-bucket", "REGION=europe-west4",
+         "PARAMETERS=command=rows;input=gs://bucket/*.csv;output=gs://bucket/o;null_values=?,-"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith(("gcloud", "docker", ".venv"))
+    ]
+    return [shlex.split(line) for line in lines]
+
+
+def test_make_shows_what_it_would_do(modules):
+    flags = {
+        "gcloud dataflow flex-template run": {"template-file-gcs-location", "project", "region",
+                                              "staging-location", "temp-location", "parameters"},
+        "gcloud artifacts repositories create": {"repository-format", "location", "project"},
+        "gcloud services enable": {"project"}, "gcloud storage cp": {"project"},
+        "gcloud auth configure-docker": set(), "docker push": set(),
+        "docker build": {"file", "target", "build-arg", "tag"},
+    }  # fmt: skip
+    seen = {}
+    for target in ("dataflow-setup", "dataflow-image", "dataflow-template", "dataflow-run"):
+        for command in shown(target):
+            name = next((key for key in flags if " ".join(command).startswith(key + " ")), None)
+            if name is not None:
+                given = {word[2:].partition("=")[0] for word in command if word.startswith("--")}
+                assert given <= flags[name], command
+                seen[name] = command
+    assert set(seen) == set(flags)
+    image = next(word for word in seen["docker build"] if word.startswith("--tag="))[6:]
+    assert image.startswith("europe-west4-docker.pkg.dev/my-project/shardmill/shardmill:")
+    assert f"--build-arg=IMAGE={image}" in seen["docker build"]
+    assert seen["docker push"][-1] == image
+    run = seen["gcloud dataflow flex-template run"]
+    template = next(word for word in run if "template-file" in word).partition("=")[2]
+    assert seen["gcloud storage cp"][-2] == template
+    parameters = next(word for word in run if word.startswith("--parameters=")).partition("=")[2]
+    assert parameters.startswith("^;^")  # how gcloud is told what stands between them
+    values = dict(each.split("=", 1) for each in parameters[3:].split(";"))
+    assert all(matches(name, value) for name, value in values.items())
+    assert values["null_values"] == "?,-"
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", run[4])

@@ -1,0 +1,462 @@
+"""The Kubernetes manifests: valid for their kinds, and fitting each other, Shardmill and Flink."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from shardmill.pipelines.options import parse_images
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "deploy" / "flink" / "kubernetes"
+FLINK = ROOT / "deploy" / "flink"
+Document = dict[str, Any]
+# The first with sidecars, a newer one, and the newest whose schemas are published.
+VERSIONS = ("1.29", "1.33", ".".join(kubernetes_validate.latest_version().split(".")[:2]))
+# A strategy for jobs on pods waits longer than one for processes: a killed pool must come back.
+OWN_CONFIG = {"restart-strategy.fixed-delay.delay"}
+SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
+
+
+def documents(folder: Path) -> list[Document]:
+    """Returns what a folder's kustomization lists, in order."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    return [
+        document
+        for name in kustomization["resources"]
+        for document in yaml.safe_load_all((folder / name).read_text())
+    ]
+
+
+CLUSTER = documents(FOLDER)
+JOB = documents(FOLDER / "job")
+ALL = [*CLUSTER, *JOB]
+IDS = [f"{document['kind']}-{document['metadata']['name']}" for document in ALL]
+
+
+def of_kind(*kinds: str) -> list[Document]:
+    return [document for document in ALL if document["kind"] in kinds]
+
+
+def named(kind: str, name: str) -> Document:
+    (found,) = [each for each in of_kind(kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def workloads() -> list[Document]:
+    return of_kind("Deployment", "Job")
+
+
+def pod_of(workload: Document) -> Document:
+    return workload["spec"]["template"]["spec"]
+
+
+def containers_of(workload: Document) -> list[Document]:
+    pod = pod_of(workload)
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def container(workload: str, name: str) -> Document:
+    (found,) = [
+        each
+        for document in workloads()
+        if document["metadata"]["name"] == workload
+        for each in containers_of(document)
+        if each["name"] == name
+    ]
+    return found
+
+
+def ports_of(workload: Document) -> dict[str, int]:
+    return {
+        port["name"]: port["containerPort"]
+        for each in containers_of(workload)
+        for port in each.get("ports", [])
+    }
+
+
+def selected(selector: Document) -> list[Document]:
+    """Returns the workloads whose pods a selector takes."""
+    return [
+        each
+        for each in workloads()
+        if selector["matchLabels"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
+    ]
+
+
+def flink_config() -> dict[str, Any]:
+    return yaml.safe_load(named("ConfigMap", "flink-config")["data"]["config.yaml"])
+
+
+def memory(text: str) -> int:
+    """Returns the bytes of a size as Flink or Kubernetes writes it."""
+    number, unit = re.fullmatch(r"(\d+)(m|g|Mi|Gi)", text).groups()  # type: ignore[union-attr]
+    return int(number) << {"m": 20, "mi": 20, "g": 30, "gi": 30}[unit.lower()]
+
+
+def job_flags() -> dict[str, str]:
+    (workload,) = JOB
+    arguments = container(workload["metadata"]["name"], "shardmill")["args"]
+    return dict(each[2:].split("=", 1) for each in arguments[1:])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("document", ALL, ids=IDS)
+def test_each_is_valid_for_its_kind(document, version) -> None:
+    assert kubernetes_validate.validate(document, version, strict=True) == version
+
+
+def test_what_is_not_valid_is_found() -> None:
+    broken = yaml.safe_load(yaml.safe_dump(named("Deployment", "flink-taskmanager")))
+    pod_of(broken)["initContainers"][0]["restartpolicy"] = "Always"
+    with pytest.raises(kubernetes_validate.ValidationError, match="restartpolicy"):
+        kubernetes_validate.validate(broken, VERSIONS[0], strict=True)
+
+
+def test_every_manifest_is_listed() -> None:
+    assert len(CLUSTER) > 8
+    for folder in (FOLDER, FOLDER / "job"):
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+        assert sorted(listed) == sorted(there)
+
+
+@pytest.mark.parametrize("folder", [FOLDER, FOLDER / "job"], ids=["cluster", "job"])
+def test_kustomize_makes_the_same_of_it(folder) -> None:
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed")
+    made = subprocess.run(
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
+    )
+    keyed = {(each["kind"], each["metadata"]["name"]): each for each in documents(folder)}
+    built = list(yaml.safe_load_all(made.stdout))
+    assert len(built) == len(keyed)
+    for each in built:
+        assert each == keyed[each["kind"], each["metadata"]["name"]]
+
+
+def test_images_are_set_in_one_place() -> None:
+    for folder in (FOLDER, FOLDER / "job"):
+        images = yaml.safe_load((folder / "kustomization.yaml").read_text())["images"]
+        used = {
+            each["image"].partition(":")[0]
+            for document in documents(folder)
+            if document in workloads()
+            for each in containers_of(document)
+        }
+        assert {image["name"] for image in images} == used
+
+
+def test_all_are_in_one_namespace() -> None:
+    (namespace,) = of_kind("Namespace")
+    for document in ALL:
+        if document is not namespace:
+            assert document["metadata"]["namespace"] == namespace["metadata"]["name"]
+    assert len(IDS) == len(set(IDS))
+
+
+def test_deployments_select_their_own_pods() -> None:
+    for document in of_kind("Deployment"):
+        assert selected(document["spec"]["selector"]) == [document]
+        for spread in pod_of(document).get("topologySpreadConstraints", []):
+            assert selected(spread["labelSelector"]) == [document]
+
+
+def test_services_lead_to_ports_that_are_there() -> None:
+    services = of_kind("Service")
+    assert services
+    for service in services:
+        (target,) = selected({"matchLabels": service["spec"]["selector"]})
+        ports = ports_of(target)
+        assert service["spec"]["ports"]
+        for port in service["spec"]["ports"]:
+            assert port["port"] == ports[port["targetPort"]] == ports[port["name"]]
+
+
+def test_probes_ask_ports_that_are_there() -> None:
+    for document in of_kind("Deployment"):
+        for each in containers_of(document):
+            ports = {port["name"] for port in each["ports"]}
+            assert {"startupProbe", "livenessProbe"} <= set(each)
+            for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                probe = each.get(kind, {})
+                for how in ("httpGet", "tcpSocket"):
+                    assert how not in probe or probe[how]["port"] in ports
+
+
+def test_policies_and_budgets_take_pods_and_ports_that_are_there() -> None:
+    policies = of_kind("NetworkPolicy")
+    taken = []
+    for policy in policies:
+        (target,) = selected(policy["spec"]["podSelector"])
+        taken.append(target["metadata"]["name"])
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        for rule in policy["spec"].get("ingress", []):
+            assert min(len(rule["from"]), len(rule["ports"])) > 0, "empty lets everybody in"
+            for source in rule["from"]:
+                assert selected(source["podSelector"])
+            assert {port["port"] for port in rule["ports"]} <= set(ports_of(target))
+    assert sorted(taken) == sorted(each["metadata"]["name"] for each in workloads())
+    for budget in of_kind("PodDisruptionBudget"):
+        assert len(selected(budget["spec"]["selector"])) == 1
+
+
+def allowed(source: str, target: str) -> set[str]:
+    """Returns the ports of one workload's pods that those of another may reach."""
+    found: set[str] = set()
+    for policy in of_kind("NetworkPolicy"):
+        if target not in {
+            each["metadata"]["name"] for each in selected(policy["spec"]["podSelector"])
+        }:
+            continue
+        for rule in policy["spec"].get("ingress", []):
+            for place in rule["from"]:
+                if source in {each["metadata"]["name"] for each in selected(place["podSelector"])}:
+                    found |= {port["port"] for port in rule["ports"]}
+    return found
+
+
+def test_policies_let_flink_speak_and_keep_the_worker_pool_to_its_pod() -> None:
+    manager, worker, job = "flink-jobmanager", "flink-taskmanager", "shardmill-images"
+    assert allowed(worker, manager) == {"rpc", "blob"}
+    assert allowed(job, manager) == {"rest"}
+    assert allowed(worker, worker) == {"data", "rpc", "metrics"}
+    assert allowed(manager, worker) >= {"rpc", "metrics"}
+    assert allowed(job, worker) == allowed(manager, job) == allowed(worker, job) == set()
+
+
+def test_what_is_referred_to_exists() -> None:
+    seen = set()
+    for document in workloads():
+        pod = pod_of(document)
+        if "serviceAccountName" in pod:
+            seen.add(named("ServiceAccount", pod["serviceAccountName"])["metadata"]["name"])
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for volume in volumes.values():
+            kind = (set(volume) - {"name"}).pop()
+            assert kind in {"configMap", "emptyDir"}
+            if kind == "configMap":
+                seen.add(named("ConfigMap", volume["configMap"]["name"])["metadata"]["name"])
+        mounted = {each["name"] for one in containers_of(document) for each in one["volumeMounts"]}
+        assert mounted == set(volumes)
+        for one in containers_of(document):
+            assert not one.get("envFrom")
+            assert all(set(each.get("valueFrom", {})) <= {"fieldRef"} for each in one["env"])
+    assert seen == {"shardmill", "flink-config"}
+
+
+def test_pods_have_no_rights_they_do_not_need() -> None:
+    (namespace,) = of_kind("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for document in workloads():
+        pod = pod_of(document)
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for one in containers_of(document):
+            context = one["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert {**pod["securityContext"], **context}["runAsUser"] >= 1000
+            # What has a read-only root has a place to write in.
+            paths = {each["mountPath"] for each in one["volumeMounts"] if not each.get("readOnly")}
+            assert paths == {"/tmp"}
+
+
+def test_pods_say_what_they_need() -> None:
+    for document in workloads():
+        for one in containers_of(document):
+            needs = one["resources"]
+            assert set(needs["requests"]) == {"cpu", "memory", "ephemeral-storage"}
+            # A pod that gets more memory than it asked for is the first to be killed.
+            assert needs["requests"]["memory"] == needs["limits"]["memory"]
+        for volume in pod_of(document)["volumes"]:
+            assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
+    for workload, name in (
+        ("flink-jobmanager", "jobmanager"),
+        ("flink-taskmanager", "taskmanager"),
+    ):
+        limit = container(workload, name)["resources"]["limits"]["memory"]
+        assert memory(flink_config()[f"{name}.memory.process.size"]) <= memory(limit)
+
+
+def test_flink_listens_where_pods_say() -> None:
+    config = flink_config()
+    for workload, keys in {
+        "flink-jobmanager": {
+            "rpc": "jobmanager.rpc.port",
+            "blob": "blob.server.port",
+            "rest": "rest.port",
+        },
+        "flink-taskmanager": {
+            "rpc": "taskmanager.rpc.port",
+            "data": "taskmanager.data.port",
+            "metrics": "metrics.internal.query-service.port",
+        },
+    }.items():
+        ports = ports_of(named("Deployment", workload))
+        ports.pop("worker-pool", None)
+        assert ports == {name: config[key] for name, key in keys.items()}
+    named("Service", config["jobmanager.rpc.address"])
+    assert config["rest.address"] == config["jobmanager.rpc.address"]
+    for workload, name in (
+        ("flink-jobmanager", "jobmanager"),
+        ("flink-taskmanager", "taskmanager"),
+    ):
+        one = container(workload, name)
+        env = {each["name"]: each.get("value") for each in one["env"]}
+        paths = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}
+        assert env["FLINK_CONF_DIR"] == paths["config"]
+        assert config["io.tmp.dirs"] == env["FLINK_LOG_DIR"] == paths["tmp"]
+
+
+def test_flink_recovers_as_on_one_machine() -> None:
+    text = (FLINK / "cluster.sh").read_text()
+    (block,) = re.findall(r"<<YAML\n(.*?)\n\$\{FLINK_CONFIG", text, re.DOTALL)
+    local = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith("#"))
+    config = flink_config()
+    shared = {
+        key
+        for key in local
+        if key.startswith(("restart-strategy", "heartbeat", "slot", "jobmanager.execution"))
+    } | {"taskmanager.load-balance.mode", "classloader.resolve-order", SHUFFLE}
+    assert len(shared) == 10
+    for key in shared - OWN_CONFIG:
+        assert str(config[key]) == local[key], key
+    assert shared > OWN_CONFIG
+
+
+def test_the_job_is_one_that_shardmill_takes() -> None:
+    (workload,) = JOB
+    one = container(workload["metadata"]["name"], "shardmill")
+    command, *arguments = one["args"]
+    assert (one["command"], command) == (["shardmill"], "images")
+    config, beam, debug = parse_images(arguments)
+    assert config.input.startswith("gs://")
+    assert config.output.startswith("gs://")
+    assert not debug
+    assert {"--runner=FlinkRunner", "--environment_type=EXTERNAL"} < set(beam)
+
+
+def test_the_job_fits_the_cluster() -> None:
+    flags, config = job_flags(), flink_config()
+    manager = named("Service", config["rest.address"])["metadata"]["name"]
+    assert flags["flink_master"] == f"http://{manager}:{config['rest.port']}"
+    # More than the slots there are would be a usage error while a pod is being replaced.
+    assert "parallelism" not in flags
+    slots = config["taskmanager.numberOfTaskSlots"]
+    cores = int(container("flink-taskmanager", "worker-pool")["resources"]["requests"]["cpu"])
+    assert int(flags["threads"]) * slots == cores
+    # No disk in common: nothing may be staged.
+    assert flags["experiments"] == "disable_logging_submission_environment"
+    assert not {"setup_file", "requirements_file", "extra_package"} & set(flags)
+
+
+def test_each_taskmanager_has_a_worker_pool_of_its_own() -> None:
+    pool = container("flink-taskmanager", "worker-pool")
+    assert pool["restartPolicy"] == "Always"
+    assert (pool["command"], pool["args"]) == (["/opt/apache/beam/boot"], ["--worker_pool"])
+    (port,) = pool["ports"]
+    flags = job_flags()
+    assert flags["environment_type"] == "EXTERNAL"
+    assert flags["environment_config"] == f"localhost:{port['containerPort']}"
+    # The port is not a flag of the pool, but a constant in Beam.
+    assert port["containerPort"] == 50000
+
+
+def test_who_writes_has_the_account_of_the_bucket() -> None:
+    (account,) = of_kind("ServiceAccount")
+    (key,) = account["metadata"]["annotations"]
+    assert key == "iam.gke.io/gcp-service-account"
+    having = {
+        each["metadata"]["name"] for each in workloads() if "serviceAccountName" in pod_of(each)
+    }
+    assert having == {"flink-taskmanager", "shardmill-images"}
+
+
+def test_the_job_is_tried_again_where_that_can_help() -> None:
+    (workload,) = JOB
+    spec = workload["spec"]
+    assert 0 < spec["backoffLimit"] < 6
+    assert spec["ttlSecondsAfterFinished"] > 0
+    assert pod_of(workload)["restartPolicy"] == "Never"
+    disrupted, usage = spec["podFailurePolicy"]["rules"]
+    assert disrupted["action"] == "Ignore"
+    assert (usage["action"], usage["onExitCodes"]["values"]) == ("FailJob", [2])
+    assert usage["onExitCodes"]["containerName"] == pod_of(workload)["containers"][0]["name"]
+
+
+def dockerfile() -> Iterator[tuple[str, str]]:
+    text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            word, _, rest = line.partition(" ")
+            yield word, rest
+
+
+def versions_of(pattern: str, path: Path) -> set[str]:
+    return set(re.findall(pattern, path.read_text(), re.MULTILINE))
+
+
+def test_versions_are_those_of_the_rest() -> None:
+    (version,) = versions_of(r'^    version="(.+?)",$', ROOT / "setup.py")
+    (flink,) = versions_of(r"^FLINK=(.+)$", FLINK / "install.sh")
+    (beam,) = versions_of(
+        r"^apache-beam==(\S+) ; python_full_version >= '3.11'$", ROOT / "constraints.txt"
+    )
+    images = {each["image"] for found in workloads() for each in containers_of(found)}
+    assert images == {
+        f"registry.example.com/shardmill-{target}:{version}"
+        for target in ("flink", "worker", "client")
+    }
+    stages = dict(reversed(rest.split(" AS ")) for word, rest in dockerfile() if word == "FROM")
+    assert stages["worker"] == f"apache/beam_python3.11_sdk:{beam}"
+    assert stages["flink"] == f"flink:{flink}-java17"
+    assert stages["client"] == "worker"
+    page = (ROOT / "docs" / "flink.md").read_text()
+    assert f"VERSION={version}\n" in page
+    (minor,) = versions_of(r"<flink>(.+?)</flink>", FLINK / "pom.xml")
+    assert flink.startswith(f"{minor}.")
+
+
+def test_the_images_hold_what_runs() -> None:
+    lines = list(dockerfile())
+    copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
+    sources = {source for *found, _ in copied for source in found}
+    assert {"setup.py", "constraints.txt", "deploy/flink/pom.xml"} < sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+    (listing,) = re.findall(r"package_dir=\{(.*?)\}", (ROOT / "setup.py").read_text(), re.DOTALL)
+    tops = {path.partition("/")[0] for path in re.findall(r': "(.+?)"', listing)}
+    assert "pipelines" in tops
+    assert tops < sources
+    environment = " ".join(rest for word, rest in lines if word == "ENV")
+    assert "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1" in environment, "the root is read-only"
+    jars = [rest.split()[1:] for word, rest in lines if word == "COPY" and "--from=jars" in rest]
+    (name,) = versions_of(r"^  <artifactId>(.+?)</artifactId>$", FLINK / "pom.xml")
+    kinds = versions_of(r"<shadedClassifierName>(.+?)<", FLINK / "pom.xml")
+    assert {source for source, _ in jars} == {
+        f"/build/target/{name}-1-{kind}.jar" for kind in kinds
+    }
+    flags = job_flags()
+    assert flags["flink_job_server_jar"] in {target for _, target in jars}
+    (user,) = [rest for word, rest in lines if word == "USER"]
+    pool = container("flink-taskmanager", "worker-pool")["securityContext"]
+    assert user == f"{pool['runAsUser']}:{pool['runAsGroup']}"
+
+
+def test_what_is_to_be_edited_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "flink.md").read_text()
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        text = path.read_text()
+        if re.search(r"YOUR_[A-Z]+|^images:", text, re.MULTILINE):
+            assert f"`{path.relative_to(FOLDER)}`" in page, path
+    for placeholder in set(re.findall(r"YOUR_[A-Z]+", "".join(map(yaml.safe_dump, ALL)))):
+        assert placeholder in page

@@ -1,0 +1,114 @@
+"""Every command and every piece of code in the docs runs, and gives what the page shows."""
+
+import re
+import subprocess
+from collections import Counter
+
+import pytest
+
+from shardmill.pipelines.flags import find_parser
+from shardmill.pipelines.options import check_beam_flags
+from tests.conftest import ROOT, SHARED
+from tests.support.docs_pages import BEFORE, ELSEWHERE, OWN, PREPARE, Shelf, elsewhere
+from tests.support.docs_tools import (
+    PAGES,
+    RUN,
+    Block,
+    Shell,
+    alike,
+    blocks_of,
+    commands_of,
+    shardmill_commands,
+)
+
+# In one process of `make test`: TensorFlow, Beam and what pages find are loaded and made once.
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("docs")]
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+TOLD = [block for block in BLOCKS if block.language in RUN]
+HERE = [
+    block
+    for block in TOLD
+    if elsewhere(block) is None and not (block.page in OWN and block.language == "python")
+]
+FOLLOWED = sorted({block.page for block in HERE})
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory) -> Shelf:
+    if not SHARED.is_dir():
+        pytest.skip(f"the real data is not at {SHARED}")
+    return Shelf(tmp_path_factory.mktemp("shelf"))
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_a_page_can_be_followed(page, shelf, tmp_path, monkeypatch) -> None:
+    assert page in PREPARE, f"{page} has commands: say in docs_pages.py what they find"
+    PREPARE[page](shelf, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    shell = Shell(tmp_path, shelf.base)
+    for block in HERE:
+        if block.page == page:
+            if change := BEFORE.get((page, block.first)):
+                change(shelf, tmp_path)
+            shell.run(block)
+
+
+def test_what_runs_elsewhere_is_run_there() -> None:
+    found = Counter(there for block in TOLD if (there := elsewhere(block)) is not None)
+    assert set(found) <= set(ELSEWHERE.values())
+    for there in set(ELSEWHERE.values()):
+        path, _, name = there.partition(" " if there.startswith(".ci") else "::")
+        text = (ROOT / path).read_text()
+        pattern = rf"^{re.escape(name)}$" if there.startswith(".ci") else rf"^def {name}\("
+        assert re.search(pattern, text, re.MULTILINE), f"{there} is not there"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for block in TOLD if elsewhere(block)],
+    ids=lambda block: f"{block.page}:{block.line}",
+)
+def test_what_runs_elsewhere_is_well_written(block) -> None:
+    for command, _ in commands_of(block):
+        done = subprocess.run(["bash", "-nc", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    for command, *arguments in shardmill_commands(block):
+        known, rest = find_parser(command).parse_known_args(arguments)
+        check_beam_flags(rest, [f"--{name}" for name in vars(known)])
+
+
+def test_every_command_is_in_a_block_that_is_run() -> None:
+    assert len(HERE) > 20
+    for block in BLOCKS:
+        if block.language not in RUN:
+            where = f"{block.page}:{block.line}"
+            assert (
+                block.language in ("text", "yaml", "textproto", "json", "toml")
+                or block.language[0] == "{"
+            ), where
+            assert not re.search(r"^\$ |^shardmill [a-z]+ --", block.text, re.MULTILINE), where
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("$ shardmill steps ds --split=train --batch_size=32\n4\n", "it says\n3"),
+        ("$ shardmill steps nowhere --split=train --batch_size=32\n4\n", "nowhere"),
+        ("$ echo a; false\na\n", "echo a; false"),
+    ],
+)
+def test_a_page_that_says_something_wrong_is_found(
+    text, words, shelf, tmp_path, monkeypatch
+) -> None:
+    shelf.put(tmp_path, "ds")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match=re.escape(words)):
+        Shell(tmp_path).run(Block("a page", 1, "console", text))
+
+
+def test_dots_stand_for_any_lines_and_times_for_any_time() -> None:
+    alike("a\n  ...\nz\n", "a\nb\nc\nz\n", "")
+    alike("a\n  time       1.0 s, 9 rows/s\n", "a\n  time       2.0 s, 7 rows/s\n", "")
+    with pytest.raises(AssertionError):
+        alike("a\n  ...\nz\n", "a\nb\nc\n", "")

@@ -1,0 +1,134 @@
+"""Docs say what the code does."""
+
+import ast
+import re
+import subprocess
+from argparse import ArgumentParser
+from collections.abc import Iterator
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from shardmill.pipelines.cli import COMMANDS
+from shardmill.pipelines.flags import find_parser
+from shardmill.schemas.dataset.shard_names import FIELDS
+from shardmill.schemas.rejects import REASONS
+from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
+from shardmill.schemas.tfrecord.scanner import FAULTS
+from shardmill.transforms.rows.types import typed
+from tests.conftest import ROOT
+from tests.support.docs_tools import PAGES
+
+# Where a reason stands among the arguments of what refuses an input.
+REFUSALS = {
+    "RejectedError": 1,
+    "Reject": 3,
+    "RowReject": 2,
+    "BadRow": 3,
+    "PackedEndError": 0,
+    "rejected": 0,
+}
+PARSERS = {command: find_parser(command) for command in COMMANDS}
+
+
+def test_every_reason_is_explained() -> None:
+    explained = set()
+    for page in ("images.md", "rows.md"):
+        text = (ROOT / "docs" / page).read_text()
+        table = text.partition("| error | why |")[2]
+        rows = set(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE))
+        assert rows
+        explained |= rows
+    assert explained == set(REASONS.items())
+
+
+def test_every_reason_that_is_given_is_a_known_one() -> None:
+    given = set(typed._REASONS.values())
+    for folder in ("schemas", "transforms"):
+        for path in (ROOT / folder).rglob("*.py"):
+            given |= set(reasons_in(ast.parse(path.read_text())))
+    assert len(given) > 20
+    assert given - set(REASONS) == set()
+
+
+def reasons_in(tree: ast.AST) -> Iterator[str]:
+    """Yields the reasons that some code spells out."""
+    for node in ast.walk(tree):
+        found: ast.expr | None = None
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            place = REFUSALS.get(name, len(node.args))
+            found = node.args[place] if place < len(node.args) else None
+            for keyword in node.keywords:
+                if keyword.arg == "error" and name in ("_replace", *REFUSALS):
+                    found = keyword.value
+        elif isinstance(node, ast.Lambda) and isinstance(node.body, ast.Tuple):
+            found = node.body.elts[0]
+        if isinstance(found, ast.Constant) and isinstance(found.value, str):
+            yield found.value
+
+
+def test_every_flag_in_the_docs_exists() -> None:
+    known = {
+        flag
+        for parser in PARSERS.values()
+        for action in parser._actions
+        for flag in action.option_strings
+    }
+    others = {"--version", "--name"}  # of shardmill itself, and of a sentence
+    tools = r"(?:airflow|docker|kubectl|make|twine|gcloud|buildah)\b"
+    for options in PipelineOptions.__subclasses__():
+        parser = ArgumentParser(add_help=False)
+        options._add_argparse_args(parser)
+        known |= set(parser._option_string_actions)
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        text = re.sub(rf"^ *{tools}.*$|`{tools}[^`]*`", "", text, flags=re.MULTILINE)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z_]+", text):
+            assert flag in known | others, f"{page.name}: {flag}"
+
+
+def test_every_flag_is_in_the_docs() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    silent = {"--help", "-h"}
+    for parser in PARSERS.values():
+        for action in parser._actions:
+            for flag in action.option_strings:
+                assert flag in text or flag in silent, flag
+    rows = (ROOT / "docs/rows.md").read_text()
+    for action in PARSERS["rows"]._actions:
+        assert set(action.option_strings) & silent or action.option_strings[-1] in rows, action
+    for field in FIELDS:
+        assert f"{{{field}" in text
+
+
+def test_every_fault_is_explained() -> None:
+    text = (ROOT / "docs/counting.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
+    assert rows == FAULTS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_nothing_tells_of_one_machine() -> None:
+    # The patterns are cut in two so that this file does not match itself.
+    pattern = "(^|[ \"'=(])/(" + "|".join(["wor" + "k", "roo" + "t", "far" + "m"]) + ")/"
+    found = subprocess.run(
+        ["git", "grep", "-nE", pattern, "--", "."], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
+
+
+def test_the_schema_on_the_page_is_one() -> None:
+    (text,) = re.findall(r"```textproto\n(.*?)```", (ROOT / "docs/rows.md").read_text(), re.DOTALL)
+    assert parse_schema(text, "rows.md") == (
+        Column("zip", "bytes"),
+        Column("rooms", "int64", default="1", low=1, high=99),
+        Column("garden", "int64", required=False, booleans=("yes", "no")),
+        Column("tags", "bytes", required=False, separator=";"),
+    )

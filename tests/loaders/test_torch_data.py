@@ -1,0 +1,200 @@
+"""What PyTorch's DataLoader and Grain make of the loaders: each record once, whoever reads."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardmill.loaders import open_dataset
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.tfrecord.gzip_member import deflated_member
+from tests.support.loader_tools import small
+from tests.support.record_tools import in_groups
+
+pytestmark = pytest.mark.heavy
+
+SCHEMA = """
+feature { name: "id" type: INT presence { min_fraction: 1 } shape { dim { size: 1 } } }
+feature { name: "text" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } } }
+feature { name: "x" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } }
+  annotation { tag: "encoding=raw" tag: "dtype=float32" tag: "shape=2,3" } }
+"""
+TOTAL = 101
+
+
+def array(number: int) -> np.ndarray:
+    return (np.arange(6, dtype=np.float32) + number).reshape(2, 3)
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory) -> Path:
+    payloads = [
+        encode_example({"id": n, "text": b"%d" % n, "x": array(n).tobytes()}) for n in range(TOTAL)
+    ]
+    shards = [in_groups(group, 7) for group in in_groups(payloads, 30)]
+    return small(tmp_path_factory.mktemp("torch") / "ds", shards, SCHEMA, deflated_member)
+
+
+def checked(batches) -> list[int]:
+    """Checks what batches hold and returns the numbers of their records."""
+    found = []
+    for batch in batches:
+        ids = np.asarray(batch["id"]).tolist()
+        assert [int(text) for text in batch["text"]] == ids
+        x = np.asarray(batch["x"])
+        assert (x.dtype, x.shape) == (np.float32, (len(ids), 2, 3))
+        for row, number in zip(x, ids, strict=True):
+            np.testing.assert_array_equal(row, array(number))
+        found += ids
+    return found
+
+
+# PyTorch.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2, "multiprocessing_context": "fork"},
+        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
+    ],
+    ids=["here", "fork", "spawn", "persistent"],
+)
+def test_a_map_style_loader(options, ds):
+    import torch
+    from torch.utils.data import DataLoader
+
+    records = open_dataset(ds)
+    records[5]  # files are open when it forks
+    shuffled = torch.Generator().manual_seed(1)
+    loader = DataLoader(records, batch_size=8, shuffle=True, generator=shuffled, **options)
+    epochs = [checked(loader) for _ in range(1 if "spawn" in options.values() else 2)]
+    assert len(loader) == 13
+    for numbers in epochs:
+        assert sorted(numbers) == list(range(TOTAL))
+    assert epochs[0] not in (sorted(epochs[0]), epochs[1:][:1])
+    assert isinstance(next(iter(DataLoader(records, batch_size=2)))["x"], torch.Tensor)
+
+
+def test_a_sampler_with_weights(ds):
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
+
+    records = open_dataset(ds)
+    sampler = WeightedRandomSampler([0.0] * 90 + [1.0] * 11, 60, replacement=True)
+    numbers = checked(DataLoader(records, batch_size=16, sampler=sampler))
+    assert len(numbers) == 60
+    assert set(numbers) <= set(range(90, TOTAL))
+    batches = BatchSampler(SequentialSampler(records), 10, drop_last=True)
+    assert checked(DataLoader(records, batch_sampler=batches)) == list(range(100))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2, "multiprocessing_context": "fork"},
+        {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
+    ],
+    ids=["here", "two", "persistent"],
+)
+def test_a_stream_in_a_loader(options, shuffle, ds):
+    from torch.utils.data import DataLoader, IterableDataset
+
+    from shardmill.loaders.torch_data import TorchStream, torch_stream
+
+    orders = []
+    for epoch in range(2):
+        found = []
+        for host in range(2):
+            stream = torch_stream(open_dataset(ds), shuffle=shuffle, hosts=2, host=host)
+            assert isinstance(stream, TorchStream)
+            assert isinstance(stream, IterableDataset)
+            stream.set_epoch(epoch)
+            loader = DataLoader(stream, batch_size=5, **options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                mine = checked(loader)
+            assert len(mine) == len(stream)
+            if options.get("persistent_workers"):
+                assert sorted(checked(loader)) == sorted(mine)
+            found += mine
+        assert sorted(found) == list(range(TOTAL))
+        orders.append(found)
+    assert (orders[0] != orders[1]) == shuffle
+
+
+def test_a_stream_that_changes_its_epoch_between_epochs(ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True)
+    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    orders = []
+    for epoch in (0, 1, 0):
+        stream.set_epoch(epoch)
+        orders.append([int(row["id"]) for row in loader])
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[1]) == list(range(TOTAL))
+    with pytest.raises(UsageError):
+        torch_stream(open_dataset(ds), buffer=0)
+
+
+# Grain.
+
+
+def test_grain_reads_it_as_it_is(ds):
+    import grain
+
+    records = open_dataset(ds)
+    source = grain.MapDataset.source(records)
+    assert len(source) == TOTAL
+    assert int(source[7]["id"]) == 7
+    shuffled = source.shuffle(seed=3)
+    reading = grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)
+    numbers = [int(row["id"]) for row in shuffled.to_iter_dataset(reading)]
+    assert sorted(numbers) == list(range(TOTAL)) != numbers
+    batches = shuffled.batch(8, drop_remainder=False).to_iter_dataset(reading)
+    assert checked(batches) == numbers
+    twice = [int(row["id"]) for row in shuffled.repeat(2).to_iter_dataset(reading)]
+    assert sorted(twice) == sorted([*range(TOTAL)] * 2)
+    assert twice[:TOTAL] != twice[TOTAL:]  # Grain draws each epoch anew
+
+
+def test_grain_with_worker_processes(ds):
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # as absl's app.run does
+    source = grain.MapDataset.source(open_dataset(ds)).shuffle(seed=3).batch(8)
+    batches = source.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
+    assert sorted(checked(batches)) == list(range(TOTAL))
+
+
+def test_grains_data_loader(ds):
+    import grain
+
+    records = open_dataset(ds)
+    sampler = grain.samplers.IndexSampler(
+        TOTAL, shuffle=True, num_epochs=1, seed=4, shard_options=grain.sharding.NoSharding()
+    )
+    loader = grain.DataLoader(
+        data_source=records, sampler=sampler, worker_count=0,
+        operations=[grain.transforms.Batch(8, drop_remainder=False)],
+    )  # fmt: skip
+    assert sorted(checked(loader)) == list(range(TOTAL))
+
+
+def test_grain_shards_by_slices(ds):
+    import grain
+
+    source = grain.MapDataset.source(open_dataset(ds))
+    parts = [[int(row["id"]) for row in source[host::3]] for host in range(3)]
+    assert sorted(n for part in parts for n in part) == list(range(TOTAL))

@@ -1,0 +1,513 @@
+"""``shardmill show``: datasets, folders, any TFRecord file, and text that does no harm."""
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import re
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.pipelines.report.show_data import look
+from shardmill.pipelines.report.show_text import render
+from shardmill.pipelines.report.terminal import Style, cells, clean, cut, plain
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.transforms.verify.describe import describe_bytes, describe_record
+from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
+
+RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number in range(5)]
+
+
+def shown(path, width: int = 100, **options) -> list[str]:
+    """Returns the plain lines for a path; each must be printable and no wider than asked."""
+    return lines_of(look(str(path), **options), width)
+
+
+def lines_of(found: dict, width: int = 100, *, blocks: bool = True) -> list[str]:
+    lines = [plain(line) for line in render(found, Style(width, blocks=blocks))]
+    assert all(line.isprintable() for line in lines)
+    assert blocks or "".join(lines).isascii()
+    whole = clean(found["path"])  # is not cut, so that it can be copied
+    assert all(cells(line) <= width or whole in line for line in lines), max(lines, key=cells)
+    return lines
+
+
+@pytest.fixture
+def dataset(photos, tmp_path):
+    (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    (photos / "cat" / "Thumbs.db").write_bytes(b"junk")
+    build_dataset(
+        input=photos, output=tmp_path / "ds", image_size=32, max_reject_fraction=0.5, seed=3,
+        splits="train:0.7,validation:0.3",
+    )  # fmt: skip
+    return tmp_path / "ds"
+
+
+def test_a_dataset(dataset) -> None:
+    lines = shown(dataset)
+    text = "\n".join(lines)
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    assert lines[0].startswith(str(dataset))
+    assert "built 20" in text
+    assert "21 examples, 2 shards," in text
+    for name, split in manifest["splits"].items():
+        share = f"{100 * split['num_examples'] / 21:.1f} %"
+        assert re.search(
+            rf"^  {name} +{split['num_examples']} examples  1 shard .* {share}  █",
+            text,
+            re.MULTILINE,
+        )
+        counts = split["label_counts"]
+        assert set(counts) == {"cat", "dog"}
+    cats = [manifest["splits"][name]["label_counts"]["cat"] for name in ("train", "validation")]
+    assert re.search(rf"^  cat +0 +{cats[0]} +{cats[1]} +12  █+$", text, re.MULTILINE)
+    assert re.search(
+        r"^  train-00000-of-00001\.tfrecord\.gz +\d+ records +[\d.]+ KiB$", text, re.MULTILINE
+    )
+    assert "  image/class/label  int64" in lines
+    assert "  23 matched = 21 accepted + 1 rejected + 1 skipped" in lines
+    assert "  rejected: not_an_image 1" in lines
+    assert any(line.startswith("    cat/broken.jpg  not_an_image: ") for line in lines)
+    assert "Records  the first 3 of train" in lines
+    assert sum("JPEG 32x32 RGB, " in line for line in lines) == 3
+    assert any(re.fullmatch(r'    image/class/text   "(cat|dog)"', line) for line in lines)
+
+
+def test_the_json_says_the_same_as_the_manifest(dataset) -> None:
+    done = shardmill("show", dataset, "--json", "--records=2", "--split=validation")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    assert found["kind"] == "dataset"
+    assert found["num_examples"] == manifest["written"]
+    for name, split in found["splits"].items():
+        assert split["shards"] == manifest["splits"][name]["shards"]
+        assert {label["label"]: label["splits"][name] for label in found["labels"]} == (
+            manifest["splits"][name]["label_counts"]
+        )
+    for field in ("inputs", "features", "warnings"):
+        assert found[field] == manifest[field]
+    assert found["rejects"][0]["key"] == "cat/broken.jpg"
+    assert found["records"]["split"] == "validation"
+    assert len(found["records"]["first"]) == 2
+    image = found["records"]["first"][0]["features"]["image/encoded"]["values"][0]["image"]
+    assert image == {"format": "JPEG", "width": 32, "height": 32, "mode": "RGB"}
+
+
+def test_records_and_split_are_chosen(dataset) -> None:
+    assert "Records  the first of validation" in shown(dataset, records=1, split="validation")
+    assert not any(line.startswith("Records") for line in shown(dataset, records=0))
+    everything = look(str(dataset), records=10_000)["records"]["first"]
+    assert len(everything) == json.loads((dataset / "manifest.json").read_text())["splits"]["train"]["num_examples"]  # fmt: skip
+    with pytest.raises(UsageError, match="no such split; it has train, validation"):
+        look(str(dataset), split="test")
+    assert look(str(dataset / "manifest.json")) == look(str(dataset))
+    assert shardmill("show", dataset, "--records=-1").returncode == 2
+
+
+def test_records_go_on_in_the_next_shard(photos, tmp_path) -> None:
+    build_dataset(
+        input=photos, output=tmp_path / "ds", image_size=16, num_shards=7, splits="train:1"
+    )
+    found = look(str(tmp_path / "ds"), records=9)
+    assert len({record["file"] for record in found["records"]["first"]}) >= 2
+    assert len(found["records"]["first"]) == 9
+
+
+def test_pixels_without_a_header_are_told_by_what_stands_beside_them(photos, tmp_path) -> None:
+    build_dataset(
+        input=photos, output=tmp_path / "ds", image_size="8x12", encoding="raw", channels=1
+    )
+    assert "    image/encoded      raw 12x8 L, 96 B" in shown(tmp_path / "ds")
+
+
+def test_a_pipe_gets_plain_text_and_nothing_heavy_is_loaded(dataset) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.pipelines.cli import main\n"
+        f"assert main(['show', {str(dataset)!r}]) == 0\n"
+        "loaded = {name.split('.')[0] for name in sys.modules}\n"
+        "loaded = loaded & {'apache_beam', 'tensorflow', 'rich'} | sys.modules.keys() & {'google.protobuf'}\n"
+        "print(sorted(loaded), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert done.stdout.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_terminal_gets_colours_and_no_more_than_its_width(dataset, width) -> None:
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardmill.pipelines.cli", "show", str(dataset)],
+        stdout=slave, stderr=slave, env=environment,
+    )  # fmt: skip
+    os.close(slave)
+    output = b""
+    try:
+        while chunk := os.read(master, 65536):
+            output += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(master)
+    assert process.wait(60) == 0
+    text = output.decode()
+    assert "\x1b[1m" in text
+    bare = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert "\x1b" not in bare
+    lines = bare.replace("\r\n", "\n").split("\n")
+    assert all(cells(line) <= width or str(dataset) in line for line in lines)
+    assert "Labels  2" in lines
+
+
+def test_a_terminal_without_unicode(dataset) -> None:
+    lines_of(look(str(dataset)), blocks=False)
+    done = shardmill("show", dataset, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "####" in done.stdout
+
+
+@pytest.mark.parametrize("suffix", ["tfrecord", "gz", "txt", "zlib", ""])
+@pytest.mark.parametrize(
+    ("compression", "pack"), [("none", bytes), ("gzip", gzip.compress), ("zlib", zlib.compress)]
+)
+def test_the_bytes_tell_how_a_file_is_packed(tmp_path, suffix, compression, pack) -> None:
+    path = tmp_path / f"file.{suffix}"
+    path.write_bytes(pack(b"".join(map(frame, RECORDS))))
+    found = look(str(path), records=2)
+    assert found["kind"] == "file"
+    assert found["compression"] == compression
+    assert found["bytes"] == path.stat().st_size
+    assert [record["features"]["n"]["values"] for record in found["records"]["first"]] == [[0], [1]]
+    assert '    name  "name 1"' in shown(path)
+
+
+def test_foreign_files_show_what_their_facts_say(shared_data) -> None:
+    seen = {"examples": 0, "others": 0}
+    with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:
+        for fact in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+            path = shared_data / fact["path"]
+            if fact["framing"] != "ok":
+                with pytest.raises(InputError, match="Git LFS pointer"):
+                    look(str(path))
+                continue
+            found = look(str(path), records=10**6)
+            assert found["compression"].upper() == fact["compression"].upper()
+            assert found["records"]["damage"] == ""
+            records = found["records"]["first"]
+            assert len(records) == int(fact["records"])
+            sizes = [record["bytes"] for record in records]
+            assert (min(sizes), max(sizes)) == (int(fact["min_len"]), int(fact["max_len"]))
+            if "elwc" in fact["path"] or "other" in fact["payload"]:
+                assert not any(record["example"] for record in records)
+                seen["others"] += 1
+            else:
+                features = records[0]["features"]
+                named = ",".join(f"{name}:{features[name]['kind']}" for name in features)
+                assert named == fact["features"]
+                seen["examples"] += 1
+            shown(path, records=3)
+    assert seen["examples"] >= 10
+    assert seen["others"] >= 6
+
+
+def test_a_folder_without_a_manifest(tmp_path) -> None:
+    folder = tmp_path / "some data"
+    (folder / "deep" / "er").mkdir(parents=True)
+    for number in range(25):
+        data = b"".join(map(frame, RECORDS))
+        (folder / f"train-{number:05d}-of-00025").write_bytes(data)
+    (folder / "deep/er/more.tfrecord.gz").write_bytes(gzip.compress(b"".join(map(frame, RECORDS))))
+    (folder / "README.md").write_text("not records")
+    (folder / "train.csv").write_bytes(frame(b"its name says that it is something else"))
+    (folder / ".hidden").write_bytes(frame(b"x"))
+    (folder / "up").symlink_to("..")
+    (folder / "loop").symlink_to("loop")
+    (folder / "nowhere").symlink_to("gone")
+    (folder / ".build-0123456789abcdef").mkdir()
+    (folder / ".build-0123456789abcdef/train-00000-of-00025").write_bytes(frame(b"x"))
+    (tmp_path / "elsewhere").write_bytes(frame(b"x"))
+    (folder / "zz-link").symlink_to("../elsewhere")
+    (folder / "aa").write_text("not records either, but its name does not say so")
+    found = look(str(folder), records=1)
+    assert [file["file"] for file in found["files"]][:2] == ["deep/er/more.tfrecord.gz", "train-00000-of-00025"]  # fmt: skip
+    assert (len(found["files"]), found["more_files"]) == (20, 7)
+    lines = shown(folder)
+    assert "  … and 7 more files" in lines
+    assert "Records  the first 3 of deep/er/more.tfrecord.gz" in lines
+    assert lines[-1] == f"shardmill count --input='{folder}' counts them all."
+    assert shown(str(folder) + "/")[2:-2] == lines[2:-2]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "holds neither a manifest.json nor TFRecord files"),
+        (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
+        (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "no Shardmill manifest"),
+        (lambda path: (path.mkdir(), (path / "manifest.json").write_text('{"version": 99}')), "version 99"),
+        (lambda path: (path.mkdir(), (path / "manifest.json").write_bytes(b"\xff\xfe")), "cannot be read"),
+        (lambda path: (path.mkdir(), (path / "manifest.json").write_text("[" * 99999)), "cannot be read"),
+    ],
+    ids=["missing", "empty-folder", "text", "no-manifest", "version", "bytes", "deep"],
+)  # fmt: skip
+def test_what_cannot_be_shown_is_one_plain_sentence(tmp_path, make, said) -> None:
+    make(tmp_path / "it")
+    done = shardmill("show", tmp_path / "it")
+    assert done.returncode == 1, done
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path / "it") in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_empty_file_has_no_records(tmp_path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    assert shown(tmp_path / "empty")[-1] == "Records  none of the file"
+
+
+def test_any_field_of_a_manifest_may_be_damaged(dataset) -> None:
+    path = dataset / "manifest.json"
+    good = json.loads(path.read_text())
+
+    def places(value, where=()):
+        if where:
+            yield where
+        if isinstance(value, dict | list):
+            for key in value if isinstance(value, dict) else range(len(value)):
+                yield from places(value[key], (*where, key))
+
+    tried = told = 0
+    for where in places(good):
+        for bad in (None, "\x1b[2Jtext", -1, 1.5, [], {"a": 1}):
+            body = json.loads(json.dumps(good))
+            inner = body
+            for key in where[:-1]:
+                inner = inner[key]
+            inner[where[-1]] = bad
+            path.write_text(json.dumps(body))
+            tried += 1
+            with contextlib.suppress(InputError):
+                shown(dataset, records=1)
+                told += 1
+    assert tried > 300
+    assert told > 100
+
+
+def test_damage_is_told_after_what_came_before_it(tmp_path) -> None:
+    whole = b"".join(map(frame, RECORDS))
+    path = tmp_path / "cut.tfrecord"
+    path.write_bytes(whole[:-3])
+    found = look(str(path), records=9)
+    assert len(found["records"]["first"]) == 4
+    assert "record 4" in found["records"]["damage"]
+    text = " ".join(shown(path, records=9))
+    assert "Damaged: " in text
+    assert look(str(path), records=2)["records"]["damage"] == ""
+
+
+def test_a_missing_shard_is_told(photos, tmp_path) -> None:
+    folder = tmp_path / "ds"
+    build_dataset(input=photos, output=folder, image_size=16, num_shards=2, splits="train:1")
+    (folder / "train-00000-of-00002.tfrecord.gz").unlink()
+    lines = shown(folder)
+    assert "Records  none of train" in lines
+    assert any("Damaged: " in line for line in lines)
+
+
+def test_a_manifest_of_counted_files(tmp_path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train-00000-of-00001").write_bytes(b"".join(map(frame, RECORDS)))
+    (data / "test-00000-of-00001").write_bytes(frame(b"x") + frame(b"y")[:-1])
+    done = shardmill("count", f"--input={data}", f"--manifest={tmp_path}/counted.json")
+    assert done.returncode == 1, done.stderr
+    lines = shown(tmp_path / "counted.json")
+    assert "counted 20" in " ".join(lines[:2])
+    assert any("test-00000-of-00001: " in line for line in lines)
+    assert '    name  "name 2"' in lines
+
+
+def test_of_many_labels_the_most_frequent_are_shown(tmp_path) -> None:
+    classes = {f"label {number:03d}": 1 for number in range(30)} | {"label 017": 4, "zz": 3}
+    make_photos(tmp_path / "photos", classes, size=(8, 8))
+    build_dataset(input=tmp_path / "photos", output=tmp_path / "ds", image_size=8)
+    lines = shown(tmp_path / "ds")
+    at = lines.index("Labels  31, the most frequent:")
+    assert re.match(r"  label 017 +17 .* 4  █{24}$", lines[at + 2])
+    assert re.match(r"  zz +30 .* 3  █{18}$", lines[at + 3])
+    assert lines[at + 22] == "  … and 11 more labels"
+    assert "  ... and 11 more labels" in lines_of(look(str(tmp_path / "ds")), blocks=False)
+
+
+HOSTILE = [
+    "\x1b[2J\x1b]0;owned\x07",
+    "a\nb\r",
+    "\u202egnp.exe",
+    "\x9b31m",
+    "字" * 300,
+    "x" * 5000,
+    "e\u0301" * 90,
+]
+
+
+def test_hostile_texts_come_out_escaped_and_short(dataset) -> None:
+    path = dataset / "manifest.json"
+    body = json.loads(path.read_text())
+    body["labels"] += HOSTILE
+    for split in body["splits"].values():
+        split["label_counts"] |= dict.fromkeys(HOSTILE, 1)
+    body["splits"] |= {text: {"num_examples": 0, "num_bytes": 0, "label_counts": {}, "shards": []} for text in HOSTILE}  # fmt: skip
+    body["warnings"] = HOSTILE
+    body["features"] = [{"name": t, "type": t, "source": t} for t in HOSTILE]
+    body["compression"] = body["build"]["finished"] = body["inputs"]["root"] = "".join(HOSTILE)[:40]
+    body["inputs"]["rejected_by_reason"] = dict.fromkeys(HOSTILE, 1)
+    path.write_text(json.dumps(body))
+    rejects = [{"key": t, "stage": t, "error": t, "message": t} for t in HOSTILE]
+    (dataset / "rejects.jsonl").write_text("\n".join(["damaged", *map(json.dumps, rejects)]) + "\n")
+    (dataset / "train-00000-of-00001.tfrecord.gz").write_bytes(
+        b"".join(
+            frame(encode_example({"a" * 300: text.encode() * 3, "b": [text.encode()] * 50}))
+            for text in HOSTILE
+        )
+    )
+    for width in (40, 60, 80, 100, 200):
+        lines = shown(dataset, width, records=99)
+        assert len(lines) > 60
+    assert any("\\x1b[2J" in line for line in lines)
+    done = shardmill("show", dataset, "--json")
+    assert done.stdout.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "plain", "größe", "字x字", "a\u0301b", "한국어", "🐈"])
+def test_widths_are_those_of_a_terminal(text) -> None:
+    from rich.cells import cell_len
+
+    assert cells(clean(text)) == cell_len(clean(text))
+    for width in range(1, 30):
+        assert cell_len(cut(text, width, Style())) <= width
+
+
+def test_without_unicode_what_is_cut_ends_in_dots() -> None:
+    assert cut("x" * 50, 10, Style(blocks=False)) == "xxxxxxx..."
+    assert cut("x" * 50, 10, Style()) == "xxxxxxxxx…"
+    assert cut("x" * 10, 10, Style()) == "x" * 10
+
+
+def test_values_are_shortened() -> None:
+    floats = struct.unpack("<3f", struct.pack("<3f", 0.1, 1e-7, 3.0))
+    record = describe_record(
+        encode_example(
+            {
+                "floats": [*floats] * 100,
+                "odd": [math.nan, math.inf],
+                "ints": list(range(1000)),
+                "few": [1, 2, 3],
+                "none": [],
+                "text": "zwölf ".encode() * 1000,
+                "short": b'say "hi"\n\\',
+                "bytes": bytes(range(256)),
+                "empty": b"",
+                "texts": [b"a", b"b"],
+            }
+        )
+    )
+    assert json.loads(json.dumps(record)) == record
+    found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}
+    records = {"split": None, "file": "f", "first": [record], "damage": ""}
+    lines = lines_of({**found, "records": records})
+    told = {line.split()[0]: line.split(None, 1)[1] for line in lines[4:]}
+    assert told["floats"].startswith("0.1, 1e-07, 3.0, 0.1, ")
+    assert told["floats"].endswith(", ... (300 values)")
+    assert told["odd"] == "nan, inf"
+    assert told["ints"].startswith("0, 1, 2, 3, ")
+    assert told["ints"].endswith(", ... (1,000 values)")
+    assert told["few"] == "1, 2, 3"
+    assert told["none"] == "(missing)"
+    assert told["text"].startswith('"zwölf zwölf')
+    assert told["text"].endswith('…" (7,000 bytes)')
+    assert told["short"] == r'"say \"hi\"\n\\"'
+    assert told["bytes"] == "256 B: 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f ..."
+    assert told["empty"] == '""'
+    assert told["texts"] == '"a", "b"'
+
+
+def test_a_text_that_is_cut_inside_a_character_is_still_a_text() -> None:
+    for start in range(4):
+        described = describe_bytes(b"x" * start + "字🐈".encode() * 2000)
+        assert described["text"].startswith("x" * start + "字🐈字")
+    assert "base64" in describe_bytes("字".encode()[:2])
+
+
+def test_other_payloads_are_dumped(tmp_path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(frame(b"plain text") + frame(b"\x08\x01abc" + bytes(200)) + frame(b""))
+    lines = shown(path)
+    assert "  #0  10 B, no tf.train.Example" in lines
+    assert '    "plain text"' in lines
+    assert "    08 01 61 62 63 00 00 00 00 00 00 00 00 00 00 00  ..abc..........." in lines
+    assert "    ... (205 bytes)" in lines
+
+
+def test_bombs_and_broken_images_are_only_named() -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    start = b"\x89PNG\r\n\x1a\n"
+    bomb = start + chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0))
+    bomb += chunk(b"IDAT", zlib.compress(b""))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert describe_bytes(bomb)["image"] == {
+            "format": "PNG",
+            "error": "too many pixels to open",
+        }
+        large = bomb.replace(struct.pack(">II", 60000, 60000), struct.pack(">II", 10000, 10000))
+        large = start + chunk(b"IHDR", large[16:29]) + large[33:]
+        assert describe_bytes(large)["image"]["width"] == 10000
+        assert describe_bytes(start)["image"] == {"format": "PNG", "error": "does not open"}
+    assert "image" not in describe_bytes(b"BMW is no bitmap, and neither is this text")
+    assert "image" not in describe_bytes(b"RIFF\0\0\0\0WAVE")
+    for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"):
+        buffer = io.BytesIO()
+        make_image(1, 30, 20).save(buffer, format=kind)
+        image = describe_bytes(buffer.getvalue())["image"]
+        assert (image["format"], image["width"], image["height"]) == (kind, 30, 20)
+
+
+def test_no_broken_image_stops_a_look(shared_data) -> None:
+    files = [path for path in sorted((shared_data / "bad").rglob("*")) if path.is_file()]
+    assert len(files) > 500
+    opened = sum("image" in describe_bytes(path.read_bytes()) for path in files[::3])
+    assert opened > 100
+
+
+@settings(max_examples=examples(200))
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=600).map(str.encode)))
+def test_any_payload_can_be_shown(payload: bytes) -> None:
+    record = describe_record(payload)
+    assert json.loads(json.dumps(record)) == record
+    found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}
+    records = {"split": None, "file": "f", "first": [record], "damage": ""}
+    lines_of({**found, "records": records}, 60)
+    held = describe_record(encode_example({"v": [payload, payload]}))
+    lines_of({**found, "records": {**records, "first": [held]}}, 60)

@@ -1,0 +1,389 @@
+"""Steps per epoch: the rules, whoever asks, and how soon the answer is there."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.loaders import steps_per_epoch
+from shardmill.loaders.steps import count_steps, find_manifest, load_manifest, select
+from shardmill.pipelines import cli
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.storage import open_storage
+from tests.conftest import build_dataset, make_photos, shardmill
+from tests.transforms.publish.test_publish import journal_of, publish_by_hand
+
+pytest_plugins = ["tests.support.gcs_server"]
+
+SHARDS = {"train": [5, 0, 7, 4, 1], "validation": [3, 3], "test": []}
+
+
+def body(splits: dict[str, list[int]]) -> dict:
+    """The JSON of a manifest whose splits have shards of so many records."""
+    return {
+        "version": 1,
+        "splits": {
+            name: {
+                "num_examples": sum(records), "num_bytes": 0, "label_counts": {},
+                "shards": [
+                    {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
+                    for i, count in enumerate(records)
+                ],
+            }
+            for name, records in splits.items()
+        },
+        "written": sum(map(sum, splits.values())), "compression": "gzip",
+        "inputs": {"root": "", "matched": 0, "accepted": 0, "rejected": 0, "skipped": 0,
+                   "duplicates": 0, "rejected_by_reason": {}},
+        "build": {"config_id": "c", "input_id": "i", "config": {}, "versions": {}, "runner": "",
+                  "finished": ""},
+        "labels": [], "features": [], "warnings": [],
+    }  # fmt: skip
+
+
+def make(splits: dict[str, list[int]]) -> Manifest:
+    return Manifest.from_json(json.dumps(body(splits)))
+
+
+@pytest.fixture
+def ds(tmp_path) -> Path:
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / "manifest.json").write_text(json.dumps(body(SHARDS)))
+    return tmp_path / "ds"
+
+
+def run(capsys, *args: object) -> tuple[int, str, str]:
+    code = cli.main(["steps", *map(str, args)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def deal(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
+    """Deals shards out record by record, forms batches and lets all workers step together."""
+    queues = [[] for _ in range(replicas)]
+    for number, records in enumerate(shards):
+        queues[number % replicas] += [(number, record) for record in range(records)]
+    steps = 0
+    while True:
+        taken = []
+        for queue in queues:
+            taken.append(queue[: batch // replicas])
+            del queue[: batch // replicas]
+        sizes = [len(one) for one in taken]
+        full = all(size == batch // replicas for size in sizes)
+        if not full and (replicas > 1 or drop or not any(sizes)):
+            return steps
+        steps += 1
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 12), max_size=6), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.integers(1, 8),
+    st.booleans(),
+)
+def test_steps_are_what_dealing_gives(splits, replicas, share, drop):
+    manifest = make({f"s{i}": records for i, records in enumerate(splits)})
+    joined = [count for records in splits for count in records]
+    split, batch = "+".join(manifest.splits), replicas * share
+    if replicas > max(1, len(joined)):
+        with pytest.raises(UsageError, match="use fewer replicas"):
+            steps_per_epoch(manifest, split, batch, drop_remainder=drop, replicas=replicas)
+        return
+    got = steps_per_epoch(manifest, split, batch, drop_remainder=drop, replicas=replicas)
+    if replicas == 1 or joined:
+        assert got == deal(joined, replicas, batch, drop=drop)
+        assert type(got) is int
+
+
+def test_the_dealing_is_not_trivial() -> None:
+    assert deal([5, 0, 7, 4, 1], 2, 4, drop=False) == 2  # 13 and 4 records, two a step each
+    assert deal([5, 6], 1, 4, drop=False) == 3
+    assert deal([5, 6], 1, 4, drop=True) == 2
+
+
+@pytest.mark.parametrize(
+    ("split", "flags", "wanted"),
+    [
+        ("train", ["--batch_size=4"], 5),
+        ("train", ["--batch_size=4", "--drop_remainder"], 4),
+        ("train", ["--batch_size=17"], 1),
+        ("train+validation", ["--batch_size=4"], 6),
+        ("validation+train", ["--batch_size=4", "--drop_remainder"], 5),
+        (" train + validation ", ["--batch_size=23"], 1),
+        ("train+test", ["--batch_size=4"], 5),
+        ("train", ["--batch_size=4", "--replicas=2"], 2),
+        # In the order named: worker 0 gets 5+7+1+3 and 3+5+7+1, worker 1 the rest.
+        ("train+validation", ["--batch_size=2", "--replicas=2"], 7),
+        ("validation+test", ["--batch_size=2", "--replicas=2"], 3),
+    ],
+)
+def test_splits_joined(split, flags, wanted, ds, capsys):
+    assert run(capsys, ds, f"--split={split}", *flags) == (0, f"{wanted}\n", "")
+
+
+def test_the_order_of_joined_splits_decides_who_reads_what() -> None:
+    manifest = make({"a": [9, 1, 9], "b": [9]})
+    names = [shard.file for shard in select(manifest, "b+a").shards]
+    assert names == ["b-0", "a-0", "a-1", "a-2"]
+    manifest = make({"a": [10], "b": [4, 1]})
+    assert steps_per_epoch(manifest, "a+b", 2, replicas=2) == 4
+    assert steps_per_epoch(manifest, "b+a", 2, replicas=2) == 1
+
+
+MISTAKES = [
+    (["--split=train[:80%]"], "the split 'train[:80%]' is a slice"),
+    (["--split=train[10:]"], "build with other --splits, or use take and skip"),
+    (["--split=train[:80%]+validation"], "'train[:80%]' is a slice"),
+    (["--split=train%50"], "is a slice"),
+    (["--split=train+train"], "names 'train' twice"),
+    (["--split=train+validation+ train"], "names 'train' twice"),
+    (["--split=train+"], "has an empty name"),
+    (["--split=+"], "has an empty name"),
+    (["--split="], "has an empty name"),
+    (["--split=train,validation"], "has no split 'train,validation': it has train, validation"),
+    (["--split=Train"], "has no split 'Train'"),
+    (["--batch_size=0"], "must be positive"),
+    (["--batch_size=-4"], "must be positive"),
+    (["--replicas=0"], "must be positive"),
+    (["--batch_size=5", "--replicas=2"], "give a multiple of 2, such as 6"),
+    (["--batch_size=4.0"], "invalid int value"),
+    (["--batch_size=6", "--replicas=6"], "train has 5 shards, so of 6 replicas some"),
+    (["--split=test", "--replicas=2"], "test has 0 shards"),
+    (["--replica=2"], "Unrecognized arguments"),
+]
+
+
+@pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
+def test_steps_are_of_whole_numbers(ds, numbers):
+    with pytest.raises(UsageError, match="must be positive whole numbers"):
+        steps_per_epoch(ds, "train", numbers[0], replicas=numbers[1])
+
+
+@pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_mistake_is_one_sentence(flags, message, ds, capsys):
+    code, out, err = run(capsys, ds, "--batch_size=4", *flags)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("shardmill: ")
+    assert err.endswith(".\n")
+    assert err.count("\n") == 1
+
+
+def test_the_function_has_the_same_rules(ds):
+    for split in ("train[:80%]", "train+", "train+train", "nothing"):
+        with pytest.raises(UsageError):
+            steps_per_epoch(ds, split, 4)
+    with pytest.raises(UsageError, match=r"build with --num_shards=6 or a multiple"):
+        steps_per_epoch(ds, "train", 6, replicas=6)
+    assert steps_per_epoch(ds, "train+validation", 4) == 6
+
+
+def test_json(ds, capsys):
+    code, out, err = run(capsys, ds, "--split=train+validation", "--batch_size=4", "--replicas=2", "--json")  # fmt: skip
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "examples": 23, "steps": 3, "split": "train+validation", "batch_size": 4,
+        "drop_remainder": False, "replicas": 2, "manifest": f"{ds}/manifest.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--batch_size=18", "--drop_remainder"], "0 steps: train does not fill a batch"),
+        (["--batch_size=10", "--replicas=5"], "0 steps: the smallest replica's share"),
+        (["--batch_size=4", "--split=test"], "0 steps: test is empty."),
+    ],
+)
+def test_no_steps_is_an_answer_with_a_warning(flags, why, ds, capsys):
+    for more in ([], ["--json"]):
+        code, out, err = run(capsys, ds, *flags, *more)
+        assert code == 0
+        assert json.loads(out) == 0 or json.loads(out)["steps"] == 0
+        assert err.startswith(f"shardmill: {why}")
+        assert err.count("\n") == 1
+
+
+# Where the manifest is.
+
+
+def test_a_path_is_as_good_as_a_manifest(ds, monkeypatch):
+    manifest = load_manifest(ds)
+    for path in (ds, str(ds), f"{ds}/", ds / "manifest.json", str(ds / "manifest.json")):
+        assert steps_per_epoch(path, "train", 4) == 5
+        assert load_manifest(path) == manifest
+    monkeypatch.chdir(ds)
+    for path in (".", "manifest.json", "../ds"):
+        assert steps_per_epoch(path, "train", 4) == 5
+    shutil.copy("manifest.json", "other.json")
+    assert steps_per_epoch("other.json", "train", 4) == 5
+    assert find_manifest("other.json") == ("", "other.json")
+    for path, message in (
+        ("", "is empty"),
+        (Path("gs://bucket/ds"), "is no URI: give gs://... as text"),
+        (Path("s3://bucket/ds"), "is no URI: give s3://... as text"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            steps_per_epoch(path, "train", 4)
+
+
+DAMAGE = {
+    "": "this is no Shardmill manifest",
+    "{": "this is no Shardmill manifest",
+    "[]": "this is no Shardmill manifest",
+    "[" * 100_000: "this is no Shardmill manifest",
+    "\x00\xff": "this is no Shardmill manifest",
+    '{"version": 2}': "manifest version 2 is not 1: use the Shardmill that wrote it",
+    '{"version": 1}': "a field of the manifest is missing",
+}
+CHANGES = [
+    (("num_examples",), "17", "is no number"),
+    (("num_examples",), -1, "is no number"),
+    (("num_examples",), True, "is no number"),
+    (("num_examples",), 16, "it says 16 examples for the split 'train', and its shards hold 17"),
+    (("shards", 0, "records"), None, "is no number"),
+    (("shards", 0, "records"), 5.0, "is no number"),
+    (("shards", 0, "file"), "../x", "leads elsewhere"),
+    (("label_counts",), ["abc"], "no Shardmill manifest"),
+    (("shards",), {"a": 1}, "missing or malformed"),
+]
+
+
+def refused(capsys, ds: Path, message: str) -> None:
+    for path in (ds, ds / "manifest.json"):
+        code, out, err = run(capsys, path, "--batch_size=4")
+        assert (code, out) == (1, "")
+        assert message in err
+        assert err.startswith(f"shardmill: {ds}/manifest.json cannot be read: ")
+        assert err.endswith(".\n")
+        assert err.count("\n") == 1
+        with pytest.raises(InputError, match=r"manifest\.json cannot be read"):
+            steps_per_epoch(path, "train", 4)
+
+
+@pytest.mark.parametrize("text", DAMAGE, ids=lambda text: text[:20])
+def test_a_damaged_manifest(text, ds, capsys):
+    (ds / "manifest.json").write_text(text, encoding="latin-1")
+    refused(capsys, ds, DAMAGE[text])
+
+
+@pytest.mark.parametrize(("where", "value", "message"), CHANGES, ids=str)
+def test_a_manifest_with_a_number_that_is_none(where, value, message, ds, capsys):
+    changed = body(SHARDS)
+    place = changed["splits"]["train"]
+    for step in where[:-1]:
+        place = place[step]
+    place[where[-1]] = value
+    (ds / "manifest.json").write_text(json.dumps(changed))
+    refused(capsys, ds, message)
+
+
+def test_no_manifest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    (tmp_path / ".publish.json").write_text("{")  # of no concern to what lies elsewhere
+    for path in ("empty", "nowhere", "nowhere/manifest.json"):
+        code, out, err = run(capsys, path, "--batch_size=4")
+        assert (code, out) == (1, "")
+        assert "manifest.json does not exist" in err or "nowhere does not exist" in err
+        assert "give a dataset or its manifest.json." in err
+    assert run(capsys, "folder", "--batch_size=4")[0] == 1
+    code, _, err = run(capsys, "ftp://b/x", "--batch_size=4")
+    assert code == 2
+    assert "ftp:// is not supported" in err
+
+
+def test_an_unfinished_publish_is_completed_by_the_command(tmp_path, capsys):
+    output = tmp_path / "out"
+    assert publish_by_hand(output, make({"train": [0]}))
+    for path in (output, output / "manifest.json"):
+        journal_of(output)
+        (output / "manifest.json").unlink()
+        with pytest.raises(InputError, match="complete it by `shardmill clean"):
+            steps_per_epoch(path, "train", 4)
+        code, out, _ = run(capsys, path, "--batch_size=4")
+        assert (code, out) == (0, "0\n")
+        assert not (output / ".publish.json").exists()
+        assert (output / "manifest.json").exists()
+        assert steps_per_epoch(path, "train", 4) == 0
+
+
+def test_a_manifest_in_a_bucket(bucket, capsys):
+    uri = f"{bucket}/a/ds"
+    open_storage(uri).replace(f"{uri}/manifest.json", json.dumps(body(SHARDS)).encode())
+    for path in (uri, f"{uri}/", f"{uri}/manifest.json"):
+        assert steps_per_epoch(path, "train", 4) == 5
+        assert run(capsys, path, "--batch_size=4") == (0, "5\n", "")
+    code, _, err = run(capsys, f"{bucket}/a", "--batch_size=4")
+    assert code == 1
+    assert "a/manifest.json does not exist" in err
+
+
+def test_a_real_dataset(tmp_path, capsys):
+    make_photos(tmp_path / "in", {"a": 9, "b": 12}, size=(20, 16))
+    _, manifest = build_dataset(
+        input=tmp_path / "in",
+        output=tmp_path / "ds",
+        image_size="16",
+        splits="train:0.7,test:0.3",
+        num_shards=3,
+    )
+    assert manifest is not None
+    assert run(capsys, tmp_path / "ds", "--split=train+test", "--batch_size=4")[:2] == (0, "6\n")
+    sizes = [shard.records for name in ("test", "train") for shard in manifest.splits[name].shards]
+    assert sum(sizes) == 21
+    for replicas in (2, 3, 6):
+        got = count_steps(select(manifest, "test+train"), replicas, replicas=replicas)
+        assert got == deal(sizes, replicas, replicas, drop=True)
+
+
+# How soon.
+
+LIGHT = """
+import sys
+before = set(sys.modules)
+{code}
+loaded = {{name.split(".")[0] for name in set(sys.modules) - before}}
+heavy = loaded & {{"apache_beam", "tensorflow", "numpy", "PIL", "pyarrow", "google.cloud", "rich"}}
+assert not heavy, heavy
+assert "shardmill" in loaded
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from shardmill.pipelines.cli import main\nassert main(['steps', {ds!r}, '--batch_size=4']) == 0",
+        "from shardmill.loaders import steps_per_epoch\nassert steps_per_epoch({ds!r}, 'train', 4) == 5",
+    ],
+    ids=["command", "function"],
+)
+def test_steps_load_nothing_heavy(code, ds):
+    script = LIGHT.format(code=code.format(ds=str(ds)))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_steps_answer_at_once(ds):
+    def seconds(*command: str) -> float:  # of the processors: the clock tells of others' work too
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    steps = "-m", "shardmill.pipelines.cli", "steps", str(ds), "--batch_size=4"
+    pairs = [(seconds(*steps), seconds("-c", "pass")) for _ in range(5)]
+    assert statistics.median(a - b for a, b in pairs) < 0.3
+    assert shardmill(*steps[2:]).stdout == "5\n"

@@ -1,0 +1,74 @@
+"""Jobs submitted to a stand-in of Dataflow, to their end: done, failed, not taken.
+
+What takes longer is in ``tests/cluster/test_dataflow_jobs.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.dataflow_server import Refusal, State
+from tests.support.dataflow_tools import page
+
+pytest_plugins = [
+    "tests.support.gcs_server",
+    "tests.support.gcs_builds",
+    "tests.support.dataflow_server",
+    "tests.support.dataflow_tools",
+]
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("short_pauses")]
+
+FAILED = (
+    "Workflow failed. Causes: Startup of the worker pool in europe-west1 failed to bring up any of "
+    "the desired 1 workers. QUOTA_EXCEEDED: Quota 'CPUS' exceeded. Limit: 8.0."
+)
+# In the form of the service, which repeats what went wrong in words of its own.
+TRACE = """Error message from worker: generic::unknown: Traceback (most recent call last):
+  File "apache_beam/runners/common.py", line 1498, in apache_beam.runners.common.DoFnRunner.process
+  File "/usr/local/lib/python3.11/site-packages/shardmill/schemas/storage/gcs.py", line 88, in read
+shardmill.schemas.errors.StorageError: The bucket 'x' does not exist; create it or correct its \
+name. [while running 'Write/BuildShards/WriteParts-ptransform-34']
+
+passed through:
+==>
+    dist_proc/dax/workflow/worker/fnapi_service_impl.cc:1331"""
+WORK_ITEM = (
+    "Workflow failed. Causes: S12:Write failed., The job failed because a work item has failed 4 "
+    "times. The work item was attempted on these workers: \n\n  a-harness-wxyz\n  Root cause: x"
+)
+
+
+def test_done(client, service, album, tmp_path):
+    code, out, err = client.images("--debug")
+    assert code == 0, err
+    assert "written    24 examples" in out
+    (notice,) = [line for line in err if line.startswith("job: ")]
+    assert notice == f"job: {service.works[0].id}  {page()}"
+    # Counters came from the service, as the job's own.
+    (encoded,) = [line for line in err if "examples_encoded" in line]
+    assert encoded.split()[-1] == "24"
+    album.check("images", client.output, tmp_path / "out", image_size="16")
+    assert service.works[0].job.current_state == State.JOB_STATE_DONE
+
+
+def test_our_own_error_in_the_jobs_log_is_told_as_it_is(client, service):
+    service.fate = [TRACE, WORK_ITEM]
+    assert client.sentence() == "The bucket 'x' does not exist; create it or correct its name."
+
+
+def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, service):
+    service.fate = [FAILED]
+    assert client.sentence() == (
+        f"The job failed on DataflowRunner: {FAILED.rstrip('.')}; its page {page()} says more; "
+        "run again to resume."
+    )
+
+
+def test_a_job_that_is_not_taken(client, service):
+    service.refusal = Refusal(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation.")
+    assert client.sentence() == (
+        "DataflowRunner did not take the job (429: Quota exceeded for job creation): wait, or ask "
+        "for more quota, and run again."
+    )
+    assert service.works == []
+    assert sum(call[0] == "POST" and call[1].endswith("/jobs") for call in service.calls) == 1

@@ -1,0 +1,268 @@
+"""What is said and looked at before, while and after a pipeline runs elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from shardmill.pipelines.report.progress_display import progress_line
+from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
+from shardmill.pipelines.runners.base import dies_with_us
+from shardmill.pipelines.runners.job_monitor import look
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.build import outcome
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.placement import PlaceSpec, Series
+from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.transform import announce
+from shardmill.transforms.publish.cleanup import find_leftovers
+from shardmill.transforms.runtime import metrics
+from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
+from tests.conftest import ROOT, make_photos, shardmill
+
+NOBODY = "localhost:1"  # a port that nobody listens on
+MISTAKES = [
+    ("FlinkRunner", [f"--flink_master={NOBODY}"], "No Flink answers at --flink_master=localhost:1"),
+    (
+        "FlinkRunner",
+        [f"--flink_master=http://{NOBODY}"],
+        "start the cluster, or correct the address",
+    ),
+    ("FlinkRunner", ["--flink_master=ftp://x"], "no address of the web"),
+    ("FlinkRunner", ["--flink_job_server_jar=no.jar"], "--flink_job_server_jar=no.jar is no file"),
+    ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not to be found"),
+    ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
+    ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is no file"),
+    ("DataflowRunner", [], "--runner=DataflowRunner needs --project and --region"),
+    ("DataflowRunner", ["--project=p", "--region=r"], "add --temp_location=gs://BUCKET/PATH"),
+    (
+        "DataflowRunner",
+        ["--project=p", "--region=r", "--temp_location=/tmp"],
+        "needs a folder for what is temporary",
+    ),
+]
+
+
+@pytest.mark.parametrize(("runner", "flags", "message"), MISTAKES, ids=str)
+def test_a_mistake_is_told_before_anything_starts(runner, flags, message):
+    with pytest.raises((UsageError, OutputError)) as caught:
+        find_runner(runner).prepare(flags, "job-1")
+    assert message in str(caught.value)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("runner", "code"), [("PrismRunner", 2), (f"FlinkRunner --flink_master={NOBODY}", 1)]
+)
+def test_the_command_says_it_in_one_sentence(runner, code, tmp_path):
+    """And writes nothing."""
+    photos = make_photos(tmp_path / "photos", {"cat": 1})
+    done = shardmill(
+        "images", f"--input={photos}", f"--output={tmp_path / 'out'}", f"--runner={runner.split()[0]}",
+        *runner.split()[1:],
+    )  # fmt: skip
+    assert done.returncode == code
+    assert re.fullmatch(r"shardmill: [^\n]+\.\n", done.stderr)
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["FlinkRunner", "flinkrunner", "flink"])
+def test_beam_takes_names_in_any_case(name):
+    assert type(find_runner(name)).__name__ == "Flink"
+
+
+def test_a_runner_that_is_not_known_is_beams():
+    runner = find_runner("SparkRunner")
+    assert runner.make() == "SparkRunner"
+    assert not runner.in_process
+    assert runner.prepare(["--a=b"], "job-1") == ["--a=b", "--job_name=job-1"]
+    assert runner.prepare(["--job_name=mine"], "job-1") == ["--job_name=mine"]
+    assert find_runner(IN_MEMORY).prepare(["--a=b"], "job-1") == ["--a=b"]
+    assert take_runner(["--runner", "SparkRunner", "--x"]) == ("SparkRunner", ["--x"])
+
+
+# What runners say of their failures.
+
+PYTHON = """Pipeline job-7 failed in state FAILED: java.lang.RuntimeException: Error received from SDK
+Traceback (most recent call last):
+  File "x.py", line 1, in process
+ZeroDivisionError: division by zero
+"""
+JAVA = """Pipeline job-7 failed in state FAILED: java.lang.RuntimeException: Recovery is suppressed
+\tat org.apache.flink.runtime.Scheduler
+Caused by: org.apache.flink.runtime.JobException: failed
+Caused by: java.util.concurrent.TimeoutException: The heartbeat of TaskManager x timed out.
+\t... 4 more
+"""
+CANCELLED = "Pipeline job-7 failed in state CANCELLED: unknown error"
+PAGE = Job("7", "http://flink:8081/#/job/running/7/overview")
+
+
+def test_failures_of_the_runner_are_told_in_one_sentence():
+    runner = find_runner("FlinkRunner")
+    assert runner.explain(RuntimeError(PYTHON), PAGE) is None  # a bug of ours crashes loudly
+    assert runner.explain(ValueError("what"), PAGE) is None
+    assert str(runner.explain(RuntimeError(CANCELLED), PAGE)) == (
+        "The job was cancelled on FlinkRunner: run again to resume; its page "
+        "http://flink:8081/#/job/running/7/overview says more."
+    )
+    said = str(runner.explain(RuntimeError(JAVA), None))
+    assert said == (
+        "The job failed on FlinkRunner: java.util.concurrent.TimeoutException: The heartbeat of "
+        "TaskManager x timed out; run again to resume."
+    )
+
+
+# Progress.
+
+
+def test_progress_is_counted_by_sidecars(tmp_path):
+    build = str(tmp_path / "out" / f".build-{'0' * 16}")
+    watched = Progress(phase="starting", unit="parts", refused="")
+    look(watched, build)
+    assert (watched.phase, watched.total, watched.done) == ("starting", None, 0)
+    assert progress_line(watched, 5.2) == "starting: 5 s"
+
+    leave_total(build, 40)
+    assert find_total(build) == 40
+    look(watched, build)
+    assert (watched.phase, watched.total, watched.done) == ("encoding", 40, 0)
+
+    runs = Path(build, "runs")
+    runs.mkdir()
+    (runs / "a.json").write_text("{}")
+    look(watched, build)
+    assert watched.phase == "reading (1 ranges done)"
+
+    parts = Path(build, "parts")
+    parts.mkdir()
+    for number in range(10):
+        (parts / f"{number}.json").write_text("{}")
+        (parts / f"{number}-x.part").write_text("")
+    look(watched, build)
+    assert (watched.phase, watched.done) == ("encoding", 10)
+    assert progress_line(watched, 5) == "encoding: 10 of 40 parts, 2.0 parts/s, 15 s left"
+
+    # How many have anything in them was a guess.
+    for number in range(38):
+        (parts / f"{number}.json").write_text("{}")
+    look(watched, build)
+    assert (watched.phase, watched.total, watched.done) == ("encoding", 40, 38)
+    shard = Path(build, "shards", "x.shard")
+    shard.parent.mkdir()
+    shard.write_text("")
+    look(watched, build)
+    assert (watched.phase, watched.total, watched.done) == ("assembling", 38, 38)
+    # It is gone once the dataset is published, and what was counted stays.
+    for path in (*parts.iterdir(), *runs.iterdir(), shard, Path(build, "progress.json")):
+        path.unlink()
+    look(watched, build)
+    assert (watched.phase, watched.done) == ("assembling", 38)
+    assert progress_line(watched, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
+
+
+def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
+    """50 refs in 64 parts leave some empty; with many refs none is."""
+    spec = SinkSpec(
+        str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
+        ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)), invocation="somebody-elsewhere",
+    )  # fmt: skip
+    train, kept = Series("train", ""), Series("validation", "")
+    plan = Plan("build", parts={train: 64, kept: 8}, kept=frozenset({kept}))
+    for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
+        announce(spec, plan, {train: (refs, 0), kept: (9, 0)})
+        assert find_total(spec.build) in wanted
+    announce(spec, plan)
+    assert find_total(spec.build) == 64
+    # Where nothing is built nothing is written.
+    (tmp_path / spec.build_name / "progress.json").unlink()
+    announce(spec, Plan("up_to_date", parts={train: 64}))
+    assert find_total(spec.build) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"parts": "x"}', '{"other": 1}', "null"])
+def test_a_total_that_is_none_is_no_error(text, tmp_path):
+    (tmp_path / "progress.json").write_text(text)
+    assert find_total(str(tmp_path)) is None
+
+
+def test_the_total_is_no_foreign_thing(tmp_path):
+    """`shardmill clean` knows it, also in a folder whose name tells nothing."""
+    leave_total(str(tmp_path / ".build-mine"), 3)
+    found = find_leftovers(open_storage(str(tmp_path)), str(tmp_path))
+    assert [item.name for item in found.leftovers] == [".build-mine"]
+    assert not found.foreign
+
+
+def test_outcomes_that_nobody_fetched_go_after_an_hour(tmp_path):
+    old, new, other = (
+        tmp_path / name
+        for name in (".outcome-0123456789ab.json", ".outcome-1.json", "manifest.json")
+    )
+    for path in (old, new, other):
+        path.write_text("{}")
+    for path in (old, other):
+        os.utime(path, (time.time() - 3_700,) * 2)
+    outcome.sweep(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {new.name, other.name}
+
+
+# Ends.
+
+
+@pytest.mark.skipif(not dies_with_us(), reason="there is no setpriv")
+def test_a_server_ends_with_the_command(tmp_path):
+    """The program that Prism is started through hands its arguments on."""
+    program = tmp_path / "a 'quoted' name"
+    program.write_text('#!/bin/sh\necho "$@" > "$0.args"\n')
+    program.chmod(0o755)
+    runner = find_runner("PrismRunner")
+    (location,) = (
+        flag.partition("=")[2]
+        for flag in runner.prepare([f"--prism_location={program}"], "job-1")
+        if flag.startswith("--prism_location=")
+    )
+    assert os.system(f"'{location}' --a 'b c'") == 0
+    assert Path(f"{program}.args").read_text() == "--a b c\n"
+
+
+# Counters.
+
+
+def test_the_list_of_counters_is_that_of_the_docs():
+    table = (ROOT / "docs" / "runners.md").read_text().partition("| name | what |")[2]
+    documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    known = [
+        value.metric_name.name for value in vars(metrics).values() if hasattr(value, "metric_name")
+    ]
+    assert sorted(documented) == sorted(known)
+
+
+def test_counters_are_shown(tmp_path):
+    photos = make_photos(tmp_path / "photos", {"cat": 5})
+    (photos / "cat" / "bad.jpg").write_text("no image")
+    flags = ["--image_size=8", "--splits=train:1", "--num_shards=2", "--max_reject_fraction=1"]
+    done = shardmill(
+        "images", f"--input={photos}", f"--output={tmp_path / 'out'}", *flags, "--debug"
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^counter (\w+): (.*)$", done.stderr, re.MULTILINE))
+    part_bytes = found.pop("part_bytes")
+    assert found == {
+        "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "2", "shards_assembled": "2"
+    }  # fmt: skip
+    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.gz"))
+    total = int(re.fullmatch(r"count 2 sum (\d+) min \d+ max \d+", part_bytes).group(1))
+    assert total == size > 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["written"] == 5

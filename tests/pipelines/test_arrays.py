@@ -1,0 +1,440 @@
+"""NumPy arrays become records: judged by NumPy, tf.data and a hash written anew."""
+
+from __future__ import annotations
+
+import functools
+import io
+import signal
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.arrays import read_rows, row_index
+from shardmill.transforms.arrays.files import ArrayFile, open_npy, open_npz
+from shardmill.transforms.arrays.row_index import Placing, index_of
+from tests.conftest import SOAK, examples
+from tests.support.array_tools import (
+    check_records,
+    expected_rows,
+    job_of,
+    published,
+    records_of,
+    row_hash,
+    run_job,
+)
+from tests.support.fault_tools import Watched, zygote
+from tests.support.readers import dataset_files
+from tests.support.rows_tools import run_here
+
+ROWS = 40
+SHAPES = [(ROWS,), (ROWS, 3), (ROWS, 2, 3, 2), (ROWS, 1), (ROWS, 0, 4)]
+DTYPES = [
+    "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",
+]  # fmt: skip
+# What tf.io.decode_raw takes.
+DECODED = {"bool", "u1", "u2", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"}
+
+
+def make_array(dtype: str, shape: tuple[int, ...], order: str = "C", sign: str = "<") -> np.ndarray:
+    """Returns an array whose bytes are arbitrary, but for bool."""
+    kind = np.dtype(dtype).newbyteorder(sign)
+    rng = np.random.default_rng([*dtype.encode(), *shape])
+    if kind.kind == "b":
+        return np.asarray(rng.integers(0, 2, shape).astype(bool), order=order)
+    raw = rng.bytes(int(np.prod(shape)) * kind.itemsize)
+    return np.asarray(np.frombuffer(raw, kind).reshape(shape), order=order)
+
+
+@functools.cache
+def matrix() -> dict[str, np.ndarray]:
+    """Arrays of all types, byte orders, orders and shapes; ROWS rows each."""
+    return {
+        f"{dtype}{sign}{order}{number}": make_array(dtype, shape, order, sign)
+        for dtype in DTYPES
+        for sign in "<>"
+        for order in "CF"
+        for number, shape in enumerate(SHAPES)
+    }
+
+
+@pytest.fixture(scope="module")
+def built_matrix(tmp_path_factory) -> tuple[Path, Path]:
+    """The matrix as a stored and a deflated .npz and as a folder, and the folder of datasets."""
+    folder = tmp_path_factory.mktemp("matrix")
+    np.savez(folder / "stored.npz", **matrix())
+    np.savez_compressed(folder / "deflated.npz", **matrix())
+    (folder / "files").mkdir()
+    for name, array in matrix().items():
+        np.save(folder / "files" / f"{name}.npy", array)
+    return folder, tmp_path_factory.mktemp("datasets")
+
+
+@pytest.mark.parametrize("source", ["stored.npz", "deflated.npz", "files"])
+def test_every_type_order_and_shape_comes_out_as_it_was(built_matrix, source) -> None:
+    folder, output = built_matrix
+    assert len(matrix()) == 280
+    assert sum(a.flags.fnc for a in matrix().values()) > 40
+    manifest = published(input=folder / source, output=output / source)
+    check_records(output / source, manifest, matrix(), source)
+    assert [feature["name"] for feature in manifest.features] == sorted(matrix())
+    assert {feature["source"] for feature in manifest.features} == {"array"}
+
+
+def test_tensorflow_decodes_what_was_written(built_matrix) -> None:
+    import tensorflow as tf
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    folder, output = built_matrix
+    manifest = published(input=folder / "stored.npz", output=output / "tf", compression="none")
+    schema = text_format.Parse((output / "tf/schema.pbtxt").read_text(), schema_pb2.Schema())
+    tags = {
+        feature.name: dict(tag.split("=") for tag in feature.annotation.tag)
+        for feature in schema.feature
+    }
+    spec = {name: tf.io.FixedLenFeature([], tf.string) for name in matrix()}
+    files = [str(output / "tf" / shard.file) for shard in manifest.splits["train"].shards]
+    rows = expected_rows("stored.npz", ROWS)["train"]
+    parsed = next(iter(tf.data.TFRecordDataset(files).batch(ROWS))).numpy()
+    values = tf.io.parse_example(parsed, spec)
+    tried = 0
+    for name, array in matrix().items():
+        said = tags[name]
+        assert said["encoding"] == "raw"
+        assert np.dtype(said["dtype"]) == array.dtype.newbyteorder("=")
+        shape = tuple(int(size) for size in said["shape"].split(",") if size)
+        assert shape == array.shape[1:]
+        if name[:-3] not in DECODED or 0 in shape:
+            continue
+        decoded = tf.io.decode_raw(values[name], said["dtype"]).numpy().reshape(-1, *shape)
+        wanted = array[rows].astype(array.dtype.newbyteorder("="))
+        assert decoded.tobytes() == wanted.tobytes()
+        tried += 1
+    assert tried > 150
+
+
+def check_parts(opened: ArrayFile, array: np.ndarray, *, parts: int, threads: int = 2) -> None:
+    """Asserts that each part has its rows, and in the order asked for."""
+    shares = Splits.parse("train:0.8,validation:0.2").shares
+    placing = Placing("key", len(array), 0, shares, (parts, 1))
+    seen = []
+    for slot in range(parts + 1):
+        rows = index_of(placing).rows_of(slot)
+        places = np.random.default_rng(slot).permutation(len(rows))
+        taken = read_rows.take_part(opened, placing, slot, places, threads)
+        assert taken.shape == (len(rows), opened.row_bytes)
+        wanted = array[rows].astype(array.dtype.newbyteorder("<"))
+        assert taken[places].tobytes() == wanted.tobytes()
+        seen += rows.tolist()
+    assert sorted(seen) == list(range(len(array)))
+
+
+@given(
+    data=st.data(),
+    dtype=st.sampled_from([f"{s}{d}" for d in DTYPES if d != "bool" for s in "<>"] + ["bool"]),
+    shape=arrays_of.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=7),
+    order=st.sampled_from("CF"),
+    packed=st.sampled_from(["npy", "stored", "deflated"]),
+)
+@settings(max_examples=examples(300))
+def test_the_parts_of_any_array(tmp_path_factory, data, dtype, shape, order, packed) -> None:
+    array = np.asarray(data.draw(arrays_of.arrays(dtype, shape)), order=order)
+    path = tmp_path_factory.mktemp("any", numbered=True) / "a"
+    with path.open("wb") as target:
+        save = {"npy": np.save, "stored": np.savez, "deflated": np.savez_compressed}[packed]
+        save(target, array) if packed == "npy" else save(target, a=array)
+    entry = open_storage(str(path)).stat(str(path))
+    opened = open_npy(entry, "a", "A") if packed == "npy" else open_npz(entry, "a", "A")
+    assert opened.shape == shape
+    check_parts(opened, array, parts=data.draw(st.integers(1, 5)))
+    read_rows._lay_out.cache_clear()
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_reads_of_every_size_give_the_same(tmp_path, monkeypatch, chunk, threads) -> None:
+    monkeypatch.setattr(read_rows, "_CHUNK", chunk)
+    monkeypatch.setattr(read_rows, "_BLOCK_BYTES", chunk)
+    rng = np.random.default_rng(1)
+    for number, order in enumerate("CF"):
+        array = np.asarray(rng.integers(0, 1 << 40, (500, 5, 3)), order=order)
+        np.save(tmp_path / f"{chunk}{number}.npy", array)
+        entry = open_storage("").stat(str(tmp_path / f"{chunk}{number}.npy"))
+        for small in (0, 1 << 30):  # laid out, and read in place
+            monkeypatch.setattr(read_rows, "_SMALL_ARRAY", small)
+            opened = open_npy(entry, "a", "A")
+            assert read_rows.is_laid_out(opened) == (order == "F" or not small)
+            check_parts(opened, array, parts=4, threads=threads)
+            read_rows._lay_out.cache_clear()
+
+
+@pytest.mark.parametrize("chunk", [7, 100, 1 << 20])
+def test_the_index_has_each_row_once_and_in_the_right_part(monkeypatch, chunk) -> None:
+    monkeypatch.setattr(row_index, "_CHUNK", chunk)
+    row_index._index_of.cache_clear()
+    shares = Splits.parse("train:0.7,validation:0.2,none:0,test:0.1").shares
+    placing = Placing("some/key", 600, 3, shares, (8, 2, 0, 1))
+    found = index_of(placing)
+    parts: dict[tuple[str, int], list[int]] = {}
+    for row in range(600):
+        split, position = row_hash(3, "some/key", row)
+        ends = (("train", 7), ("validation", 9), ("test", 10))
+        name = next(name for name, end in ends if split * 10 < end << 64)
+        number = {"train": 8, "validation": 2, "test": 1}[name]
+        parts.setdefault((name, position * number >> 64), []).append(row)
+    assert len(parts) == 11
+    for (name, part), rows in parts.items():
+        assert found.rows_of(placing.slot(name, part)).tolist() == rows
+    row_index._index_of.cache_clear()
+
+
+def save_labelled(folder: Path, labels: np.ndarray, rows: int = 300) -> np.ndarray:
+    """Writes X.npy and y.npy; returns X, whose first column is the number of the row."""
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 99, (rows, 6), dtype=np.int32)
+    x[:, 0] = np.arange(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "X.npy", x)
+    np.save(folder / "y.npy", labels)
+    return x
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.arange(300) % 7 - 3,
+        (np.arange(300) % 7).astype(">u2"),
+        np.arange(300) % 2 == 0,
+        np.where(np.arange(300) % 2, np.iinfo(np.int64).min, np.iinfo(np.int64).max),
+        np.asarray(np.arange(300).reshape(300, 1) % 5, order="F"),
+    ],
+    ids=["negative", "big-endian", "bool", "extreme", "column"],
+)
+def test_whole_numbers_are_kept_as_labels_and_counted(tmp_path, labels) -> None:
+    x = save_labelled(tmp_path, labels)
+    manifest = published(
+        input=tmp_path / "X.npy", labels=tmp_path / "y.npy", output=tmp_path / "ds"
+    )
+    check_records(tmp_path / "ds", manifest, {"x": x}, "X.npy")
+    flat = labels.reshape(-1).tolist()
+    rows = expected_rows("X.npy", 300)
+    for name, mine in records_of(tmp_path / "ds", manifest).items():
+        assert [example["label"] for example in mine] == [[int(flat[row])] for row in rows[name]]
+        counts = {str(int(value)): 0 for value in set(flat)}
+        for row in rows[name]:
+            counts[str(int(flat[row]))] += 1
+        assert manifest.splits[name].label_counts == {k: n for k, n in counts.items() if n}
+    assert manifest.labels == ()
+    assert not (tmp_path / "ds/labels.txt").exists()
+    assert list(manifest.features) == [
+        {"name": "label", "type": "int64", "source": "label"},
+        {"name": "x", "type": "bytes", "source": "array"},
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["U", "S", ">U9"])
+def test_texts_get_class_ids_by_their_bytes(tmp_path, dtype, capsys) -> None:
+    names = ["zebra", "Ähre", "cat", "日本"]
+    texts = np.array([names[row % 4] for row in range(300)])
+    labels = np.char.encode(texts, "utf-8") if dtype == "S" else texts.astype(dtype)
+    x = save_labelled(tmp_path, labels)
+    manifest = published(
+        input=tmp_path / "X.npy", labels=tmp_path / "y.npy", output=tmp_path / "ds"
+    )
+    check_records(tmp_path / "ds", manifest, {"x": x}, "X.npy")
+    ids = sorted(names, key=str.encode)
+    assert list(manifest.labels) == ids == (tmp_path / "ds/labels.txt").read_text().split()
+    for name, mine in records_of(tmp_path / "ds", manifest).items():
+        rows = expected_rows("X.npy", 300)[name]
+        assert [e["label/text"][0].decode() for e in mine] == [names[row % 4] for row in rows]
+        assert [e["label"][0] for e in mine] == [ids.index(names[row % 4]) for row in rows]
+        assert sum(manifest.splits[name].label_counts.values()) == len(rows)
+        assert manifest.splits[name].label_counts["cat"] == sum(row % 4 == 2 for row in rows)
+    assert {f["name"]: f["source"] for f in manifest.features} == {
+        "label": "label", "label/text": "label/text", "x": "array",
+    }  # fmt: skip
+    for command in ("verify", "show", "count"):
+        more = [f"--manifest={tmp_path}/m.json"] if command == "count" else []
+        flag = [f"--input={tmp_path}/ds"] if command == "count" else [tmp_path / "ds"]
+        code, out, err = run_here(capsys, command, *flag, *more)
+        assert (code, err) == (0, ""), (command, out, err)
+    code, out, _ = run_here(capsys, "steps", tmp_path / "ds", "--split=train", "--batch_size=32")
+    assert (code, int(out)) == (0, -(-len(expected_rows("X.npy", 300)["train"]) // 32))
+
+
+def test_more_labels_than_are_classes_are_not_counted(tmp_path) -> None:
+    save_labelled(tmp_path, np.arange(1500), 1500)
+    for shards in (1, 2):  # too many in one part, and in all together
+        options = {"input": tmp_path / "X.npy", "labels": tmp_path / "y.npy", "num_shards": shards}
+        manifest = published(output=tmp_path / str(shards), **options)
+        assert {tuple(split.label_counts) for split in manifest.splits.values()} == {()}
+        assert "too many distinct values" in manifest.warnings[0]
+        splits = records_of(tmp_path / str(shards), manifest).values()
+        assert sorted(e["label"][0] for mine in splits for e in mine) == list(range(1500))
+
+
+def test_which_member_is_the_label(tmp_path) -> None:
+    x, y = np.arange(60).reshape(30, 2), np.arange(30) % 3
+    cases = {
+        "y": ({"x": x, "y": y}, {}, "y"),
+        "column": ({"x": x, "label": y.reshape(-1, 1)}, {}, "label"),
+        "float target": ({"x": x, "y": y / 2}, {}, None),
+        "two": ({"x": x, "y": y, "labels": y}, {}, None),
+        "named": ({"x": x, "y": y, "kind": y}, {"label": "kind"}, "kind"),
+        "none": ({"x": x, "y": y}, {"label": ""}, None),
+        "chosen": ({"x": x, "y": y, "z": y}, {"arrays": "x, y"}, "y"),
+        "beside": ({"x": x, "z": np.array([None] * 30)}, {"arrays": "x", "label": None}, None),
+    }
+    for name, (members, options, label) in cases.items():
+        np.savez(tmp_path / f"{name}.npz", **members)
+        spec = job_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options).spec
+        encoder = spec.encoder
+        assert (encoder.label.name if encoder.label else None) == label, name
+        wanted = set(options.get("arrays", ",".join(members)).replace(" ", "").split(","))
+        assert {array.name for array in encoder.arrays} == wanted - {label}, name
+
+
+def test_an_npz_with_labels_of_texts(tmp_path) -> None:
+    x = np.arange(80.0).reshape(40, 2)
+    words = np.array([["b", "a"][row % 2] for row in range(40)])
+    np.savez_compressed(tmp_path / "data.npz", x=x, y=words)
+    manifest = published(input=tmp_path / "data.npz", output=tmp_path / "ds", splits="all:1")
+    check_records(tmp_path / "ds", manifest, {"x": x}, "data.npz", shares=(("all", 100),))
+    rows = expected_rows("data.npz", 40, shares=(("all", 100),))["all"]
+    mine = records_of(tmp_path / "ds", manifest)["all"]
+    assert [e["y/text"][0] for e in mine] == [words[row].encode() for row in rows]
+    assert [e["y"][0] for e in mine] == [int(words[row] == "b") for row in rows]
+
+
+def test_splits_stay_when_rows_are_added(tmp_path) -> None:
+    found = {}
+    for rows in (200, 333):
+        folder = tmp_path / str(rows)
+        save_labelled(folder, np.zeros(rows, int), rows)
+        manifest = published(input=folder / "X.npy", output=folder / "ds", seed=9)
+        for name, mine in records_of(folder / "ds", manifest).items():
+            for example in mine:
+                row = int(np.frombuffer(example["x"][0], "<i4")[0])
+                found.setdefault(row, []).append(name)
+    assert len(found) == 333
+    assert all(set(names) == {names[0]} for names in found.values())
+    assert sum(len(names) == 2 for names in found.values()) == 200
+    assert {names[0] for names in found.values()} == {"train", "validation"}
+    by_definition = expected_rows("X.npy", 333, seed=9)["validation"]
+    assert {row for row, names in found.items() if names[0] == "validation"} == set(by_definition)
+
+
+def test_the_same_bytes_whatever_the_threads_and_a_second_run_writes_nothing(tmp_path) -> None:
+    save_labelled(tmp_path, np.arange(300) % 4)
+    options = {"input": tmp_path / "X.npy", "labels": tmp_path / "y.npy", "num_shards": 3}
+    published(output=tmp_path / "one", threads=1, **options)
+    published(output=tmp_path / "many", threads=5, **options)
+    assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
+    assert len(dataset_files(tmp_path / "one")) == 3 * 2 + 2
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()}
+    assert run_job(job_of(output=tmp_path / "one", **options)).status == "up_to_date"
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()} == before
+    np.save(tmp_path / "y.npy", np.arange(300) % 4)  # the same, but written anew
+    outcome = run_job(job_of(output=tmp_path / "one", **options))
+    assert outcome.status == "failed"
+    assert "--overwrite" in outcome.message
+    outcome = run_job(job_of(output=tmp_path / "one", dry_run=True, overwrite=True, **options))
+    assert (outcome.status, [series[0] for series in outcome.series]) == (
+        "dry_run", ["train", "validation"],
+    )  # fmt: skip
+    published(output=tmp_path / "one", overwrite=True, **options)
+    assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
+
+
+def test_a_killed_build_goes_on_with_the_parts_it_has(tmp_path) -> None:
+    save_labelled(tmp_path, np.arange(300) % 4)
+    command = ["arrays", f"--input={tmp_path}/X.npy", f"--labels={tmp_path}/y.npy",
+               "--shard_examples=40"]  # fmt: skip
+    log = Watched(tmp_path / "whole", log=tmp_path / "log")
+    whole = zygote().run(*command, f"--output={tmp_path}/whole", watch=log)
+    assert whole.code == 0, whole.stderr
+    made, steps = whole.parts()[0], len((tmp_path / "log").read_text().splitlines())
+    assert made > 30
+    wanted = dataset_files(tmp_path / "whole")
+    kept = []
+    for at in (steps // 3, steps - 4) if SOAK else (steps // 3,):
+        output = tmp_path / f"at{at}"
+        killed = zygote().run(*command, f"--output={output}", watch=Watched(output, at=(at,)))
+        assert killed.code == -signal.SIGKILL
+        parts = len(list(output.glob(".build-*/parts/*.json")))
+        again = zygote().run(*command, f"--output={output}")
+        assert again.code == 0, again.stderr
+        assert dataset_files(output) == wanted
+        if "up to date" not in again.stdout:
+            assert again.parts() == (made - parts, parts)
+            kept.append(parts)
+    assert kept
+    assert 0 < kept[0] < made
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["npy", "packed", "fortran"] if SOAK else ["npy"])
+def test_memory_does_not_grow_with_the_array(tmp_path, kind) -> None:
+    peaks = []
+    for rows in (2_000, 20_000 if SOAK or kind == "npy" else 8_000):  # 60 to 600 MB
+        path = tmp_path / f"{rows}.npy"
+        np.lib.format.open_memmap(
+            path, "w+", np.float32, (rows, 7_500), fortran_order=kind != "npy"
+        ).flush()  # sparse: all zeros
+        if kind == "packed":  # which is laid out twice
+            packed = tmp_path / f"{rows}.npz"
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                archive.write(path, "x.npy")
+            path = packed
+        ended = zygote().run("arrays", f"--input={path}", f"--output={tmp_path}/{rows}")
+        assert ended.code == 0, ended.stderr
+        assert f"written    {rows:,} examples" in ended.stdout
+        peaks.append(ended.peak)
+    print(f"peak memory, {kind}: {peaks} MiB")
+    assert peaks[1] < peaks[0] + 150, peaks
+    assert peaks[1] < 512, peaks
+
+
+def test_appended_files_are_read_by_their_bytes_not_their_suffix(tmp_path) -> None:
+    array = np.arange(12).reshape(6, 2)
+    with (tmp_path / "data.bin").open("wb") as target:
+        np.save(target, array)
+    manifest = published(input=tmp_path / "data.bin", output=tmp_path / "ds", splits="train:1")
+    check_records(tmp_path / "ds", manifest, {"x": array}, "data.bin", shares=(("train", 100),))
+
+
+def test_headers_of_every_version(tmp_path) -> None:
+    array = np.arange(12, dtype=">i2").reshape(6, 2)
+    for version in ((1, 0), (2, 0), (3, 0)):
+        with (tmp_path / "x.npy").open("wb") as target:
+            np.lib.format.write_array(target, array, version=version)
+        entry = open_storage("").stat(str(tmp_path / "x.npy"))
+        opened = open_npy(entry, "x", "X")
+        assert (opened.shape, opened.dtype, opened.fortran) == ((6, 2), array.dtype, False)
+    old = io.BytesIO()
+    np.save(old, array)
+    text = old.getvalue().replace(b"(6, 2)", b"(6L,2L)").replace(b"}  ", b"}", 1)
+    (tmp_path / "x.npy").write_bytes(text if len(text) == len(old.getvalue()) else old.getvalue())
+    assert open_npy(open_storage("").stat(str(tmp_path / "x.npy")), "x", "X").shape == (6, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chelsea_uint8_300x451x3.npy", "chessboard_RGB_U8.npy", "chessboard_RGB_U8.npz",
+        "coconet_TestData_int64.npz", "rank_filter_tests.npz",
+    ],
+)  # fmt: skip
+def test_real_arrays(shared_data, tmp_path, name) -> None:
+    path = shared_data / "numpy/arrays" / name
+    loaded = np.load(path)
+    arrays = {"x": loaded} if name.endswith(".npy") else {k: loaded[k] for k in loaded.files}
+    manifest = published(input=path, output=tmp_path / "ds")
+    check_records(tmp_path / "ds", manifest, arrays, name)

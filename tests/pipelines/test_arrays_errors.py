@@ -1,0 +1,442 @@
+"""What arrays that cannot be used get: one sentence with the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.transforms.arrays import files, read_rows, row_index
+from shardmill.transforms.arrays.npy_header import parse_header
+from shardmill.transforms.arrays.transform import place_parts, plan_arrays
+from tests.support.array_tools import job_of, run_job
+from tests.support.rows_tools import run_here
+
+ROWS = 12
+BOMB_BYTES = 4 << 20  # what counts as a bomb here
+X = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, (f"touch {TRAP}",)
+
+
+TRAP = str(Path(tempfile.gettempdir()) / "shardmill-trap-sprung")  # never there
+
+
+def save(array: object) -> Callable[[Path], dict]:
+    """Returns what writes X.npy, and gives the options for it."""
+
+    def write(folder: Path) -> dict:
+        np.save(folder / "X.npy", np.asarray(array), allow_pickle=True)
+        return {"input": folder / "X.npy"}
+
+    return write
+
+
+def with_header(text: str, data: bytes = b"", *, version: int = 1) -> Callable[[Path], dict]:
+    """Returns what writes X.npy with any header."""
+
+    def write(folder: Path) -> dict:
+        head = text.encode("latin-1")
+        size = struct.pack("<H" if version == 1 else "<I", len(head))
+        (folder / "X.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + head + data)
+        return {"input": folder / "X.npy"}
+
+    return write
+
+
+def raw(data: bytes, name: str = "X.npy") -> Callable[[Path], dict]:
+    """Returns what writes some bytes."""
+
+    def write(folder: Path) -> dict:
+        (folder / name).write_bytes(data)
+        return {"input": folder / name}
+
+    return write
+
+
+def labels(array: np.ndarray) -> Callable[[Path], dict]:
+    """Returns what writes X.npy and y.npy."""
+
+    def write(folder: Path) -> dict:
+        np.save(folder / "X.npy", X)
+        np.save(folder / "y.npy", array, allow_pickle=True)
+        return {"input": folder / "X.npy", "labels": folder / "y.npy"}
+
+    return write
+
+
+def npz(**members: np.ndarray) -> Callable[[Path], dict]:
+    """Returns what writes data.npz."""
+
+    def write(folder: Path) -> dict:
+        options = {name[1:]: members[name] for name in members if name.startswith("_")}
+        arrays = {name: a for name, a in members.items() if not name.startswith("_")}
+        np.savez(folder / "data.npz", **arrays)
+        return {"input": folder / "data.npz", **options}
+
+    return write
+
+
+def folder_of(**files: object) -> Callable[[Path], dict]:
+    """Returns what writes a folder of .npy files; bytes are written as they are."""
+
+    def write(folder: Path) -> dict:
+        for name, value in files.items():
+            path = folder / "arrays" / name.replace("__", ".").replace("_in_", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(value, bytes):
+                path.write_bytes(value)
+            else:
+                np.save(path, value)
+        return {"input": folder / "arrays"}
+
+    return write
+
+
+def cut(array: np.ndarray, change: int) -> Callable[[Path], dict]:
+    """Returns what writes X.npy with some bytes less or more."""
+
+    def write(folder: Path) -> dict:
+        options = save(array)(folder)
+        data = (folder / "X.npy").read_bytes()
+        (folder / "X.npy").write_bytes(data[:change] if change < 0 else data + bytes(change))
+        return options
+
+    return write
+
+
+def damaged_zip(folder: Path) -> dict:
+    np.savez_compressed(folder / "data.npz", x=np.arange(100_000))
+    data = bytearray((folder / "data.npz").read_bytes())
+    data[60:90] = bytes(30)
+    (folder / "data.npz").write_bytes(data)
+    return {"input": folder / "data.npz"}
+
+
+def zip_bomb(folder: Path) -> dict:
+    info = zipfile.ZipInfo("x.npy")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(folder / "data.npz", "w") as archive, archive.open(info, "w") as target:
+        target.write(b"\x93NUMPY")
+        for _ in range(BOMB_BYTES >> 20):
+            target.write(bytes(1 << 20))
+    return {"input": folder / "data.npz"}
+
+
+def twice_named(folder: Path) -> dict:
+    np.save(folder / "x.npy", X)
+    with zipfile.ZipFile(folder / "data.npz", "w") as archive:
+        archive.write(folder / "x.npy", "x.npy")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.write(folder / "x.npy", "x.npy")
+    return {"input": folder / "data.npz"}
+
+
+def lying_zip(folder: Path) -> dict:
+    np.savez(folder / "data.npz", x=np.arange(100))
+    data = (folder / "data.npz").read_bytes()
+    place = data.index(b"PK\x01\x02")
+    wrong = data[: place + 24] + struct.pack("<I", 5_000) + data[place + 28 :]
+    (folder / "data.npz").write_bytes(wrong)
+    return {"input": folder / "data.npz"}
+
+
+def option(**options: object) -> Callable[[Path], dict]:
+    """Returns what writes a fine data.npz and gives options with it."""
+
+    def write(folder: Path) -> dict:
+        np.savez(folder / "data.npz", x=X, z=X, y=np.arange(ROWS))
+        np.save(folder / "y.npy", np.arange(ROWS))
+        np.save(folder / "X.npy", X)
+        given = {k: folder / v[1:] if str(v).startswith("/") else v for k, v in options.items()}
+        return {"input": folder / "data.npz", **given}
+
+    return write
+
+
+def good_header(shape: str = "(2,)", descr: str = "'<f4'", order: str = "False") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}"
+
+
+CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
+    "objects": (save(np.array([1, None], object)), "pickled Python objects .* never loaded"),
+    "pickle": (raw(pickle.dumps(X)), "is a pickle, which is never loaded"),
+    "trap": (save(np.array([Trap(), 1], object)), "never loaded: save an array of"),
+    "objects in npz": (npz(x=np.array([1, None], object)), "array 'x' holds pickled"),
+    "structured": (save(np.zeros(3, [("a", "f4"), ("b", "i4")])), "structured dtype"),
+    "fields by comma": (with_header(good_header(descr="'f4,f4'")), "structured dtype"),
+    "subarray": (with_header(good_header(descr="'(2,3)f4'")), "structured dtype"),
+    "dates": (save(np.zeros(3, "M8[s]")), r"datetime64\[s\], which is no number: save x.astype"),
+    "times": (save(np.zeros(3, "m8[s]")), r"timedelta64\[s\], which is no number"),
+    "texts as X": (save(np.array(["a", "b"])), "texts .<U1., which are no numbers"),
+    "bytes as X": (save(np.array([b"a", b"b"])), "texts ..S1., which are no numbers"),
+    "void": (save(np.zeros(3, "V2")), r"raw bytes without a type \(bfloat16 is saved so\)"),
+    "long double": (save(np.zeros(3, np.longdouble)), "differs from machine to machine"),
+    "long complex": (save(np.zeros(3, np.clongdouble)), r"astype\('complex128'\)"),
+    "scalar": (save(np.float32(3)), r"single value \(shape \(\)\), so it has no examples"),
+    "no rows": (save(np.zeros((0, 28, 28))), r"holds no examples \(shape \(0, 28, 28\)\)"),
+    "short": (cut(X, -5), r"cut short: its shape \(12, 2\) of float32 takes 96 bytes and it has 91"),
+    "long": (cut(X, 5), "goes on behind its array: .* takes 96 bytes and it has 101"),
+    "huge": (
+        with_header(good_header("(9999999999, 9999999999)")),
+        "cut short: .* takes 399,999,999,920,000,000,004 bytes and it has 0",
+    ),
+    "wide": (save(np.zeros((0, 1 << 30, 3), "f4")), "One example .* takes 12,884,901,888 bytes"),
+    "empty file": (raw(b""), "has no bytes: save it with numpy.save"),
+    "text file": (raw(b"1,2,3\n"), "begins with 31 2c 32 2c 33 0a, so it is no .npy"),
+    "lfs": (raw(b"version https://git-lfs.github.com/spec/v1\n"), "is a Git LFS pointer"),
+    "npz called npy": (
+        lambda folder: (npz(x=X)(folder), raw((folder / "data.npz").read_bytes())(folder))[1],
+        r"is a zip file \(.npz\) and no .npy file",
+    ),
+    "magic alone": (raw(b"\x93NUMPY"), "ends within its .npy header"),
+    "half a header": (raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"), "ends within its .npy header"),
+    "version 4": (with_header(good_header(), version=4), "of the .npy version 4"),
+    "huge header": (with_header(" " * 20_000), "header of 20,000 bytes, over 10,000"),
+    "no literal": (with_header("{'descr': open('x')}"), "is no Python literal"),
+    "nested": (with_header("(" * 9_000), "is no Python literal"),
+    "list": (with_header("[1, 2]"), "does not say descr, fortran_order and shape"),
+    "more keys": (with_header(good_header()[:-1] + "'more': 1}"), "does not say descr"),
+    "descr number": (with_header(good_header(descr="7")), "has the dtype 7"),
+    "descr unknown": (with_header(good_header(descr="'<f5'")), "has the dtype '<f5'"),
+    "order": (with_header(good_header(order="0")), "has the fortran_order 0"),
+    "shape number": (with_header(good_header("7")), "has the shape 7"),
+    "negative": (with_header(good_header("(-1, 3)")), r"has the shape \(-1, 3\)"),
+    "shape bool": (with_header(good_header("(True,)")), r"has the shape \(True,\)"),
+    "dimensions": (with_header(good_header("(" + "1," * 71 + ")")), "71 dimensions"),
+    "NaN labels": (
+        labels(np.array([1, np.nan] * 6)), "has the label NaN at row 1, which is no whole number",
+    ),
+    "infinite labels": (labels(np.array([np.inf] * ROWS)), "has the label inf at row 0"),
+    "fractions": (labels(np.array([1, 2, 0.5] * 4)), "has the label 0.5 at row 2"),
+    "whole floats": (
+        labels(np.arange(ROWS) * 1.0), r"labels as float64, not as integers: save y.astype\('int64'\)",
+    ),
+    "complex labels": (labels(np.arange(ROWS) * 1j), "has the label 1j at row 1|as complex128"),
+    "one-hot": (labels(np.eye(ROWS, dtype=int)), r"shape \(12, 12\), and labels are one value"),
+    "object labels": (labels(np.array(["a", "b"] * 6, object)), r"such as y.astype\(str\)"),
+    "huge labels": (
+        labels(np.array([2**63 + 1] * ROWS, np.uint64)), "9223372036854775809 at row 0, which is beyond",
+    ),
+    "other length": (
+        labels(np.arange(ROWS - 1)), "X.npy has 12 examples and --labels=.*y.npy has 11: the first axes",
+    ),
+    "empty label": (labels(np.array(["a", ""] * 6)), "has the label '' at row 1, which is empty"),
+    "no text": (labels(np.array([""] * ROWS)), "has the label '' at row 0"),
+    "latin-1": (labels(np.array([b"a", b"\xe4"] * 6)), r"label b'\\xe4' at row 1, which is not UTF-8"),
+    "line break": (labels(np.array(["a", "b\nc"] * 6)), "at row 1, which has a control character"),
+    "lengths in npz": (npz(x=X, z=X[:5]), "array 'x' has 12 examples and .* 'z' has 5"),
+    "only a label": (npz(y=np.arange(3)), "has no array beside the label 'y'"),
+    "text member": (npz(x=X, word=np.array(["a"] * ROWS)), "array 'word' holds texts"),
+    "text name taken": (
+        npz(**{"x": X, "y": np.array(["a"] * ROWS), "y/text": X}), "rename it",
+    ),
+    "no members": (npz(), "holds no arrays|is no .npz file"),
+    "no zip": (raw(b"PK nothing", "data.npz"), "is no .npz file .* begins with 50 4b 20"),
+    "damaged zip": (damaged_zip, "damaged and cannot be unpacked"),
+    "bomb": (zip_bomb, "claims to unpack to 4,194,310, over 500 times"),
+    "named twice": (twice_named, "two members 'x'"),
+    "lying zip": (lying_zip, "damaged: its zip headers disagree|goes on behind|cut short"),
+    "empty folder": (folder_of(notes__txt=b"1"), "holds no .npy files"),
+    "class folders": (
+        folder_of(cat_in_1__npy=X, dog_in_1__npy=X),
+        "holds the folder 'cat': .* for one file an example join them with numpy.stack",
+    ),
+    "archives": (folder_of(a__npz=b"1", b__npy=X), "holds the archive 'a.npz'"),
+    "pieces": (folder_of(a__npy=X, b__npy=X[:7]), "first axes must be equal; .* numpy.concatenate"),
+    "bad file in folder": (folder_of(a__npy=X, b__npy=b"123"), "arrays, b.npy begins with"),
+    "missing": (option(input="/nothing.npy"), "does not exist: give one .npy"),
+    "glob": (option(input="/*.npy"), r"does not exist \(it is no pattern here\)"),
+    "missing labels": (option(labels="/nothing.npy"), "--labels=.*nothing.npy does not exist"),
+    "labels in npz": (option(labels="/data.npz"), "--labels=.*data.npz is no .npy file"),
+    "both": (option(labels="/y.npy", label="y"), "--labels=.* and --label=y exclude each other"),
+    "label unknown": (option(label="kind"), "--label=kind is no array: .* has 'x', 'y', 'z'"),
+    "label of a npy": (
+        option(input="/X.npy", label="x"), "--label=x names a member .*: for one .npy give --labels",
+    ),
+    "array unknown": (option(arrays="x,w"), "--arrays=w is no array"),
+    "root": (option(root="/elsewhere"), "does not lie under --root"),
+    "splits": (option(splits="directory"), "--splits=directory is not for arrays"),
+    "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
+    "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sentence_before_work_starts(tmp_path, monkeypatch, case) -> None:
+    make, message = CASES[case]
+    options = make(tmp_path)
+    monkeypatch.setattr(files, "_BOMB_BYTES", BOMB_BYTES - 1)
+    with pytest.raises(ShardmillError, match=message) as caught:
+        job_of(output=tmp_path / "ds", **options)
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert len(text) < 600
+    assert ": " in text
+    assert not (tmp_path / "ds").exists()
+    assert not Path(TRAP).exists()
+
+
+def test_the_command_says_it_too(tmp_path, capsys) -> None:
+    for case, code in (("NaN labels", 1), ("both", 2), ("objects", 1)):
+        folder = tmp_path / case
+        folder.mkdir()
+        flags = [f"--{name}={value}" for name, value in CASES[case][0](folder).items()]
+        got, out, err = run_here(capsys, "arrays", *flags, f"--output={folder}/ds")
+        assert (got, out) == (code, "")
+        assert err.startswith("shardmill: ")
+        assert err.endswith(".\n")
+        assert err.count("\n") == 1
+    got, _, err = run_here(capsys, "arrays", "--input=x", "--output=y", "--lable=z")
+    assert (got, "did you mean --label?" in err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["longer", "rewritten", "gone", "deflated"])
+def test_an_input_that_changes_during_the_build_fails_it(tmp_path, kind) -> None:
+    path = tmp_path / ("X.npz" if kind == "deflated" else "X.npy")
+    np.savez_compressed(path, x=X) if kind == "deflated" else np.save(path, X)
+    job = job_of(input=path, output=tmp_path / "ds")
+    if kind == "gone":
+        path.unlink()
+    elif kind == "longer":
+        path.write_bytes(path.read_bytes() + b"more")
+    else:
+        os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError, match=r"changed while it was read|is gone") as caught:
+        run_job(job)
+    assert str(caught.value).endswith("run again.")
+    assert not (tmp_path / "ds/manifest.json").exists()
+
+
+@pytest.mark.parametrize("pack", [np.savez, np.savez_compressed])
+def test_members_whose_bytes_are_not_those_that_were_saved(tmp_path, pack) -> None:
+    pack(tmp_path / "data.npz", x=np.arange(200_000) % 977)
+    data = bytearray((tmp_path / "data.npz").read_bytes())
+    place = len(data) // 2
+    data[place] ^= 0x10
+    (tmp_path / "data.npz").write_bytes(data)
+    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    with pytest.raises(ShardmillError, match=r"damaged .*: copy or save it again") as caught:
+        run_job(job).check()
+    assert "array 'x'" in str(caught.value)
+    assert not (tmp_path / "ds/manifest.json").exists()
+
+
+def test_a_stated_checksum_that_is_not_that_of_the_bytes(tmp_path) -> None:
+    np.savez_compressed(tmp_path / "data.npz", x=np.arange(200_000) % 977)
+    data = bytearray((tmp_path / "data.npz").read_bytes())
+    data[data.index(b"PK\x01\x02") + 16] ^= 1
+    (tmp_path / "data.npz").write_bytes(data)
+    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    with pytest.raises(InputError, match=r"damaged .*Bad CRC-32"):
+        run_job(job)
+
+
+@pytest.mark.parametrize("name", ["laid.npz", "in place.npy"])
+def test_an_input_that_changes_between_two_parts(tmp_path, name) -> None:
+    path = tmp_path / name
+    np.savez_compressed(path, x=X) if name.startswith("laid") else np.save(path, X)
+    encoder = job_of(input=path, output=tmp_path / "ds").spec.encoder
+    rows = len(row_index.index_of(encoder.placing).rows_of(0))
+    places = np.arange(rows)
+    read_rows.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+    os.utime(path, ns=(5, 5))
+    with pytest.raises(InputError, match="changed while it was read"):
+        read_rows.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+
+
+def test_parts_of_another_input_are_never_taken(tmp_path) -> None:
+    np.save(tmp_path / "X.npy", X)
+    found = []
+    for array in (X, X[::-1]):  # of the same size
+        np.save(tmp_path / "X.npy", array)
+        os.utime(tmp_path / "X.npy", ns=(len(found), len(found)))
+        spec = job_of(input=tmp_path / "X.npy", output=tmp_path / "ds").spec
+        placed = list(place_parts(spec, plan_arrays(spec)))
+        assert len(placed) == 2
+        found.append({ref.digest() for _, (_, ref) in placed})
+    assert not found[0] & found[1]
+
+
+def test_no_room_for_temporary_files(tmp_path, monkeypatch) -> None:
+    np.savez_compressed(tmp_path / "data.npz", x=X)
+    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    read_rows._lay_out.cache_clear()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(read_rows, "scratch_file", lambda: full)
+        with pytest.raises(ShardmillError, match=r"takes 96 bytes .*No space left .*set TMPDIR"):
+            run_job(job)
+        monkeypatch.undo()
+    row_index._index_of.cache_clear()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ShardmillError, match=r"list of rows takes 96 bytes .*No such file.*TMPDIR"):
+        row_index.index_of(job.spec.encoder.placing)
+    monkeypatch.undo()
+    assert run_job(job).status == "published"
+
+
+def test_files_that_are_no_arrays_are_told_of(tmp_path) -> None:
+    for name in ("README.md", ".DS_Store", "notes.txt"):
+        (tmp_path / "arrays").mkdir(exist_ok=True)
+        (tmp_path / "arrays" / name).write_text("no array")
+    np.save(tmp_path / "arrays/x.npy", X)
+    spec = job_of(input=tmp_path / "arrays", output=tmp_path / "ds").spec
+    assert spec.warnings == ("left out, since they are no .npy: README.md, notes.txt",)
+    assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
+    (tmp_path / "arrays/ds").mkdir()  # the output of an earlier run is no input
+    again = job_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds").spec
+    assert again.files == spec.files
+
+
+def said_of(head: bytes) -> str:
+    """Returns how the sentence on a header ends; nothing for a good header."""
+    try:
+        assert parse_header(head, "X.npy").num_bytes >= 0
+    except InputError as error:
+        return str(error)[-1]
+    return ""
+
+
+@given(st.binary(max_size=200), st.integers(1, 3))
+def test_no_header_crashes(data, version) -> None:
+    width = 2 if version == 1 else 4
+    head = b"\x93NUMPY" + bytes([version, 0]) + len(data).to_bytes(width, "little") + data
+    assert said_of(head) in ("", ".")
+
+
+@given(
+    st.sampled_from(["'<f4'", "'|b1'", "'O'", "7", "None", "[('a', '<f4')]", "'<U3'", "'>c8'"]),
+    st.sampled_from(["True", "False", "1", "None"]),
+    st.one_of(st.text("(),0123456789L -", max_size=12), st.just("(3, 2)")),
+)
+def test_no_likely_header_crashes(descr, order, shape) -> None:
+    text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}}}".encode()
+    head = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    assert said_of(head) in ("", ".")
+
+
+def test_usage_errors_come_from_the_config_already(tmp_path) -> None:
+    for options in (
+        {"splits": "listing"},
+        {"compression": "lz4"},
+        {"threads": -1},
+        {"num_shards": 0},
+    ):
+        with pytest.raises(UsageError):
+            job_of(input=tmp_path, output=tmp_path / "ds", **options)

@@ -1,0 +1,242 @@
+"""The command: every mistake gets one plain sentence, before anything is written."""
+
+import json
+import re
+
+import pytest
+
+from shardmill.pipelines import cli
+from shardmill.pipelines.flags.images import images_parser
+from shardmill.pipelines.options import parse_images
+from shardmill.pipelines.run import IN_MEMORY, take_runner
+from tests.conftest import make_image, make_photos, shardmill
+
+
+def run_here(capsys, *args: object) -> tuple[int, str, str]:
+    """Runs the command in this process, for mistakes that are found before Beam runs."""
+    code = cli.main([str(arg) for arg in args])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+MISTAKES = [
+    (["--image_size=0"], 2, "--image_size=0x0 is out of range"),
+    (["--image_size=big"], 2, "--image_size=big is no size"),
+    (["--image_size=-5x7"], 2, "is no size"),
+    (["--splits=train:0.9"], 2, "sums to 0.9, not 1"),
+    (["--resize=squash"], 2, "--resize=squash is unknown"),
+    (["--interpolation=magic"], 2, "--interpolation=magic is unknown"),
+    (["--encoding=webp"], 2, "--encoding=webp is unknown"),
+    (["--quality=0"], 2, "--quality=0 is out of range"),
+    (["--quality=high"], 2, "invalid int value: 'high'"),
+    (["--channels=2"], 2, "--channels=2 is not"),
+    (["--channels=4"], 2, "a JPEG has no alpha"),
+    (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 is out of range"),
+    (["--reducing_gap=nan"], 2, "--reducing_gap=nan is out of range"),
+    (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
+    (["--shard_bytes=much"], 2, "--shard_bytes=much is no size"),
+    (["--shard_examples=0"], 2, "must be 1 or more"),
+    (["--shard_by=color"], 2, "--shard_by=color is unknown"),
+    (["--shard_by=label", "--label_from=none"], 2, "needs labels"),
+    (["--shard_name={shard}"], 2, "unknown field {shard}"),
+    (["--shard_name=a-{index}"], 2, "several splits one name"),
+    (["--shard_name={split}"], 2, "add {index}"),
+    (["--shard_name={split}-{label}-{index}"], 2, "needs --shard_by=label"),
+    (["--compression=zip"], 2, "--compression=zip is unknown"),
+    (["--features=image=pixels"], 2, "not NAME=SOURCE"),
+    (["--features=a=image/key,a=image/width"], 2, "uses a name twice"),
+    (["--features=image/class/label", "--label_from=none"], 2, "there are no labels"),
+    (["--label_pattern=(x"], 2, "no regular expression"),
+    (["--label_pattern=x"], 2, "no group called label"),
+    (["--label_from=stars"], 2, "--label_from=stars is unknown"),
+    (["--labels=missing.txt"], 2, "--labels=missing.txt does not exist"),
+    (["--seed=-1"], 2, "out of range"),
+    (["--limit=0"], 2, "--limit=0 must be 1 or more"),
+    (["--threads=-1"], 2, "--threads=-1 must be 1 or more"),
+    (["--max_reject_fraction=2"], 2, "is no share"),
+    (["--icc=yes"], 2, "--icc=yes is unknown"),
+    (["--group_pattern=("], 2, "no regular expression"),
+    (["--image-size=5"], 2, "did you mean --image_size?"),
+    (["--imagesize=5"], 2, "did you mean --image_size?"),
+    (["--nonsense"], 2, "The flag --nonsense is unknown"),
+    (["stray"], 2, "'stray' is no flag"),
+    (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
+    (["--output="], 2, "--output is empty"),
+    (["--input=nowhere"], 1, "--input=nowhere does not exist"),
+    (["--input=nowhere/*.jpg"], 1, "matched no files"),
+    (["--root=elsewhere"], 2, "does not lie under --root"),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "message"), MISTAKES, ids=lambda value: str(value)[:50])
+def test_a_mistake_gets_one_sentence_and_writes_nothing(
+    flags, code, message, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_photos(tmp_path / "in", {"a": 1})
+    before = sorted(tmp_path.rglob("*"))
+    got, out, err = run_here(capsys, "images", "--input=in", "--output=ds", *flags)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.startswith("shardmill: ")
+    assert err.count("\n") == 1
+    assert err.rstrip().endswith(".") or err.rstrip().endswith("?")
+    assert "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "usage: shardmill"),
+        (("bake",), "The command 'bake' is unknown"),
+        (("images",), "arguments are required: --input, --output"),
+        (("images", "--inptu=a", "--output=b"), "did you mean --input?"),
+        (("steps", "ds", "--batch=3"), "arguments are required: --batch_size"),
+        (("steps", "ds", "--batch_size=3", "--drop"), "Unrecognized arguments: --drop"),
+    ],
+)
+def test_usage(args, message, capsys) -> None:
+    code, out, err = run_here(capsys, *args)
+    assert code == 2
+    assert message in out + err
+
+
+def test_help_reads_well_at_80_columns(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["images", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for action in images_parser()._actions:
+        assert action.help, action.option_strings
+
+
+def test_every_option_is_a_flag_and_the_reverse() -> None:
+    import dataclasses
+
+    from shardmill.pipelines.images_config import ImagesConfig
+
+    flags = {action.dest for action in images_parser()._actions} - {"help", "debug"}
+    assert flags == {field.name for field in dataclasses.fields(ImagesConfig)}
+
+
+def test_beam_options_pass() -> None:
+    config, rest, debug = parse_images(
+        ["--input=a", "--output=b", "--runner=PrismRunner", "--temp_location=x", "--debug"]
+    )
+    assert (config.input, config.output, debug) == ("a", "b", True)
+    assert take_runner(rest) == ("PrismRunner", ["--temp_location=x"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"], ["--runner", "in-memory"]])
+def test_the_local_runner_is_in_memory(flags) -> None:
+    assert take_runner(flags) == (IN_MEMORY, [])
+
+
+INPUT_MISTAKES = [
+    (
+        ["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"],
+        "most are no_label, such as 'a",
+    ),
+    (["--splits=directory"], "most are no_split"),
+    (["--labels=labels.txt"], "most are unknown_label"),
+    (["--input=list.csv"], "list.csv has no column label"),
+    (["--input=climb.csv"], "leads outside the root"),
+    (["--input=twice.csv"], "is listed with the labels 'x' and 'y'"),
+    (["--input=text"], "none of the 1 matched files is named like an image"),
+    (["--input=empty"], "matched no files"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), INPUT_MISTAKES, ids=lambda v: str(v)[:40])
+def test_unusable_inputs_get_one_sentence(flags, message, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_photos(tmp_path / "in", {"a": 2})
+    (tmp_path / "labels.txt").write_text("b\n")
+    (tmp_path / "list.csv").write_text("path\nin/a/000.jpg\n")
+    (tmp_path / "climb.csv").write_text("path,label\n../x.jpg,a\n")
+    (tmp_path / "twice.csv").write_text("path,label\nin/a/000.jpg,x\nin/a/000.jpg,y\n")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "notes.txt").write_text("x")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    listing = ["--label_from=listing"] if ".csv" in flags[0] else []
+    flags = [*(["--input=in"] if "--input" not in flags[0] else []), *flags, *listing]
+    code, out, err = run_here(capsys, "images", "--output=ds", *flags)
+    assert (code, out) == (1, "")
+    assert message.lower() in err.lower()
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_whole_command(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"cat": 5, "dog": 4})
+    (tmp_path / "in/cat/bad.jpg").write_bytes(b"no image")
+    (tmp_path / "in/notes.txt").write_text("x")
+    done = shardmill("images", "--input=in", "--output=ds", "--image_size=32", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    for wanted in (
+        "matched    11 files, 1 skipped", "written    9 examples",
+        "rejected   1 (not_an_image 1)", "manifest.json", "images/s", "shardmill steps",
+    ):  # fmt: skip
+        assert wanted in done.stdout, done.stdout
+    (command,) = re.findall(r"shardmill (steps .*)", done.stdout)
+    steps = shardmill(*command.split(), "--json")
+    assert steps.returncode == 0, steps.stderr
+    assert json.loads(steps.stdout)["steps"] == 1
+    again = shardmill("images", "--input=in", "--output=ds", "--image_size=32", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "is up to date" in again.stdout
+    other = shardmill("images", "--input=in", "--output=ds", "--image_size=31", cwd=tmp_path)
+    assert other.returncode == 1
+    assert "add --overwrite" in other.stderr
+
+
+def test_the_module_does_the_same(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    make_photos(tmp_path / "in", {"cat": 2})
+    command = [sys.executable, "-m", "shardmill.pipelines.images", "--input=in", "--output=ds"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
+    make_image(1).save(tmp_path / "a.jpg")
+    make_photos(tmp_path / "in", {"a": 3})
+    code, out, _ = run_here(
+        capsys, "images", f"--input={tmp_path}/in", f"--output={tmp_path}/ds", "--dry_run"
+    )
+    assert code == 0
+    assert "3 files; nothing was written" in out
+    assert not (tmp_path / "ds").exists()
+
+
+def test_steps(tmp_path, capsys) -> None:
+    make_photos(tmp_path / "in", {"a": 11})
+    flags = ["--splits=train:1", "--num_shards=3", "--image_size=16"]
+    code, _, _ = run_here(
+        capsys, "images", f"--input={tmp_path}/in", f"--output={tmp_path}/ds", *flags
+    )
+    assert code == 0
+    for args, wanted in (
+        (["--batch_size=4"], "3"),
+        (["--batch_size=4", "--drop_remainder"], "2"),
+        (["--batch_size=100", "--drop_remainder"], "0"),
+    ):
+        assert run_here(capsys, "steps", tmp_path / "ds", *args)[:2] == (0, f"{wanted}\n")
+    for args, message in (
+        (["--batch_size=4", "--split=test"], "has no split 'test'"),
+        (["--batch_size=0"], "must be positive"),
+    ):
+        code, _, err = run_here(capsys, "steps", tmp_path / "ds", *args)
+        assert code == 2
+        assert message in err
+    code, _, err = run_here(capsys, "steps", tmp_path, "--batch_size=4")
+    assert code == 1
+    assert "does not exist" in err

@@ -1,0 +1,463 @@
+"""``shardmill count``: any TFRecords become a manifest."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apache_beam as beam
+import google_crc32c
+import jsonschema
+import psutil
+import pytest
+
+from shardmill.loaders import steps_per_epoch
+from shardmill.pipelines import run
+from shardmill.pipelines.cli import main
+from shardmill.pipelines.commands.count import lines
+from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
+from shardmill.pipelines.flags.count import count_parser
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
+from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
+from tests.conftest import ROOT, SOAK, build_dataset, shardmill
+from tests.support.readers import tf_records
+from tests.support.record_tools import make_payloads, write_records
+
+SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
+
+
+def count(*inputs: Path | str, **options) -> Manifest:
+    """Counts in this process, by Beam's in-memory runner, and checks what holds always."""
+    config = CountConfig(input=tuple(map(str, inputs)), **options)
+    invocation = run.new_invocation()
+    job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
+    outcome = run.run_pipeline(
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], invocation, "", unit="MiB"
+    )
+    if outcome.status == "failed":
+        raise OutputError(outcome.message)
+    jsonschema.validate(json.loads(outcome.manifest), SCHEMA)
+    manifest = Manifest.from_json(outcome.manifest)
+    inputs_ = manifest.inputs
+    assert inputs_.matched == (
+        inputs_.accepted + inputs_.rejected + inputs_.skipped + inputs_.duplicates
+    )
+    assert inputs_.accepted == len(manifest.files)
+    assert inputs_.rejected == len(manifest.damaged)
+    assert manifest.written == sum(split.num_examples for split in manifest.splits.values())
+    return manifest
+
+
+def records_of(manifest: Manifest) -> dict[str, int]:
+    return {s.file: s.records for split in manifest.splits.values() for s in split.shards}
+
+
+@pytest.fixture
+def mixed(tmp_path) -> Path:
+    """Files of every packing and odd names in two splits, with other things beside them."""
+    folder = tmp_path / "mixed"
+    write_records(folder / "train-00000-of-00003.tfrecord", make_payloads(5), "gzip")
+    seven = [b"%060d" % number for number in range(7)]
+    write_records(folder / "train-00001-of-00003.tfrecord.gz", seven, "none")
+    write_records(folder / "train-00002-of-00003", make_payloads(2, 2), "zlib")
+    write_records(folder / "val" / "ünï code [1].tfrec", make_payloads(3, 3), "gzip")
+    (folder / "README.md").write_text("about")
+    (folder / "features.json").write_text("{}")
+    (folder / ".hidden").write_bytes(b"junk")
+    return folder
+
+
+def test_every_packing_is_counted_whatever_the_name(mixed) -> None:
+    manifest = count(mixed)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 14, "validation": 3,
+    }  # fmt: skip
+    assert manifest.compression == "mixed"
+    assert manifest.inputs.skipped == 3
+    assert manifest.root == str(mixed)
+    assert not manifest.warnings
+    assert not manifest.damaged
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            data = (mixed / shard.file).read_bytes()
+            assert (shard.bytes, shard.crc32c) == (len(data), f"{google_crc32c.value(data):08x}")
+    assert steps_per_epoch(manifest, "train", 4) == 4
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_every_real_file_as_two_other_readers_counted_it(shared_data, check) -> None:
+    with (shared_data / "tfrecord" / "facts.tsv").open() as file:
+        facts = {row["path"]: row for row in csv.DictReader(file, delimiter="\t")}
+    assert len(facts) > 20
+    manifest = count(shared_data / "tfrecord", check=check)
+    counted = {f"tfrecord/{file}": records for file, records in records_of(manifest).items()}
+    assert counted == {
+        path: int(row["records"]) for path, row in facts.items() if row["framing"] == "ok"
+    }
+    assert {f"tfrecord/{each.file}" for each in manifest.damaged} == set(facts) - set(counted)
+    (pointer,) = manifest.damaged
+    assert (pointer.reason, pointer.record, pointer.offset) == ("not_tfrecord", 0, 0)
+    assert "Git LFS pointer" in pointer.message
+    assert {"train", "validation", "test", "eval", "all"} == set(manifest.splits)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+def test_a_dataset_counts_as_its_own_manifest_says(photos, tmp_path, compression) -> None:
+    _, made = build_dataset(
+        input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
+        splits="fold_a:0.7,fold_b:0.3", num_shards=2,
+    )  # fmt: skip
+    assert made is not None
+    for check in ("records", "index"):
+        found = count(tmp_path / "ds", check=check)
+        assert records_of(found) == {
+            s.file: s.records for x in made.splits.values() for s in x.shards
+        }
+        # No word of theirs means a split: the dataset's own manifest tells them.
+        assert {n: s.num_examples for n, s in found.splits.items()} == {
+            n: s.num_examples for n, s in made.splits.items()
+        }
+        assert all(s.crc32c is None for x in found.splits.values() for s in x.shards) == (
+            check == "index"
+        )
+        assert found.compression == compression
+    exact = count(tmp_path / "ds")
+    assert {s.file: s.crc32c for x in exact.splits.values() for s in x.shards} == {
+        s.file: s.crc32c for x in made.splits.values() for s in x.shards
+    }
+
+
+def test_names_that_tell_no_split_make_one(tmp_path) -> None:
+    write_records(tmp_path / "a.tfrecord", make_payloads(4))
+    write_records(tmp_path / "b", make_payloads(1))
+    manifest = count(tmp_path)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {"all": 5}
+
+
+def test_damaged_files_stand_apart_and_the_others_count(mixed, tmp_path) -> None:
+    whole = (mixed / "train-00001-of-00003.tfrecord.gz").read_bytes()
+    damage = {
+        "cut.tfrecord": whole[:-3],
+        "flipped.tfrecord": whole[:30] + bytes([whole[30] ^ 1]) + whole[31:],
+        "length.tfrecord": b"\x01" + whole[1:],
+        "empty.tfrecord": b"",
+        "text.tfrecord": b"just some notes\n" * 9,
+        "tail.tfrecord": (mixed / "train-00000-of-00003.tfrecord").read_bytes() + b"garbage",
+        "gone.tfrecord": (mixed / "train-00000-of-00003.tfrecord").read_bytes()[:-20],
+    }
+    for name, data in damage.items():
+        (mixed / name).write_bytes(data)
+    manifest = count(mixed)
+    assert manifest.written == 17
+    assert {each.file: each.reason for each in manifest.damaged} == {
+        "cut.tfrecord": "truncated", "flipped.tfrecord": "payload_crc",
+        "length.tfrecord": "length_crc", "empty.tfrecord": "empty", "text.tfrecord": "not_tfrecord",
+        "tail.tfrecord": "trailing_garbage", "gone.tfrecord": "truncated",
+    }  # fmt: skip
+    assert manifest.inputs.rejected_by_reason["truncated"] == 2
+    at = {each.file: (each.record, each.offset) for each in manifest.damaged}
+    first = int.from_bytes(whole[:8], "little") + 16
+    assert at["flipped.tfrecord"] == (0, 0)
+    assert at["cut.tfrecord"][0] == 6
+    assert at["cut.tfrecord"][1] > first
+
+    done = shardmill("count", "--input", mixed, "--manifest", tmp_path / "m.json")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "shardmill: 7 of 11 files are damaged or hold no TFRecords; the others were counted.\n"
+    )
+    assert "damaged    text.tfrecord: it holds no TFRecords but text" in done.stdout
+    assert "train      14 records in 3 files" in done.stdout
+    assert Manifest.from_json((tmp_path / "m.json").read_bytes()).damaged == manifest.damaged
+
+
+def test_names_cannot_take_over_the_terminal(tmp_path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "\x1b[31mred\n.tfrecord").write_bytes(b"text " * 9)
+    (folder / os.fsdecode(b"\xff.tfrecord")).write_bytes(frame(b"x"))
+    done = shardmill("count", "--input", folder, "--manifest", tmp_path / "m.json")
+    assert "damaged    \\x1b[31mred\\n.tfrecord: it holds no TFRecords but text\n" in done.stdout
+    assert "damaged    %FF.tfrecord: the name is not valid UTF-8: rename the file\n" in done.stdout
+    again = shardmill("verify", tmp_path / "m.json")
+    gone = shardmill("count", "--input", f"{folder}/\x1b[31m")
+    assert "\x1b" not in done.stdout + again.stdout + gone.stderr
+
+
+def test_files_without_bytes_alone_are_sound(tmp_path) -> None:
+    (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"")
+    manifest = count(tmp_path)
+    assert (manifest.written, manifest.damaged) == (0, ())
+    assert manifest.warnings == ("no file has any bytes",)
+
+
+def test_names_that_disagree_are_warned_of(tmp_path) -> None:
+    write_records(tmp_path / "flowers00-5.tfrec", make_payloads(4))
+    write_records(tmp_path / "flowers01-4.tfrec", make_payloads(4))
+    write_records(tmp_path / "x-00002-of-00004.tfrecord", make_payloads(1))
+    manifest = count(tmp_path)
+    assert manifest.warnings == (
+        "flowers00-5.tfrec: the name says 5 records, it has 4",
+        "of 4 files x-*-of-00004 number 0, 1, 3 is not there",
+    )
+
+
+def test_an_empty_gzip_member_is_warned_of_where_tensorflow_stops(tmp_path) -> None:
+    path = write_records(tmp_path / "a.tfrecord.gz", make_payloads(3), "gzip")
+    path.write_bytes(path.read_bytes() + gzip.compress(b"") + path.read_bytes())
+    assert len(tf_records(path)) == 3  # of 6: without a word
+    manifest = count(tmp_path)
+    assert manifest.written == 6
+    assert "TensorFlow may stop reading there" in manifest.warnings[0]
+
+
+def test_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
+    names = sorted(p.relative_to(mixed).as_posix() for p in mixed.rglob("*") if "tfrec" in p.name)
+    (mixed / "list.txt").write_text("# ours\n\n" + "\n".join(names) + "\nnot there.tfrecord\n")
+    listed = count(mixed / "list.txt")
+    assert sorted(records_of(listed)) == names
+    assert [(each.file, each.reason) for each in listed.damaged] == [
+        ("not there.tfrecord", "not_found")
+    ]
+    with (mixed / "list.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["path"], *([name] for name in names), [names[0]]])
+    from_csv = count(mixed / "list.csv")
+    assert records_of(from_csv) == records_of(listed)
+    assert from_csv.inputs.duplicates == 1
+
+    both = count(f"{mixed}/train-*", f"{mixed}/val/*", f"{mixed}/train-00001*", root=str(mixed))
+    assert both.written == 17
+    assert both.inputs.duplicates == 1
+    alone = count(mixed / "train-00002-of-00003")
+    assert records_of(alone) == {"train-00002-of-00003": 2}
+    far = write_records(tmp_path / "far" / "test.tfrecord", make_payloads(8))
+    together = count(mixed, far)
+    assert together.root == str(tmp_path)
+    assert records_of(together)["far/test.tfrecord"] == 8
+
+
+def test_a_list_may_not_leave_its_root(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    write_records(tmp_path / "out.tfrecord", make_payloads(2))
+    (tmp_path / "in" / "list.txt").write_text("../out.tfrecord\n")
+    with pytest.raises(ShardmillError, match="leads outside the root"):
+        count(tmp_path / "in" / "list.txt")
+    link = tmp_path / "in" / "link.tfrecord"
+    link.symlink_to(tmp_path / "out.tfrecord")
+    (damaged,) = count(tmp_path / "in").damaged
+    assert (damaged.file, damaged.reason) == ("link.tfrecord", "outside_root")
+    assert count(tmp_path / "in", follow_links=True).written == 2
+
+
+def test_nothing_to_count_is_an_error(tmp_path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        count(tmp_path / "nothing")
+    (tmp_path / "a.txt.gz").write_bytes(b"x")
+    with pytest.raises(ShardmillError, match=r"no TFRecord files in .*, only 1 whose names"):
+        count(tmp_path)
+
+
+def test_a_manifest_is_written_over_only_by_another_count(mixed, photos, tmp_path) -> None:
+    path = tmp_path / "count.json"
+    count(mixed, manifest=str(path))
+    before = json.loads(path.read_text())
+    write_records(mixed / "test.tfrecord", make_payloads(9))
+    count(mixed, manifest=str(path))
+    assert json.loads(path.read_text())["written"] == before["written"] + 9
+    assert json.loads(path.read_text())["build"]["input_id"] != before["build"]["input_id"]
+
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
+    own = (tmp_path / "ds" / "manifest.json").read_bytes()
+    with pytest.raises(UsageError, match="is the manifest of a dataset"):
+        count(mixed, manifest=str(tmp_path / "ds" / "manifest.json"))
+    assert (tmp_path / "ds" / "manifest.json").read_bytes() == own
+    (tmp_path / "letter.json").write_text("dear")
+    denied = shardmill("count", "--input", mixed, "--manifest=/proc/m.json")
+    assert (denied.returncode, denied.stdout) == (1, "")
+    assert denied.stderr == (
+        "shardmill: Cannot write to --manifest=/proc/m.json: /proc takes no files; "
+        "choose an output on a writable file system.\n"
+    )
+    for taken, why in ((tmp_path / "letter.json", "is no manifest"), (mixed, "is a folder")):
+        with pytest.raises(UsageError, match=why):
+            count(mixed, manifest=str(taken))
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        ([], "--input is missing"),
+        (["--input=x", "--check=all"], "--check=all is unknown"),
+        (["--input=x", "--manifst=y"], "did you mean --manifest"),
+        (["--input=x", "--processes=0"], "--processes=0 must be 1 or more"),
+        (["--input=x", "--runner=FlinkRunner"], "needs --manifest"),
+        (["--input=x", "y"], "'y' is no flag"),
+    ],
+)
+def test_wrong_flags_take_one_sentence(argv, why, capsys) -> None:
+    assert main(["count", *argv]) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_the_common_root_of_inputs() -> None:
+    assert _common_root(["/a/b", "/a/c/d"]) == "/a"
+    assert _common_root(["/a", "/b"]) == "/"
+    assert _common_root(["gs://x/a/b", "gs://x/a/c"]) == "gs://x/a"
+    assert _common_root(["gs://x/a", "gs://x/b"]) == "gs://x"
+    with pytest.raises(UsageError, match="several buckets"):
+        _common_root(["gs://x/a", "gs://y/a"])
+    with pytest.raises(UsageError, match="several storages"):
+        _common_root(["gs://x/a", "/a"])
+
+
+def test_the_help_fits_80_columns(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, count_parser().format_help().splitlines())) <= 80
+
+
+def same(manifest: Manifest) -> dict:
+    body = json.loads(manifest.to_json())
+    del body["build"]
+    return body
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """Files large enough to be cut into ranges and read by several processes."""
+    folder = tmp_path_factory.mktemp("large")
+    records = b"".join(frame(bytes([number]) * (20_000 + number)) for number in range(250))
+    (folder / "train.tfrecord").write_bytes(records * 32)
+    (folder / "test.tfrecord.gz").write_bytes(gzip.compress(records * 3, 1))
+    return folder
+
+
+def test_processes_and_ranges_change_nothing(large) -> None:
+    assert (large / "train.tfrecord").stat().st_size > 2 * (64 << 20)
+    alone, together = count(large), count(large, processes=2)
+    assert same(alone) == same(together)
+    assert records_of(alone) == {"train.tfrecord": 8000, "test.tfrecord.gz": 750}
+
+
+@pytest.mark.skipif(not SOAK, reason="images and rows are built by such workers: make soak")
+def test_beams_other_workers_count_the_same(large, tmp_path) -> None:
+    done = shardmill(
+        "count", "--input", large, "--manifest", tmp_path / "m.json",
+        "--direct_running_mode=multi_processing", "--direct_num_workers=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert same(Manifest.from_json((tmp_path / "m.json").read_bytes())) == same(count(large))
+    assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_a_record_of_a_gigabyte_takes_no_memory(tmp_path, check) -> None:
+    """A sparse file: one record of 1 GiB of zeros between two small ones."""
+    size = 1 << 30
+    crc = 0
+    for _ in range(size >> 20):
+        crc = google_crc32c.extend(crc, bytes(1 << 20))
+    path = tmp_path / "large.tfrecord"
+    with path.open("wb") as file:
+        file.write(frame(b"before"))
+        length = size.to_bytes(8, "little")
+        file.write(length + masked_crc(length).to_bytes(4, "little"))
+        file.seek(size, os.SEEK_CUR)
+        file.write(mask(crc).to_bytes(4, "little") + frame(b"behind"))
+    code = (
+        "import resource, sys\n"
+        "from shardmill.schemas.tfrecord.reader import count_file\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"found = count_file({str(path)!r}, {check!r})\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "print(found.records, found.fault, grown < 40 << 10, grown)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("3 None True "), done.stdout
+
+
+def test_in_a_pipeline_of_ones_own(mixed, tmp_path) -> None:
+    config = CountConfig(input=(str(mixed),), manifest=str(tmp_path / "m.json"))
+    with beam.Pipeline(runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner") as p:
+        build(p, config) | beam.Map(lambda outcome: outcome.check())
+    assert Manifest.from_json((tmp_path / "m.json").read_bytes()).written == 17
+    assert {path.name for path in tmp_path.iterdir()} == {"mixed", "m.json"}
+
+
+def start(folder: Path, manifest: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardmill.pipelines.cli", "count", "--input", str(folder),
+         "--manifest", str(manifest)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for_readers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Waits until the processes that read have begun, and returns them."""
+    for _ in range(600):
+        found = [
+            child for child in psutil.Process(process.pid).children(recursive=True)
+            if "spawn_main" in " ".join(child.cmdline())
+        ]  # fmt: skip
+        if len(found) >= 2:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("no process began to read")
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory) -> Path:
+    """Small records in files that take seconds to read."""
+    folder = tmp_path_factory.mktemp("slow")
+    for number in range(3):
+        (folder / f"{number}.tfrecord").write_bytes(frame(b"x" * 20) * 3_000_000)
+    return folder
+
+
+SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("how", SIGNALS if SOAK else SIGNALS[:1])
+def test_killed_and_run_again(slow, tmp_path, how) -> None:
+    manifest = tmp_path / "m.json"
+    process = start(slow, manifest)
+    readers = wait_for_readers(process)
+    os.killpg(process.pid, how) if how == signal.SIGINT else process.send_signal(how)
+    out, err = process.communicate(timeout=60)
+    if how == signal.SIGINT:
+        assert (process.returncode, out) == (130, "")
+        assert err == "shardmill: interrupted; nothing was written.\n"
+    _, alive = psutil.wait_procs(readers, timeout=10)
+    assert not alive
+    assert not manifest.exists()
+    assert list(tmp_path.iterdir()) == []
+    if how == signal.SIGKILL:
+        assert shardmill("count", "--input", slow, "--manifest", manifest).returncode == 0
+        assert Manifest.from_json(manifest.read_bytes()).written == 9_000_000
+
+
+def test_a_killed_reader_is_a_plain_error(slow, tmp_path) -> None:
+    process = start(slow, tmp_path / "m.json")
+    wait_for_readers(process)[0].kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith("shardmill: A process that read files was killed from outside")
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_what_it_says_is_cut_where_it_would_be_endless(tmp_path) -> None:
+    write_records(tmp_path / "sound.tfrecord", make_payloads(1))
+    for number in range(30):
+        (tmp_path / f"{number:02d}.tfrecord").write_text("notes " * 9)
+    said = list(lines(count(tmp_path), "m.json", 1.0))
+    assert sum("damaged" in line for line in said) == 21
+    assert any("and 10 more, see the manifest" in line for line in said)

@@ -1,0 +1,95 @@
+"""Counting and verifying in buckets, on an emulator behind a front that keeps to the rules."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shardmill.pipelines.cli import main
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.storage import open_storage
+from tests.conftest import build_dataset, shardmill
+from tests.pipelines.test_count import count, records_of
+from tests.pipelines.test_images_gcs import upload
+from tests.support.record_tools import make_payloads, write_records
+from tests.transforms.verify.test_verify import faults
+
+pytest_plugins = ["tests.support.gcs_server"]
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    folder = tmp_path / "files"
+    write_records(folder / "train-00000-of-00002", make_payloads(500, longest=900), "gzip")
+    write_records(folder / "train-00001-of-00002", make_payloads(400, 1, 900))
+    write_records(folder / "val" / "a b#?%.tfrecord", make_payloads(30, 2), "zlib")
+    (folder / "notes.txt").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_objects_count_as_the_same_files_do(files, strict_bucket, check) -> None:
+    uri = upload(files, f"{strict_bucket}/in")
+    there = count(uri, check=check, manifest=f"{strict_bucket}/m.json")
+    here = count(files, check=check)
+    assert records_of(there) == records_of(here)
+    assert there.splits == here.splits
+    assert there.root == uri
+    stored = open_storage(uri).read(f"{strict_bucket}/m.json")
+    assert Manifest.from_json(stored) == there
+    glob = count(f"{uri}/train-*", f"{uri}/val/*", check=check)
+    assert records_of(glob) == records_of(here)
+
+
+def test_an_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> None:
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=24, num_shards=3)
+    uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
+    front.calls.clear()
+    manifest = count(uri, check="index")
+    shards = len(manifest.files)
+    assert manifest.written == 21
+    assert shards == 6
+    downloads = front.counts()["download"]
+    assert downloads <= 2 * shards + 2, front.counts()
+    assert len(front.calls) <= 4 * shards + 12, front.counts()
+
+
+def test_a_dataset_in_a_bucket_is_verified(photos, tmp_path, strict_bucket) -> None:
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
+    uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
+    assert faults(uri) == []
+    name = "train-00000-of-00001.tfrecord.gz"
+    data = bytearray((tmp_path / "ds" / name).read_bytes())
+    data[-30] ^= 4
+    open_storage(uri).replace(f"{uri}/{name}", bytes(data))
+    open_storage(uri).replace(f"{uri}/stray", b"x")
+    found = faults(uri)
+    assert {finding.file for finding in found} == {name, "stray"}
+
+
+def test_a_missing_bucket_is_one_sentence(strict_bucket, tmp_path, capsys) -> None:
+    for argv in (
+        ["count", "--input", "gs://no-such-bucket-here/x"],
+        ["verify", "gs://no-such-bucket-here/x"],
+    ):
+        assert main(argv) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "no-such-bucket-here" in said
+
+
+def test_the_command_counts_a_bucket(files, strict_bucket, tmp_path) -> None:
+    uri = upload(files, f"{strict_bucket}/in")
+    open_storage(uri).replace(f"{uri}/bad.tfrecord", b"what is this\n" * 30)
+    done = shardmill("count", "--input", uri, "--manifest", tmp_path / "m.json", "--processes=2")
+    assert done.returncode == 1
+    assert "damaged    bad.tfrecord: it holds no TFRecords but text" in done.stdout
+    assert json.loads((tmp_path / "m.json").read_text())["written"] == 930
+    shutil.rmtree(files)
+    verified = shardmill("verify", tmp_path / "m.json", "--processes=2")
+    assert verified.returncode == 1
+    assert verified.stdout.count("  fault  ") == 1

@@ -1,0 +1,520 @@
+"""Full disks, inputs that change under the reader, damaged build folders, outputs that are none."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.transforms.match.transform import MatchFiles, find_input, walk_input
+from shardmill.transforms.match.walk import WalkTask
+from tests.conftest import make_image
+from tests.support.fault_tools import (
+    JOURNAL,
+    SOAK,
+    Watched,
+    build_folder,
+    built,
+    check_dataset,
+    images,
+    make_source,
+    zygote,
+)
+
+pytestmark = pytest.mark.heavy
+
+FEW = ("--num_shards=8",)
+
+
+def run(source: Path, output: Path, *flags: object, **kwargs):
+    """Runs a build of about sixteen parts."""
+    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
+    return zygote().run(*arguments, *flags, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return make_source(tmp_path_factory.mktemp("faults") / "photos", {"cat": 22, "dog": 16})
+
+
+@pytest.fixture(scope="module")
+def wanted(source, tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("faults") / "out"
+    assert run(source, output).code == 0
+    return check_dataset(output)
+
+
+def lasting(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+# Full disks.
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MiB that is really full when it is full."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Fills a disk but for some bytes."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize
+    ballast.write_bytes(bytes(max(0, free - leave)))
+    return ballast
+
+
+STEPS = ("parts", "shards", "final-", "..publish.json")  # what is written next, in order
+
+
+@pytest.mark.parametrize(
+    ("step", "old"),
+    list(
+        itertools.product(STEPS, (False, True))
+        if SOAK
+        else zip(STEPS, (False, True) * 2, strict=True)
+    ),
+)
+def test_a_disk_that_gets_full(source, wanted, small_disk, tmp_path, old, step):
+    """The build stands still at a step, the disk gets full, the build goes on."""
+    output = small_disk / "out"
+    if old:
+        assert run(source, output, "--seed=4").code == 0
+    before = lasting(output) if old else {}
+    watch = Watched(
+        output, since=f"/{step}", at=(8 if step == "parts" else 1,), number=signal.SIGSTOP
+    )
+    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
+    command = zygote().start(*arguments, "--overwrite", watch=watch)
+    assert command.wait_stopped()
+    ballast = fill(small_disk, 0)
+    command.send(signal.SIGCONT)
+    ended = command.wait()
+    assert ended.code == 1
+    assert "No space left on device" in ended.sentence
+    assert str(output) in ended.sentence
+    assert "free some space and run again, finished parts are kept" in ended.sentence
+    assert not (output / JOURNAL).exists()
+    assert (lasting(output) if output.exists() else {}) == before
+    assert not list(output.rglob("*.tmp"))
+    finished = len(list(output.glob(".build-*/parts/*.json")))
+    ballast.unlink()
+    resumed = run(source, output, "--overwrite")
+    assert resumed.parts()[1] == finished
+    assert check_dataset(output) == wanted
+
+
+@pytest.mark.parametrize("at", range(3, 20) if SOAK else [3, 5])
+def test_a_disk_that_is_full_while_files_move(source, wanted, small_disk, at):
+    """From the journal on nothing takes room: publishing ends well on a disk without a byte."""
+    output = small_disk / "out"
+    assert run(source, output, "--seed=4").code == 0
+    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
+    watch = Watched(output, since=JOURNAL, at=(at,), number=signal.SIGSTOP)
+    command = zygote().start(*arguments, "--overwrite", watch=watch)
+    assert command.wait_stopped()
+    fill(small_disk, 0)
+    command.send(signal.SIGCONT)
+    assert command.wait().code == 0
+    assert check_dataset(output) == wanted
+
+
+def test_a_disk_that_is_too_small(source, small_disk, wanted):
+    """Full from the start; no stopping involved."""
+    ballast = fill(small_disk, 24_000)
+    ended = run(source, small_disk / "out")
+    assert ended.code == 1
+    assert "free some space" in ended.sentence
+    ballast.unlink()
+    assert run(source, small_disk / "out").code == 0
+    assert check_dataset(small_disk / "out") == wanted
+
+
+# Inputs that change between listing and reading.
+
+
+def replaced(path: Path) -> None:
+    size = path.stat().st_size
+    path.unlink()
+    path.write_bytes(bytes(size))
+
+
+def became_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def became_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def became_socket(path: Path) -> None:
+    path.unlink()
+    here = os.getcwd()
+    os.chdir(path.parent)  # names of sockets must be short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(here)
+
+
+def became_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def lost_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.write_text("a file now")
+
+
+CHANGES = {
+    "vanished": (Path.unlink, "not_found"),
+    "truncated": (lambda path: os.truncate(path, 100), "changed"),
+    "emptied": (lambda path: os.truncate(path, 0), "changed"),
+    "grown": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "changed"),
+    "replaced": (replaced, "changed"),
+    "touched": (lambda path: os.utime(path, ns=(1, 1)), "changed"),
+    "became a folder": (became_folder, "changed"),
+    "became a pipe": (became_pipe, "changed"),
+    "became a socket": (became_socket, "changed"),
+    "became a loop": (became_loop, "not_found"),
+    "lost its folder": (lost_folder, "not_found"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_input_that_changes_after_it_was_listed(tmp_path, change):
+    source = tmp_path / "photos"
+    for name in ("one/a.jpg", "two/b.jpg", "three/c.jpg"):
+        (source / name).parent.mkdir(parents=True)
+        make_image(1, 40, 30).save(source / name)
+    config = ImagesConfig(str(source), str(tmp_path / "out"), image_size="16", label_from="none")
+    tasks = [WalkTask(name, deep=True) for name in ("one", "two", "three")]
+    spec = find_input(str(source))
+    refs = [ref for task in tasks for ref in walk_input(spec, task)]
+    alter, reason = CHANGES[change]
+    alter(source / "two/b.jpg")
+    items = list(config.encoder.encode(refs, []))
+    refused = [item for item in items if isinstance(item, Reject)]
+    assert [(one.key, one.stage, one.error) for one in refused] == [("two/b.jpg", "read", reason)]
+    assert reason in REASONS
+    assert len(items) == 3
+
+
+def test_an_input_that_changes_under_a_real_build(source, tmp_path):
+    """Stopped before its first part; the accounts still add up, and all others are written."""
+    mine, output = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(source, mine)
+    watch = Watched(output, since="/parts", at=(1,), number=signal.SIGSTOP)
+    command = zygote().start(*images(mine, output), watch=watch)
+    assert command.wait_stopped()
+    (mine / "cat/003.jpg").unlink()
+    os.truncate(mine / "dog/003.jpg", 10)
+    command.send(signal.SIGCONT)
+    assert command.wait().code == 0
+    check_dataset(output)
+    inputs = json.loads((output / "manifest.json").read_text())["inputs"]
+    assert inputs["rejected_by_reason"] == {
+        "changed": 1, "empty": 1, "not_an_image": 1, "not_found": 1,
+    }  # fmt: skip
+    assert inputs["matched"] == inputs["accepted"] + inputs["rejected"] == 40
+    assert zygote().run(*images(mine, output)).code == 1  # other inputs now
+
+
+# Damaged build folders.
+
+
+def sidecars(output: Path, records: bool = True) -> list[Path]:
+    found = sorted(build_folder(output).glob("parts/*.json"))
+    return [path for path in found if bool(json.loads(path.read_text())["records"]) == records]
+
+
+def payload_of(sidecar: Path) -> Path:
+    return sidecar.parent / json.loads(sidecar.read_text())["payload"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def miscount(path: Path) -> None:
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps({**body, "records": body["records"] + 1}, separators=(",", ":")))
+
+
+DAMAGES = {
+    "empty sidecar": lambda path: path.write_bytes(b""),
+    "truncated sidecar": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "garbage sidecar": lambda path: path.write_bytes(b"\x00\xff" * 40),
+    "sidecar of another type": lambda path: path.write_text("[1, 2]"),
+    "sidecar that counts wrong": miscount,
+    "sidecar with a flipped bit": flip,
+    "sidecar of another part": lambda path: shutil.copy(
+        next(p for p in path.parent.glob("*.json") if p != path), path
+    ),
+    "missing payload": lambda path: payload_of(path).unlink(),
+    "truncated payload": lambda path: os.truncate(payload_of(path), 50),
+    "empty payload": lambda path: os.truncate(payload_of(path), 0),
+    "payload with a flipped bit": lambda path: flip(payload_of(path)),
+}
+
+
+@pytest.fixture(scope="module")
+def unpublished(source, tmp_path_factory) -> Path:
+    """A build with all parts made and shards assembled, that failed on its rejects."""
+    output = tmp_path_factory.mktemp("faults") / "out"
+    ended = run(source, output, "--max_reject_fraction=0")
+    assert ended.code == 1
+    return output
+
+
+@pytest.mark.parametrize(
+    "damages", [[name] for name in DAMAGES] if SOAK else [list(DAMAGES)[::2], list(DAMAGES)[1::2]]
+)
+def test_damaged_parts_are_made_anew(source, wanted, unpublished, tmp_path, damages):
+    """Each damage to a part of its own; exactly those parts are made again."""
+    output = tmp_path / "out"
+    shutil.copytree(unpublished, output)
+    number = len(list(build_folder(output).glob("parts/*.json")))
+    for damage, sidecar in zip(damages, sidecars(output), strict=False):
+        DAMAGES[damage](sidecar)
+    ended = run(source, output)
+    assert ended.parts() == (len(damages), number - len(damages))
+    assert check_dataset(output) == wanted
+
+
+def test_damaged_shards_and_junk_in_the_build_folder(source, wanted, unpublished, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(unpublished, output)
+    build = build_folder(output)
+    number = len(list(build.glob("parts/*.json")))
+    shards = sorted((build / "shards").iterdir())
+    flip(shards[0])
+    os.truncate(shards[1], 5)
+    shards[2].unlink()
+    (build / "junk").mkdir()
+    (build / "junk/file").write_text("junk")
+    (build / "parts/.x.tmp").write_text("junk")
+    (build / "parts/x.part").write_bytes(b"junk")
+    (build / "parts/x.json").write_bytes(b"junk")
+    (build / "file").symlink_to("/etc/passwd")
+    (output / ".build-other").mkdir()
+    ended = run(source, output)
+    assert ended.parts() == (0, number)
+    assert check_dataset(output, [".build-other"]) == wanted
+    assert Path("/etc/passwd").exists()
+
+
+# Too many rejects.
+
+
+def make_rejects(folder: Path, good: int, bad: int) -> Path:
+    (folder / "x").mkdir(parents=True)
+    for number in range(good):
+        make_image(number, 40, 30).save(folder / "x" / f"{number}.jpg")
+    for number in range(bad):
+        (folder / "x" / f"bad{number}.jpg").write_bytes(b"" if number % 3 == 0 else b"text")
+    return folder
+
+
+def test_too_many_rejects(tmp_path):
+    source, output = make_rejects(tmp_path / "photos", 20, 6), tmp_path / "out"
+    ended = run(source, output, "--max_reject_fraction=0.2")
+    assert ended.code == 1
+    report = build_folder(output) / "rejects.jsonl"
+    assert "6 of 26 inputs were rejected (not_an_image 4, empty 2)" in ended.sentence
+    assert "more than --max_reject_fraction=0.2 allows" in ended.sentence
+    assert str(report) in ended.sentence
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert sorted(line["key"] for line in lines) == [f"x/bad{number}.jpg" for number in range(6)]
+    assert tree(output) == {path for path in tree(output) if path.startswith(".build-")}
+    ended = run(source, output, "--max_reject_fraction=0.24")
+    assert ended.code == 0
+    assert ended.parts()[0] == 0
+    assert ended.parts()[1] > 0
+    check_dataset(output)
+    assert len((output / "rejects.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "fraction", "code"),
+    [
+        (5, 1, 0, 0),  # one reject is always tolerated
+        (5, 2, 0, 1),
+        (8, 2, 0.2, 0),  # exactly the share
+        (71, 29, 0.29, 0),  # 0.29 * 100 is below 29 in doubles
+        (7, 3, 0.29, 1),
+        (1, 5, 1, 0),
+        (0, 3, 1, 1),  # nothing left
+        (0, 1, 0, 1),
+    ],
+)
+def test_edges_of_the_reject_limit(tmp_path, good, bad, fraction, code):
+    source, output = make_rejects(tmp_path / "photos", good, bad), tmp_path / "out"
+    ended = zygote().run(
+        "images", f"--input={source}", f"--output={output}", "--image_size=8", "--splits=train:1",
+        f"--max_reject_fraction={fraction}",
+    )  # fmt: skip
+    assert ended.code == code, ended.stderr
+    if code:
+        assert f"{bad} of {good + bad} inputs were rejected" in ended.sentence
+        assert not (output / "manifest.json").exists()
+    else:
+        check_dataset(output)
+
+
+# Outputs that are none.
+
+
+def refused(source: Path, output: Path, words: str, **kwargs) -> None:
+    ended = run(source, output, "--overwrite", **kwargs)
+    assert ended.code == 1, ended
+    assert words in ended.sentence
+    assert str(output) in ended.sentence
+
+
+def test_foreign_outputs(source, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    refused(source, foreign, "choose an empty or new folder")
+    refused(source, foreign / "notes.txt", "is a file: choose a folder")
+    refused(source, foreign / "notes.txt/below", "a file stands where a folder is needed")
+    assert lasting(foreign) == {"notes.txt": b"mine"}
+    refused(source, source, "choose an empty or new folder")
+    refused(source, source.parent, "choose an empty or new folder")
+
+
+def test_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
+    refused(source, output, "choose an empty or new folder")
+    assert lasting(output) == {"train-00000-of-00008.tfrecord.gz": b"mine"}
+    (output / "train-00000-of-00008.tfrecord.gz").unlink()
+    assert run(source, output, "--num_shards=1").code == 0
+    (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
+    before = lasting(output)
+    refused(
+        source, output, "train-00000-of-00008.tfrecord.gz exists and is not part of the dataset"
+    )
+    assert lasting(output) == before
+    (output / "train-00000-of-00008.tfrecord.gz").unlink()
+    assert run(source, output, "--overwrite").parts()[0] == 0
+    assert check_dataset(output) == wanted
+
+
+def test_outputs_that_cannot_be_written(source, tmp_path):
+    refused(source, Path("/proc/shardmill"), "choose an output on a writable file system")
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    # Another user may look at all of this, and write nothing.
+    for path in {*locked.parents, *source.parents, locked, source, source / "cat", source / "dog"}:
+        if tmp_path.parent in (path, path.parent) or path in source.parents or path == tmp_path:
+            path.chmod(path.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    refused(source, locked / "out", "check the permissions", uid=65534)
+    refused(source, locked, "check the permissions", uid=65534)
+    assert not list(locked.iterdir())
+    secret = locked / "secret"
+    secret.mkdir(mode=0o700)
+    refused(source, secret, "check the permissions", uid=65534)
+    refused(source, secret / "out", "check the permissions", uid=65534)
+
+
+def test_a_read_only_disk(source, small_disk, tmp_path):
+    assert run(source, small_disk / "old").code == 0
+    before = lasting(small_disk / "old")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    refused(source, small_disk / "out", "choose an output on a writable file system")
+    ended = run(source, small_disk / "old", "--overwrite", "--seed=3")
+    assert ended.code == 1
+    assert "writable file system" in ended.sentence
+    assert lasting(small_disk / "old") == before
+
+
+def test_an_output_inside_the_input(source, wanted, tmp_path):
+    """What is written is not taken for input, not even by the next run."""
+    mine = tmp_path / "photos"
+    shutil.copytree(source, mine)
+    for _ in range(2):
+        assert run(mine, mine / "dataset").code == 0
+    files = check_dataset(mine / "dataset")
+    assert {k: v for k, v in files.items() if k != "rejects.jsonl"} == {
+        k: v for k, v in wanted.items() if k != "rejects.jsonl"
+    }
+
+
+# Identity.
+
+
+def test_one_changed_file_makes_one_part_anew(source, unpublished, tmp_path):
+    mine, output, whole = tmp_path / "photos", tmp_path / "out", tmp_path / "whole"
+    shutil.copytree(source, mine)
+    shutil.copytree(unpublished, output)
+    number = len(list(build_folder(output).glob("parts/*.json")))
+    make_image(999, 40, 30).save(mine / "dog/004.jpg")
+    ended = run(mine, output)
+    assert ended.parts() == (1, number - 1)
+    assert run(mine, whole).code == 0
+    files, fresh = check_dataset(output), check_dataset(whole)
+    files.pop("rejects.jsonl")  # their uris are those of the first run's files
+    fresh.pop("rejects.jsonl")
+    assert files == fresh
+
+
+def test_what_is_up_to_date_and_what_is_not(source, tmp_path):
+    mine, output = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(source, mine)
+    assert run(mine, output).code == 0
+    before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
+    for flags in ((), ("--threads=1", "--overwrite", "--max_reject_fraction=0.9")):
+        assert "up to date: nothing was written" in run(mine, output, *flags).stdout
+    labels = tmp_path / "labels.txt"
+    labels.write_text("cat\ndog\nemu\n")
+    for flags in (
+        ("--seed=1",),
+        ("--image_size=17",),
+        (f"--labels={labels}",),
+    ):
+        ended = run(mine, output, *flags)
+        assert ended.code == 1
+        assert "add --overwrite to replace it, or choose another folder" in ended.sentence
+    os.utime(mine / "cat/000.jpg", ns=(7, 7))
+    assert run(mine, output).code == 1
+    assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
+    assert run(mine, output, "--overwrite").code == 0
+    check_dataset(output)
+
+
+def test_a_pipeline_of_ones_own_meets_the_same_fate(source, tmp_path):
+    """``built`` checks what the command says; matching alone gives every file once."""
+    import apache_beam as beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.testing.util import assert_that, equal_to
+
+    built(source, tmp_path / "out")
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        keys = pipeline | MatchFiles(find_input(str(source))) | beam.Map(lambda ref: ref.key)
+        assert_that(keys, equal_to([str(p.relative_to(source)) for p in source.glob("*/*")]))

@@ -1,0 +1,223 @@
+"""Mistakes with rows: one plain sentence each, and nothing written."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+
+import pytest
+
+from shardmill.pipelines import cli
+from shardmill.pipelines.flags.rows import rows_parser
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.errors import ShardmillError
+from tests.support.rows_tools import build_rows, check_dataset, make_table, rejects_of, run_here
+
+# (flags, exit code, what the sentence says)
+MISTAKES = [
+    (["--label=nme"], 2, "did you mean 'name'?"),
+    (["--label=color"], 2, "--label=color is no column: the input has 'id', 'name', 'x'."),
+    (["--key=color"], 2, "--key=color is no column: the input has 'id', 'name', 'x'."),
+    (["--group_by=color"], 2, "--group_by=color is no column"),
+    (["--split_by=color"], 2, "--split_by=color is no column"),
+    (["--label=x", "--schema=short.pbtxt"], 2, "--label=x is no column: the schema has 'id'"),
+    (["--schema=missing.pbtxt"], 2, "--schema=missing.pbtxt does not exist"),
+    (["--schema=folder"], 2, "--schema=folder is a folder"),
+    (["--schema=broken.pbtxt"], 2, "broken.pbtxt is no schema (line 2, column"),
+    (["--schema=binary.bin"], 2, "--schema=binary.bin is not UTF-8"),
+    (["--schema=empty"], 2, "names no features"),
+    (["--schema=absent.pbtxt"], 1, "--schema=absent.pbtxt: it has no column 'color', only 'id', 'name', 'x'; "),
+    (["--schema=twice.pbtxt"], 2, "has the feature 'id' twice"),
+    (["--preprocessing=missing.py"], 2, "--preprocessing=missing.py does not exist"),
+    (["--preprocessing=folder"], 2, "--preprocessing=folder is a folder"),
+    (["--preprocessing=syntax.py"], 2, "syntax.py is no valid Python (line 2"),
+    (["--preprocessing=nothing.py"], 2, "preprocessing_fn"),
+    (["--preprocessing=module.py"], 2, "the module 'no_such_module' is not installed"),
+    (["--preprocessing=fine.py", "--splits=test:1"], 2, "learns from the split train"),
+    (["--delimiter="], 2, "--delimiter='' must be one or more characters"),
+    (["--delimiter=\n"], 2, "must be one or more characters and no line break"),
+    (["--delimiter=\""], 2, "holds the quote"),
+    (["--quote=''"], 2, "must be one ASCII character"),
+    (["--quote=«"], 2, "must be one ASCII character"),
+    (["--encoding=utf8x"], 2, "--encoding=utf8x is no text encoding"),
+    (["--encoding=rot13"], 2, "--encoding=rot13 is no text encoding"),
+    (["--encoding=base64"], 2, "--encoding=base64 is no text encoding"),
+    (["--header=second"], 2, "--header=second is unknown"),
+    (["--columns=a,b"], 1, "its first row has 3 cells and --columns 2 names"),
+    (["--columns=a,b,a"], 2, "--columns names 'a' twice"),
+    (["--columns=a,,b"], 2, "--columns has an empty name"),
+    (["--skip_lines=-1"], 2, "--skip_lines=-1 must be 0 or more"),
+    (["--skip_lines=9"], 1, "holds no rows"),
+    (["--sample_bytes=0"], 2, "--sample_bytes=0 must be 1 or more"),
+    (["--sample_bytes=some"], 2, "--sample_bytes=some is no size"),
+    (["--splits=listing"], 2, "use --split_by=COLUMN"),
+    (["--splits=train:0.9"], 2, "sums to 0.9, not 1"),
+    (["--split_by=name", "--splits=train:1"], 2, "exclude each other"),
+    (["--split_by=name", "--group_by=x"], 2, "has no use with --split_by=name"),
+    (["--splits=directory"], 1, "most are no_split"),
+    (["--shard_name={index}"], 2, "several splits one name"),
+    (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
+    (["--compression=zip"], 2, "--compression=zip is unknown"),
+    (["--max_reject_fraction=2"], 2, "is no share"),
+    (["--threads=-1"], 2, "--threads=-1 must be 1 or more"),
+    (["--seed=-1"], 2, "out of range"),
+    (["--input=nowhere.csv"], 1, "--input=nowhere.csv does not exist"),
+    (["--input=nowhere/*.csv"], 1, "matched no files"),
+    (["--input=*.tsv"], 1, "matched no files"),
+    (["--input=folder"], 1, "matched no files"),
+    (["--input=texts"], 1, "None of the 1 matched files is named like a table"),
+    (["--input=empty"], 1, "empty"),
+    (["--input=empty.csv"], 1, "the file has no bytes"),
+    (["--input=header.csv"], 1, "holds no rows, only 'a', 'b' as names of columns"),
+    (["--input=json.csv"], 1, "No row of --input=json.csv can be read: json.csv, line 2"),
+    (["--input=sheet.csv"], 1, "sheet.csv, "),
+    (["--input=utf16.csv"], 1, "utf16.csv, "),
+    (["--input=latin.csv"], 1, "latin.csv"),
+    (["--input=cut.csv.gz"], 1, "cut.csv.gz"),
+    (["--input=double.csv"], 1, "two columns called 'a'"),
+    (["--input=gone.txt"], 1, "most are not_found"),
+    (["--input=climb.txt"], 1, "leads outside the root"),
+    (["--input=semicolons.csv", "--label=b"], 2, "--delimiter=';' may be right"),
+    (["--input=tabs.csv", "--key=b"], 2, "--delimiter='\\t' may be right"),
+    (["--root=folder"], 2, "does not lie under --root"),
+    (["--output="], 2, "--output is empty"),
+    (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
+    (["--delimeter=;"], 2, "did you mean --delimiter?"),
+    (["--split-by=name"], 2, "did you mean --split_by?"),
+    (["--image_size=3"], 2, "The flag --image_size is unknown"),
+    (["--labels=x.txt"], 2, "--labels=x.txt would label a job on Dataflow"),
+    (["stray"], 2, "'stray' is no flag"),
+]  # fmt: skip
+
+
+def make_inputs(folder) -> None:
+    """Writes a good table, and many things that are none."""
+    make_table(folder / "in.csv", ["id", "name", "x"], [[1, "a", 0.5], [2, "b", 1.5]])
+    feature = 'feature {{ name: "{}" type: {} presence {{ min_fraction: 1 }} }}\n'
+    (folder / "short.pbtxt").write_text(feature.format("id", "INT"))
+    (folder / "absent.pbtxt").write_text(feature.format("color", "BYTES"))
+    (folder / "twice.pbtxt").write_text(feature.format("id", "INT") * 2)
+    (folder / "broken.pbtxt").write_text('feature {\n  nam: "id"\n}\n')
+    (folder / "binary.bin").write_bytes(bytes(range(256)))
+    (folder / "json.csv").write_text('{"a": 1, "b": [1, 2]}\n{"a": 2, "b": []}\n')
+    (folder / "sheet.csv").write_bytes(b"PK\3\4\x14\0\0\0\x08\0" + bytes(range(256)) * 9)
+    (folder / "syntax.py").write_text("import math\ndef preprocessing_fn(inputs:\n")
+    (folder / "nothing.py").write_text("def preprocess(inputs): return inputs\n")
+    (folder / "module.py").write_text("import no_such_module\n")
+    (folder / "fine.py").write_text("def preprocessing_fn(inputs): return inputs\n")
+    (folder / "folder").mkdir()
+    (folder / "texts").mkdir()
+    (folder / "texts" / "notes.md").write_text("x")
+    for name in ("empty", "empty.csv"):
+        (folder / name).write_text("")
+    (folder / "header.csv").write_text("a,b\n")
+    (folder / "utf16.csv").write_bytes("a,b\n1,é\n".encode("utf-16-le"))
+    (folder / "latin.csv").write_bytes("naïve,b\n1,2\n".encode("latin-1"))
+    (folder / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 999)[:20])
+    (folder / "double.csv").write_text("a,a\n1,2\n")
+    (folder / "gone.txt").write_text("one.csv\ntwo.csv\n")
+    (folder / "climb.txt").write_text("../one.csv\n")
+    (folder / "semicolons.csv").write_text("a;b\n1;2\n")
+    (folder / "tabs.csv").write_text("a\tb\n1\t2\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"), MISTAKES, ids=[" ".join(case[0])[:50] for case in MISTAKES]
+)
+def test_a_mistake_gets_one_sentence_and_writes_nothing(
+    flags, code, message, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_inputs(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    got, out, err = run_here(capsys, "rows", "--input=in.csv", "--output=ds", *flags)
+    print(err)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert err.startswith("shardmill: ")
+    assert err.count("\n") == 1
+    assert err.rstrip().endswith((".", "?"))
+    assert "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+USAGE = [
+    ([], "arguments are required: --input, --output"),
+    (["--inptu=a", "--output=b"], "did you mean --input?"),
+    (["--input=a"], "arguments are required: --output"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), USAGE)
+def test_usage(flags, message, capsys) -> None:
+    code, out, err = run_here(capsys, "rows", *flags)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_help_reads_well_at_80_columns(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["rows", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for action in rows_parser()._actions:
+        assert action.help, action.option_strings
+
+
+def test_every_option_is_a_flag_and_the_reverse() -> None:
+    flags = {action.dest for action in rows_parser()._actions} - {"help", "debug"}
+    assert flags == {field.name for field in dataclasses.fields(RowsConfig)}
+
+
+# A table of 100 rows whose first 60 say that "n" is an int64; the sample ends before the rest.
+def make_late(folder, bad: int):
+    rows = [[number, number * 2, "abc" * 9] for number in range(4_000)]
+    for place in range(bad):
+        rows[3_000 + 7 * place][1] = f"n/a {place}"
+    return make_table(folder / "late.csv", ["id", "n", "text"], rows)
+
+
+def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> None:
+    path = make_late(tmp_path, 140)
+    options = {"input": path, "output": tmp_path / "ds", "sample_bytes": "64KiB"}
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    code, out, err = run_here(capsys, "rows", *flags, "--max_reject_fraction=0.03")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "140 of 4,000 inputs were rejected (cast 140)" in err
+    assert "140 of them in column 'n', as in line 3002 of late.csv: 'n/a 0'" in err
+    assert "make it FLOAT or BYTES in the schema" in err
+    assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
+    # What the sentence says: raise the limit, or change the schema.
+    outcome, manifest = build_rows(**options, max_reject_fraction=0.035)
+    assert outcome.status == "published"
+    rejects = rejects_of(tmp_path / "ds")
+    assert [reject["key"] for reject in rejects] == [
+        f"late.csv:{3_002 + 7 * n}" for n in range(140)
+    ]
+    assert {(reject["stage"], reject["error"]) for reject in rejects} == {("decode", "cast")}
+    ids = {example["id"][0] for example in check_dataset(tmp_path / "ds", manifest)}
+    assert ids == set(range(4_000)) - {3_000 + 7 * n for n in range(140)}
+    schema = (tmp_path / "ds" / "schema.pbtxt").read_text()
+    at = schema.index('name: "n"')
+    (tmp_path / "new.pbtxt").write_text(schema[:at] + schema[at:].replace("INT", "BYTES", 1))
+    outcome, manifest = build_rows(**options, schema=tmp_path / "new.pbtxt", overwrite=True)
+    assert outcome.status == "published"
+    assert (manifest.written, manifest.inputs.rejected) == (4_000, 0)
+
+
+def test_one_bad_row_never_fails_a_build(tmp_path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("a,b\n1,2\n3\n")
+    _, manifest = build_rows(input=path, output=tmp_path / "ds")
+    check_dataset(tmp_path / "ds", manifest)
+    (reject,) = rejects_of(tmp_path / "ds")
+    assert (reject["key"], reject["error"]) == ("in.csv:3", "ragged")
+    assert reject["message"].startswith("line 3 has 1 cell, not 2")
+
+
+def test_a_bad_config_fails_before_there_is_a_pipeline() -> None:
+    with pytest.raises(ShardmillError, match="--header=second is unknown"):
+        RowsConfig(input="a", output="b", header="second")

@@ -1,0 +1,621 @@
+"""What the options of rows do: schemas, files, splits, keys, shards, and the bytes they give."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+import zstandard
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from shardmill.pipelines.rows import build
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.transforms.rows.runs import make
+from tests.conftest import ROOT, SOAK, shardmill
+from tests.support.readers import dataset_files, dataset_splits, gzip_records
+from tests.support.rows_tools import (
+    build_rows,
+    by_split,
+    check_dataset,
+    counted,
+    frozen,
+    make_table,
+    published,
+    rejects_of,
+)
+
+TRAIN = "train:1"
+
+
+# Schemas.
+
+PEOPLE = ["name", "age", "score", "tags", "member", "code", "grade"]
+PEOPLE_ROWS = [
+    ["Ann", "31", "1.5", "a|b", "yes", "007", "A"],
+    ["Bob", "", "2.5", "", "no", "010", "B"],
+    ["Cem", "44", "", "c", "yes", "100", "A"],
+    ["", "17", "-3", "a|b|c", "no", "001", "B"],
+]
+
+
+def feature(name: str, kind: str, *facts: str) -> str:
+    return f'feature {{ name: "{name}" type: {kind} {" ".join(facts)} }}\n'
+
+
+def tag(text: str) -> str:
+    return f'annotation {{ tag: "{text}" }}'
+
+
+REQUIRED = "presence { min_fraction: 1 min_count: 1 } shape { dim { size: 1 } }"
+OPTIONAL = "presence { min_fraction: 0 } value_count { min: 1 max: 1 }"
+MANY = "value_count { min: 0 }"
+EDITED = (
+    feature("name", "BYTES", OPTIONAL)
+    + feature("age", "FLOAT", REQUIRED, tag("default=-1"))
+    + feature("tags", "BYTES", MANY, tag("separator=|"))
+    + feature("member", "INT", REQUIRED, 'bool_domain { true_value: "yes" false_value: "no" }')
+    + feature("code", "INT", REQUIRED, tag("zero_padded"))
+    + feature("grade", "BYTES", REQUIRED, 'string_domain { value: "A" value: "B" }')
+)
+
+
+def people(folder: Path, rows: list[list[str]] = PEOPLE_ROWS) -> Path:
+    return make_table(folder / "people.csv", PEOPLE, rows)
+
+
+def test_an_inferred_schema_given_back_is_the_same_dataset(tmp_path) -> None:
+    options = {"input": people(tmp_path), "output": tmp_path / "ds", "splits": TRAIN}
+    published(**options)
+    before = dataset_files(tmp_path / "ds")
+    schema = tmp_path / "ds" / "schema.pbtxt"
+    assert build_rows(**options, schema=schema)[0].status == "up_to_date"
+    assert dataset_files(tmp_path / "ds") == before
+    # As others write it: comments, another order of fields, no spaces.
+    text = schema.read_text().replace("\n", " \n# said by hand\n")
+    (tmp_path / "same.pbtxt").write_text(text)
+    assert build_rows(**options, schema=tmp_path / "same.pbtxt")[0].status == "up_to_date"
+    (tmp_path / "other.pbtxt").write_text(EDITED)
+    outcome, _ = build_rows(**options, schema=tmp_path / "other.pbtxt")
+    assert outcome.status == "failed"
+    assert "add --overwrite" in outcome.message
+    assert dataset_files(tmp_path / "ds") == before
+
+
+def test_an_edited_schema_does_what_it_says(tmp_path) -> None:
+    """A column left out, another type, a default, optional, several values, domains."""
+    (tmp_path / "schema.pbtxt").write_text(EDITED)
+    examples, manifest = published(
+        input=people(tmp_path), output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
+        label="grade", splits=TRAIN,
+    )  # fmt: skip
+    wanted = []
+    for name, age, _, tags, member, code, grade in PEOPLE_ROWS:
+        example = {
+            "name": [name.encode()], "age": [float(age or -1)],
+            "tags": [piece.encode() for piece in tags.split("|")] if tags else [],
+            "member": [int(member == "yes")], "code": [int(code)], "grade": [grade.encode()],
+        }  # fmt: skip
+        if not name:
+            del example["name"]
+        wanted.append(example)
+    # An absent list and an empty one are the same to every reader.
+    assert counted([{"tags": [], **example} for example in examples]) == counted(wanted)
+    assert any("'score'" in w or " score" in w for w in manifest.warnings)
+    assert manifest.labels == ("A", "B")
+
+
+def test_the_feature_spec_of_the_schema_reads_the_records(tmp_path) -> None:
+    """The judge is TensorFlow Transform's reading of the schema, and TensorFlow's of records."""
+    import tensorflow as tf
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+    from tensorflow_transform.tf_metadata import schema_utils
+
+    (tmp_path / "schema.pbtxt").write_text(EDITED)
+    _, manifest = build_rows(
+        input=people(tmp_path), output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
+        splits=TRAIN,
+    )  # fmt: skip
+    text = (tmp_path / "ds" / "schema.pbtxt").read_text()
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    spec = schema_utils.schema_as_feature_spec(schema).feature_spec
+    assert spec == {
+        "name": tf.io.VarLenFeature(tf.string), "tags": tf.io.VarLenFeature(tf.string),
+        **{name: tf.io.FixedLenFeature([1], tf.int64) for name in ("member", "code")},
+        "age": tf.io.FixedLenFeature([1], tf.float32),
+        "grade": tf.io.FixedLenFeature([1], tf.string),
+    }  # fmt: skip
+    payloads = [r for name in manifest.files for r in gzip_records(tmp_path / "ds" / name)]
+    parsed = tf.io.parse_example(payloads, spec)
+    ages = sorted(parsed["age"].numpy().ravel().tolist())
+    assert ages == [-1.0, 17.0, 31.0, 44.0]
+    assert sorted(parsed["code"].numpy().ravel().tolist()) == [1, 7, 10, 100]
+    assert sorted(parsed["name"].values.numpy().tolist()) == [b"Ann", b"Bob", b"Cem"]
+    assert parsed["name"].dense_shape.numpy().tolist() == [4, 1]
+    assert parsed["tags"].dense_shape.numpy().tolist() == [4, 3]
+    assert len(parsed["tags"].values) == 6
+
+
+BAD_CELLS = [
+    ("age", "old", "cast", "'old' is no int64: make it FLOAT or BYTES in the schema"),
+    ("age", "1.5", "cast", "'1.5' is no int64"),
+    ("age", "-1", "range", "'-1' is not within 0 to 150: widen the domain in the schema"),
+    ("age", "007", "cast", "'007' has leading zeros"),
+    ("age", "9223372036854775808", "range", "is outside the range of int64"),
+    ("age", "", "missing", "'' is missing, but a value is required"),
+    ("age", "NA", "missing", "'NA' is missing, but a value is required"),
+    ("score", "1e400", "range", "'1e400' is outside the range of float32: make it BYTES"),
+    ("score", "nan?", "cast", "'nan?' is no float32"),
+    ("score", "1,5", "cast", "'1,5' is no float32"),
+    ("member", "maybe", "cast", "'maybe' is neither 'yes' nor 'no'"),
+    ("grade", "C", "domain", "'C' is none of the 2 texts of its string_domain"),
+    ("tags", "1|x|3", "cast", "'x' is no int64"),
+    ("grade", "x" * 200, "domain", repr("x" * 80) + "…"),
+]
+
+
+def test_each_cell_that_does_not_fit_is_a_reject_and_no_good_row_is_lost(tmp_path) -> None:
+    good = ["Ann", "31", "1.5", "1|2", "yes", "007", "A"]
+    rows = []
+    for column, value, _, _ in BAD_CELLS:
+        bad = list(good)
+        bad[PEOPLE.index(column)] = value
+        rows += [good, bad]
+    (tmp_path / "schema.pbtxt").write_text(
+        feature("age", "INT", REQUIRED, "int_domain { min: 0 max: 150 }")
+        + feature("score", "FLOAT", REQUIRED)
+        + feature("tags", "INT", MANY, tag("separator=|"))
+        + feature("member", "INT", REQUIRED, 'bool_domain { true_value: "yes" false_value: "no" }')
+        + feature("code", "BYTES", REQUIRED)
+        + feature("grade", "BYTES", REQUIRED, 'string_domain { value: "A" value: "B" }')
+    )
+    examples, manifest = published(
+        input=people(tmp_path, rows), output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
+        max_reject_fraction=0.5, splits=TRAIN,
+    )  # fmt: skip
+    assert manifest.inputs.rejected == len(examples) == len(BAD_CELLS)
+    assert len({frozen(example) for example in examples}) == 1
+    rejects = rejects_of(tmp_path / "ds")
+    for place, (reject, (column, _, error, words)) in enumerate(
+        zip(rejects, BAD_CELLS, strict=True)
+    ):
+        line = 2 * place + 3
+        assert (reject["key"], reject["error"]) == (f"people.csv:{line}", error)
+        assert reject["message"].startswith(f"line {line}, column '{column}': ")
+        assert words in reject["message"]
+
+
+def test_null_values(tmp_path) -> None:
+    rows = [["1", "x"], ["-", "-"], ["", ""], ["3", "NA"]]
+    path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
+    examples, manifest = published(
+        input=path, output=tmp_path / "ds", null_values="-,", splits=TRAIN
+    )
+    assert counted(examples) == counted([{"n": [1], "t": [b"x"]}, {}, {}, {"n": [3], "t": [b"NA"]}])
+    assert manifest.inputs.rejected == 0
+
+
+# Files.
+
+TABLE = 'id,città,x\n1,Zürich,0.5\n2,"a,\nb",1.5\n3,,2.5\n'
+TABLE_EXAMPLES = counted([
+    {"id": [1], "città": ["Zürich".encode()], "x": [0.5]},
+    {"id": [2], "città": [b"a,\nb"], "x": [1.5]},
+    {"id": [3], "x": [2.5]},
+])  # fmt: skip
+PACKERS = {
+    "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}  # fmt: skip
+FORMS = {
+    "utf-16.csv": (TABLE.encode("utf-16"), {"encoding": "utf-16"}),
+    "latin-1.csv": (TABLE.encode("latin-1"), {"encoding": "latin-1"}),
+    "semicolon and apostrophes.csv": (
+        TABLE.replace('"a,\nb"', "'a#\nb'").replace(",", ";").replace("#", ",").encode(),
+        {"delimiter": ";", "quote": "'"},
+    ),
+    "headless.csv": (TABLE.split("\n", 1)[1].encode(), {"columns": "id,città,x"}),
+    "renamed.csv": (
+        ("# notes\n" + TABLE.replace("id,città,x", "A,B,C")).encode(),
+        {"columns": "id,città,x", "header": "first", "skip_lines": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_files(name, tmp_path) -> None:
+    data, options = FORMS[name]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(data)
+    examples, manifest = published(
+        input=tmp_path / "in" / name, output=tmp_path / "ds", splits=TRAIN, **options
+    )
+    assert counted(examples) == TABLE_EXAMPLES
+    assert manifest.inputs.rejected == 0
+
+
+def test_line_ends_and_compression_side_by_side(tmp_path) -> None:
+    """A folder: each file is read as it is written; junk and other files are no input."""
+    folder = tmp_path / "in"
+    (folder / "deep").mkdir(parents=True)
+    plain = TABLE.replace("a,\nb", "a,b").encode()
+    files = {"lf.csv": plain, "crlf.csv": plain.replace(b"\n", b"\r\n"),
+             "deep/cr.CSV": plain.replace(b"\n", b"\r")}  # fmt: skip
+    files |= {f"packed.csv.{suffix}": pack(plain) for suffix, pack in PACKERS.items()}
+    files |= {
+        "no end.csv": plain.rstrip(b"\n"),
+        "bom.csv": b"\xef\xbb\xbf" + plain,
+        "a b+c#d%20 [1]*? é.csv": plain,
+        "tabs.tsv": plain.replace(b'"a,b"', b"a;b").replace(b",", b"\t").replace(b";", b","),
+        "order.csv": "x,id,città\n9.5,9,z\n".encode(),
+    }
+    junk = {"notes.md": b"a,b\n", ".hidden.csv": b"a\n1\n", "deep/Thumbs.db": b"x"}
+    for name, data in (files | junk).items():
+        (folder / name).write_bytes(data)
+    examples, manifest = published(input=folder, output=tmp_path / "ds", splits=TRAIN)
+    one = [
+        {"id": [1], "città": ["Zürich".encode()], "x": [0.5]},
+        {"id": [2], "città": [b"a,b"], "x": [1.5]},
+        {"id": [3], "x": [2.5]},
+    ]
+    other = {"id": [9], "città": [b"z"], "x": [9.5]}
+    assert counted(examples) == counted(one * (len(files) - 1) + [other])
+    assert manifest.inputs.skipped == len(junk)
+    assert manifest.inputs.rejected == 0
+
+
+def test_files_that_do_not_fit_are_rejected_as_wholes(tmp_path) -> None:
+    folder = tmp_path / "in"
+    for number_ in range(30):
+        make_table(folder / f"{number_:02d}.csv", ["a", "b"], [[number_, "x"], [number_, "y"]])
+    make_table(folder / "00.csv", ["other", "names"], [[1, 2]])
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("b,a\n")
+    (folder / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    examples, manifest = published(
+        input=folder, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=0.1
+    )
+    assert len(examples) == 58
+    assert manifest.inputs.matched == 61
+    found = {reject["key"]: (reject["error"], reject["message"])
+             for reject in rejects_of(tmp_path / "ds")}  # fmt: skip
+    assert {key: error for key, (error, _) in found.items()} == {
+        "00.csv": "columns", "empty.csv": "empty", "picture.csv": "not_csv",
+    }  # fmt: skip
+    assert "it has no column 'a', 'b', only 'other', 'names'" in found["00.csv"][1]
+    # The first file is the odd one: a schema and a key that others fit hold.
+    outcome, _ = build_rows(
+        input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds" / "schema.pbtxt", key="b",
+        splits=TRAIN, max_reject_fraction=1.0,
+    )  # fmt: skip
+    assert outcome.status == "published"
+
+
+def test_a_list_of_files(tmp_path) -> None:
+    for name in ("a", "b"):
+        make_table(tmp_path / f"{name}.csv", ["n"], [[name], [name * 2]])
+    (tmp_path / "list.txt").write_text("b.csv\na.csv\nmissing.csv\n\nb.csv\n")
+    examples, manifest = published(
+        input=tmp_path / "list.txt", output=tmp_path / "ds", splits=TRAIN
+    )
+    assert counted(examples) == counted([{"n": [n]} for n in (b"a", b"aa", b"b", b"bb")])
+    inputs = manifest.inputs
+    assert (inputs.matched, inputs.duplicates, inputs.rejected_by_reason) == (
+        6, 1, {"not_found": 1},
+    )  # fmt: skip
+    (reject,) = rejects_of(tmp_path / "ds")
+    assert reject["key"] == "missing.csv"
+
+
+# Splits, groups and keys.
+
+
+def records_of(folder: Path, manifest: Manifest) -> dict[str, set[tuple]]:
+    """Returns the records of each split."""
+    return {
+        name: {frozen(example) for example in examples}
+        for name, examples in by_split(folder, manifest).items()
+    }
+
+
+def test_rows_keep_their_split_when_a_file_is_added(tmp_path) -> None:
+    folder = tmp_path / "in"
+    make_table(folder / "m.csv", ["n", "t"], [[n, f"m{n}"] for n in range(300)])
+    options = {"splits": "train:0.6,validation:0.25,test:0.15"}
+    _, before = build_rows(input=folder, output=tmp_path / "one", **options)
+    make_table(folder / "a.csv", ["t", "n"], [[f"a{n}", n] for n in range(200)])
+    make_table(folder / "z.csv", ["n", "t"], [[n, f"z{n}"] for n in range(100)])
+    _, after = build_rows(input=folder, output=tmp_path / "two", **options)
+    old, new = records_of(tmp_path / "one", before), records_of(tmp_path / "two", after)
+    assert {name: len(rows) > 30 for name, rows in old.items()} == dict.fromkeys(old, True)
+    for name, rows in old.items():
+        assert rows < new[name]
+    assert sum(map(len, new.values())) == 600
+    # Rows that are appended move nothing either.
+    with (folder / "m.csv").open("a") as target:
+        target.write("".join(f"{n},m{n}\n" for n in range(300, 350)))
+    _, more = build_rows(input=folder, output=tmp_path / "three", **options)
+    for name, rows in records_of(tmp_path / "three", more).items():
+        assert new[name] < rows
+
+
+def test_another_seed_is_another_shuffle(tmp_path) -> None:
+    path = make_table(tmp_path / "in.csv", ["n"], [[n] for n in range(200)])
+    orders, sides = [], []
+    for seed in (0, 1):
+        _, manifest = build_rows(input=path, output=tmp_path / f"{seed}", seed=seed)
+        found = by_split(tmp_path / f"{seed}", manifest)
+        orders.append([example["n"][0] for example in found["train"]])
+        sides.append({example["n"][0] for example in found["validation"]})
+    assert orders[0] != sorted(orders[0])
+    assert orders[0] != orders[1]
+    assert sides[0] != sides[1]
+    assert all(5 < len(side) < 40 for side in sides)
+
+
+def test_groups_stay_in_one_split_across_files(tmp_path) -> None:
+    rng = random.Random(2)
+    rows = [[f"p{n % 40}", n] for n in range(400)]
+    rows += [["", n] for n in range(400, 440)]  # without a group a row goes by itself
+    rng.shuffle(rows)
+    make_table(tmp_path / "in" / "a.csv", ["patient", "n"], rows[:200])
+    make_table(tmp_path / "in" / "b.csv", ["patient", "n"], rows[200:])
+    _, manifest = build_rows(
+        input=tmp_path / "in", output=tmp_path / "ds", group_by="patient",
+        splits="train:0.5,validation:0.5",
+    )  # fmt: skip
+    sides: dict[bytes, set[str]] = {}
+    alone = set()
+    for split, examples in by_split(tmp_path / "ds", manifest).items():
+        for example in examples:
+            if "patient" in example:
+                sides.setdefault(example["patient"][0], set()).add(split)
+            else:
+                alone.add(split)
+    assert len(sides) == 40
+    assert all(len(side) == 1 for side in sides.values())
+    assert {next(iter(side)) for side in sides.values()} == alone == {"train", "validation"}
+
+
+def test_split_by_a_column(tmp_path) -> None:
+    words = ["train", "TRAIN", " Training ", "val", "valid", "dev", "validation", "test", "holdout"]
+    rows = [[n, word] for n, word in enumerate(words)] + [[90, ""], [91, "a/b"]]
+    path = make_table(tmp_path / "in.csv", ["n", "part"], rows)
+    _, manifest = build_rows(
+        input=path, output=tmp_path / "ds", split_by="part", max_reject_fraction=0.5
+    )
+    examples = check_dataset(tmp_path / "ds", manifest)
+    assert all(set(example) == {"n"} for example in examples)
+    found = {
+        name: sorted(example["n"][0] for example in examples)
+        for name, examples in by_split(tmp_path / "ds", manifest).items()
+    }
+    assert found["validation"] == [3, 4, 5, 6]
+    assert found["train"][:2] == [0, 1]
+    assert found["test"] == [7]
+    assert found["holdout"] == [8]
+    assert {reject["key"]: reject["error"] for reject in rejects_of(tmp_path / "ds")} == {
+        "in.csv:11": "no_split", "in.csv:12": "no_split",
+    }  # fmt: skip
+
+
+def test_splits_by_directory(tmp_path) -> None:
+    for number_, folder in enumerate(("train", "val", "test/deep")):
+        make_table(tmp_path / "in" / folder / "a.csv", ["n"], [[number_]] * (number_ + 2))
+    _, manifest = build_rows(input=tmp_path / "in", output=tmp_path / "ds", splits="directory")
+    check_dataset(tmp_path / "ds", manifest)
+    found = {
+        name: [example["n"][0] for example in examples]
+        for name, examples in by_split(tmp_path / "ds", manifest).items()
+    }
+    assert found == {"train": [0, 0], "validation": [1, 1, 1], "test": [2, 2, 2, 2]}
+
+
+def test_keys_make_duplicates_and_conflicts_visible(tmp_path) -> None:
+    rows = [[f"k{n}", n] for n in range(60)]
+    make_table(tmp_path / "in" / "a.csv", ["key", "n"], rows)
+    others = [["k7", 7], ["k8", 8], ["k9", 900], ["new", 1], ["", 2]]
+    make_table(tmp_path / "in" / "b.csv", ["key", "n"], others)
+    options = {"input": tmp_path / "in", "key": "key", "splits": TRAIN, "max_reject_fraction": 0.1}
+    examples, manifest = published(output=tmp_path / "ds", **options)
+    assert counted(examples) == counted(
+        [{"key": [key.encode()], "n": [n]} for key, n in [*rows, others[3]]]
+    )
+    assert manifest.inputs.duplicates == 2
+    assert manifest.inputs.rejected_by_reason == {"key_conflict": 1, "missing": 1}
+    conflict = next(r for r in rejects_of(tmp_path / "ds") if r["error"] == "key_conflict")
+    assert conflict["key"].startswith("b.csv")
+    assert "the --key key='k9' of another one in a.csv, and other values" in conflict["message"]
+    # The place of a row is its key's, wherever the row stands.
+    moved = make_table(tmp_path / "moved.csv", ["n", "key"], [[n, key] for key, n in rows[::-1]])
+    build_rows(**{**options, "input": tmp_path / "in" / "a.csv"}, output=tmp_path / "one")
+    build_rows(**{**options, "input": moved}, output=tmp_path / "two")
+    names = ("train-00000-of-00001.tfrecord.gz",)
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+# Shards.
+
+
+def test_shards(tmp_path) -> None:
+    rng = random.Random(1)
+    rows = [[n, rng.randbytes(40).hex()] for n in range(3_000)]
+    path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
+
+    def shards(name: str, **options) -> list[tuple[str, int]]:
+        _, manifest = build_rows(input=path, output=tmp_path / name, **options)
+        assert len(check_dataset(tmp_path / name, manifest)) == 3_000
+        return [(s.file, s.records) for split in manifest.splits.values() for s in split.shards]
+
+    exact = shards("exact", num_shards=3, shard_name="{split}-{index}-of-{total}-{records}.gz")
+    assert [name.split("-")[:-1] for name, _ in exact] == [
+        [split, str(n), "of", "3"] for split in ("train", "validation") for n in range(3)
+    ]
+    assert all(name.endswith(f"-{records}.gz") for name, records in exact)
+    assert all(700 < records < 1_100 for name, records in exact if name.startswith("train"))
+    about = shards("about", shard_examples=250, splits=TRAIN)
+    assert 8 <= len(about) <= 18
+    assert all(120 < records < 400 for _, records in about)
+    small = shards("small", shard_bytes="40KiB", splits=TRAIN, compression="none")
+    assert len(small) > 4
+    assert all(name.endswith(".tfrecord") for name, _ in small)
+    sizes = [(tmp_path / "small" / name).stat().st_size for name, _ in small]
+    assert max(sizes) < 120_000
+
+
+# Determinism.
+
+GOLDEN = "a,b,c,d\n" + "".join(
+    f"{n},{n / 8},t{n % 3},{'yes' if n % 2 else 'no'}\n" for n in range(40)
+)
+
+
+def test_golden_shard_bytes(tmp_path) -> None:
+    """Pins records, order, framing, members and index of rows."""
+    (tmp_path / "golden.csv").write_text(GOLDEN)
+    found = {}
+    for compression in ("gzip", "none"):
+        _, manifest = build_rows(
+            input=tmp_path / "golden.csv", output=tmp_path / compression, splits=TRAIN,
+            compression=compression,
+        )  # fmt: skip
+        (name,) = manifest.files
+        found[compression] = tmp_path / compression / name
+    wanted = dict(enumerate(map(golden_record, range(40))))
+    payloads = gzip_records(found["gzip"])
+    assert sorted(payloads) == sorted(wanted.values())
+    # Made by Shardmill once, with the deflate of constraints.txt, and never to change.
+    assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == {
+        "gzip": "97cd97cac3afcb73c1e9e509a769c3226f42d90a2f60ba24973867de58067c7f",
+        "none": "1c3cbd56df12bb1f7d60dac68f6aa4c7f067a23b5243631a26b4fe9cc35bd74c",
+    }  # fmt: skip
+
+
+def golden_record(n: int) -> bytes:
+    """Returns what protobuf makes of a row."""
+    import tensorflow as tf
+
+    example = tf.train.Example()
+    features = example.features.feature
+    features["a"].int64_list.value.append(n)
+    features["b"].float_list.value.append(n / 8)
+    features["c"].bytes_list.value.append(f"t{n % 3}".encode())
+    features["d"].int64_list.value.append(n % 2)
+    return example.SerializeToString(deterministic=True)
+
+
+def mixed(folder: Path) -> Path:
+    """Writes files with all kinds of cells, quoted newlines and bad rows."""
+    rng = random.Random(3)
+    for name in ("one.csv", "two.csv"):
+        rows = [
+            [n, f"{rng.random():.6f}", rng.choice(["a", 'q"\n', "é, x", ""]), rng.choice("xyz")]
+            for n in range(900)
+        ]
+        rows[5][0], rows[700][1] = "five", "heavy"
+        make_table(folder / name, ["id", "x", "text", "class"], rows)
+    (folder / "schema.pbtxt").write_text(
+        feature("id", "INT", REQUIRED) + feature("x", "FLOAT", REQUIRED)
+        + feature("text", "BYTES", OPTIONAL) + feature("class", "BYTES", REQUIRED)
+    )  # fmt: skip
+    return folder
+
+
+def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
+    folder = mixed(tmp_path / "in")
+    options = {"input": folder, "schema": folder / "schema.pbtxt", "label": "class",
+               "num_shards": 3}  # fmt: skip
+    _, manifest = build_rows(output=tmp_path / "0", **options)
+    check_dataset(tmp_path / "0", manifest, "class")
+    first = dataset_files(tmp_path / "0")
+    assert len(first) == 9
+    assert b"two.csv:" in first["rejects.jsonl"]
+    for number_, (threads, size) in enumerate(((1, 0), (5, 0), (2, 1_500), (2, 40)), 1):
+        if size:
+            monkeypatch.setattr(RunSpec, "__init__", smaller(size))
+        build_rows(output=tmp_path / f"{number_}", threads=threads, **options)
+        assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
+
+
+RunSpec = make.RunSpec
+_MADE = RunSpec.__init__
+
+
+def smaller(size: int):
+    """Returns how to make a RunSpec with ranges of a size."""
+
+    def made(self, *args, **kwargs) -> None:
+        _MADE(self, *args, **{**kwargs, "range_bytes": size})
+
+    return made
+
+
+FRESH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.support.rows_tools import build_rows
+build_rows(input=sys.argv[2], output=sys.argv[3], schema=sys.argv[2] + "/schema.pbtxt",
+           label="class", num_shards=3)
+"""
+
+
+def test_fresh_processes_and_several_workers_write_the_same_bytes(tmp_path) -> None:
+    folder = mixed(tmp_path / "in")
+    for number_ in (1, 2):
+        subprocess.run(
+            [sys.executable, "-c", FRESH, ROOT, folder, tmp_path / f"{number_}"],
+            check=True, env={"PYTHONHASHSEED": str(number_), "PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+    first = dataset_files(tmp_path / "1")
+    assert dataset_files(tmp_path / "2") == first
+    for mode in ("multi_processing", "multi_threading")[: 1 + SOAK]:
+        done = shardmill(
+            "rows", f"--input={folder}", f"--output={tmp_path}/{mode}", "--label=class",
+            f"--schema={folder}/schema.pbtxt", "--num_shards=3",
+            f"--direct_running_mode={mode}", "--direct_num_workers=2",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert dataset_files(tmp_path / mode) == first
+        assert dataset_splits(tmp_path / mode) == dataset_splits(tmp_path / "1")
+
+
+def test_what_decides_the_identity(tmp_path) -> None:
+    path = make_table(tmp_path / "in.csv", ["a", "b"], [[1, "x"], [2, "y"]])
+    from shardmill.pipelines.rows import resolve
+
+    def build_id(**options) -> str:
+        config = RowsConfig(input=str(path), output=str(tmp_path / "ds"), **options)
+        return resolve(config).spec.sink.config_id
+
+    plain = build_id()
+    same = [{"threads": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5},
+            {"sample_bytes": "1KiB"}]  # fmt: skip
+    other = [
+        {"seed": 1}, {"splits": TRAIN}, {"num_shards": 2}, {"label": "b"}, {"key": "a"},
+        {"group_by": "b"}, {"null_values": "x"}, {"strip": True}, {"compression": "none"},
+        {"columns": "a,b", "header": "first"}, {"quote": "'"}, {"encoding": "latin-1"},
+        {"split_by": "b"}, {"skip_lines": 1}, {"header": "none"},
+    ]  # fmt: skip
+    assert {build_id(**options) for options in same} == {plain}
+    ids = {build_id(**options) for options in other}
+    assert len(ids) == len(other)
+    assert plain not in ids
+
+
+def test_build_in_a_pipeline_of_ones_own(tmp_path) -> None:
+    path = make_table(tmp_path / "in.csv", ["a"], [[n] for n in range(9)])
+    config = RowsConfig(input=str(path), output=str(tmp_path / "ds"))
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = build(pipeline, config)
+    manifest = Manifest.from_json((tmp_path / "ds" / "manifest.json").read_text())
+    assert len(check_dataset(tmp_path / "ds", manifest)) == 9

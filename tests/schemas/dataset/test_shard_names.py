@@ -1,0 +1,82 @@
+"""Shard names: what is formatted parses back, and nothing else is accepted."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.shard_names import (
+    DEFAULT_TEMPLATE,
+    LABEL_TEMPLATE,
+    ShardName,
+    ShardTemplate,
+    quote_label,
+)
+from shardmill.schemas.errors import UsageError
+
+numbers = st.integers(0, 10**7)
+labels = st.text(min_size=1, max_size=20)
+splits = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_]*", fullmatch=True)
+
+
+@given(splits, numbers, numbers)
+def test_default_names_round_trip(split: str, index: int, total: int) -> None:
+    template = ShardTemplate(DEFAULT_TEMPLATE)
+    name = ShardName(split, index, total)
+    assert template.parse(template.format(name)) == name
+
+
+@given(splits, labels, numbers, numbers)
+def test_label_names_round_trip_and_stay_in_their_folder(split, label, index, total) -> None:
+    assume(label.isprintable())
+    template = ShardTemplate(LABEL_TEMPLATE)
+    name = ShardName(split, index, total, label=label)
+    text = template.format(name)
+    assert "/" not in text
+    assert "\\" not in text
+    assert not text.startswith(".")
+    assert template.parse(text) is not None
+    assert template.format(template.parse(text)) == text
+
+
+@pytest.mark.parametrize("label", ["..", ".", "../../etc/passwd", "a/b", "a\\b", "a\0b", "%", "é"])
+def test_labels_cannot_leave_the_folder(label: str) -> None:
+    quoted = quote_label(label)
+    assert "/" not in quoted
+    assert "\\" not in quoted
+    assert quoted not in (".", "..")
+    assert "\0" not in quoted
+
+
+def test_known_names() -> None:
+    assert (
+        ShardTemplate(DEFAULT_TEMPLATE).format(ShardName("train", 0, 8))
+        == "train-00000-of-00008.tfrecord.gz"
+    )
+    classic = ShardTemplate("cat_dog{index:02d}-{records}.tfrec")
+    assert classic.format(ShardName("train", 0, 8, 1250)) == "cat_dog00-1250.tfrec"
+    assert classic.parse("cat_dog00-1250.tfrec") == ShardName(index=0, records=1250)
+    for other in ("cat_dog0-1250.tfrec", "cat_dog00-1250.tfrec.gz", "xcat_dog00-1250.tfrec"):
+        assert classic.parse(other) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{shard}.gz", "unknown field {shard}"),
+        ("{}.gz", "unknown field {}"),
+        ("{split.__class__}.gz", "unknown field {split.__class__}"),
+        ("{index!r}.gz", "formats {index} in an unknown way"),
+        ("{index:>9999999}.gz", "formats {index} in an unknown way"),
+        ("{label:05d}.gz", "formats {label} in an unknown way"),
+        ("{index", "is no valid pattern"),
+        ("../{index}.gz", "path separator"),
+        ("a/{index}.gz", "path separator"),
+        (".{index}.gz", "keeps for itself"),
+        ("manifest.json", "keeps for itself"),
+    ],
+)
+def test_unsafe_patterns_get_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ShardTemplate(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,267 @@
+"""The parser of tf.train.Example, judged by TensorFlow's own."""
+
+import csv
+import gzip
+import math
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.errors import FormatError
+from shardmill.schemas.example.parse import (
+    ExampleError,
+    Feature,
+    _features,
+    _message_class,
+    looks_like_example,
+    parse_example,
+)
+from shardmill.schemas.example.serialize import encode_example, varint
+from tests.conftest import examples
+from tests.schemas.example.test_serialize import values
+
+KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64", None: "empty"}
+
+
+def by_tensorflow(payload: bytes) -> dict[str, Feature]:
+    """Returns what TensorFlow's generated class reads; raises its DecodeError."""
+    import tensorflow as tf
+
+    features = {}
+    for name, feature in tf.train.Example.FromString(payload).features.feature.items():
+        kind = feature.WhichOneof("kind")
+        listed = list(getattr(feature, kind).value) if kind else []
+        features[name] = Feature(KINDS[kind], listed)
+    return features
+
+
+def judged(payload: bytes) -> dict[str, Feature] | None:
+    """Parses by both; they must agree, and what both refuse is None."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        expected = by_tensorflow(payload)
+    except DecodeError:
+        with pytest.raises(ExampleError, match=r"bytes are no tf\.train\.Example"):
+            parse_example(payload)
+        assert not looks_like_example(payload)
+        return None
+    found = parse_example(payload)
+    assert repr(sorted(found.items())) == repr(sorted(expected.items()))  # repr: NaN equals NaN
+    assert {type(v) for f in found.values() for v in f.values} <= {bytes, int, float}
+    return found
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def entry(name: bytes, feature: bytes) -> bytes:
+    return field(1, field(1, name) + field(2, feature))
+
+
+def ints(*numbers: int) -> bytes:
+    return field(3, field(1, b"".join(varint(n) for n in numbers)))
+
+
+@given(st.dictionaries(st.text(max_size=200), values | st.just([]), max_size=6))
+def test_what_we_write_is_read_as_tensorflow_reads_it(features: dict) -> None:
+    assert judged(encode_example(features)) is not None
+
+
+@pytest.mark.parametrize("size", [0, 1, 122, 123, 124, 125, 126, 127, 128, 16383, 16384, 2097152])
+def test_every_length_of_a_length(size: int) -> None:
+    features = {"x" * min(size, 20000): [bytes(size)], "y": [bytes(size), b"", b"a"]}
+    assert judged(encode_example(features)) == {k: ("bytes", v) for k, v in features.items()}
+
+
+@given(
+    st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 300)), max_size=40),
+    st.lists(st.floats(width=32), max_size=40),
+)
+def test_lists_of_numbers(integers: list, floats: list) -> None:
+    found = judged(encode_example({"i": integers, "f": floats}))
+    assert found is not None
+    assert found["i"].values == integers
+    assert repr(found["f"].values) == repr(floats)
+
+
+# Every building block of the wire format, well and badly put together.
+_scalars = st.one_of(
+    st.binary(max_size=6),
+    st.integers(-(2**63), 2**64 - 1).map(varint),
+    st.just(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+    st.just(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
+    st.just(b"\x81\x80\x00"),
+    st.just(b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00"),
+    st.binary(min_size=4, max_size=4),
+)
+
+
+def _fields(content: st.SearchStrategy) -> st.SearchStrategy:
+    block = st.builds(field, st.sampled_from([1, 1, 1, 2, 2, 3, 4]), content)
+    odd = st.builds(
+        lambda tag, body: varint(tag) + body, st.sampled_from([8, 13, 9, 16, 24]), _scalars
+    )
+    return st.lists(st.one_of(block, block, odd), max_size=4).map(b"".join)
+
+
+_lists = st.one_of(_fields(_scalars), _scalars)
+_entries = st.builds(
+    lambda name, kinds, rest: field(1, name) + field(2, kinds) + rest,
+    st.sampled_from([b"a", b"b", b"", b"\xff", "é".encode()]),
+    _fields(_lists),
+    st.one_of(st.just(b""), st.just(b""), st.just(b""), _fields(_lists)),
+)
+_examples = _fields(st.lists(_entries.map(lambda e: field(1, e)), max_size=3).map(b"".join))
+
+
+@settings(max_examples=examples(600))
+@given(st.one_of(_examples, _fields(_fields(_fields(_fields(_lists))))))
+def test_odd_messages_are_read_as_tensorflow_reads_them(payload: bytes) -> None:
+    judged(payload)
+
+
+@settings(max_examples=examples(300))
+@given(st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda b: field(1, b))))
+def test_random_bytes_are_accepted_by_both_or_by_none(payload: bytes) -> None:
+    judged(payload)
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_a_changed_byte_or_a_cut_is_seen_as_tensorflow_sees_it(data) -> None:
+    features = {"a": b"text" * 40, "b": [1, -1, 300], "c": [0.5, 1.5], "d": 7, "e": 0.25, "f": []}
+    payload = bytearray(encode_example(features))
+    for _ in range(data.draw(st.integers(1, 2))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    judged(bytes(payload))
+    judged(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+
+
+def test_the_rules_of_protobuf_case_by_case() -> None:
+    unpacked = field(3, varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1))
+    cases = {
+        "unpacked integers": (entry(b"a", unpacked), {"a": ("int64", [5, -1])}),
+        "unpacked floats": (
+            entry(b"a", field(2, varint(1 << 3 | 5) + struct.pack("<f", 2.5))),
+            {"a": ("float", [2.5])},
+        ),
+        "lists in two pieces join": (entry(b"a", ints(1) + ints(2)), {"a": ("int64", [1, 2])}),
+        "of several kinds the last wins": (
+            entry(b"a", ints(1) + field(1, field(1, b"x"))),
+            {"a": ("bytes", [b"x"])},
+        ),
+        "of two entries the last wins": (
+            entry(b"a", ints(1)) + entry(b"a", ints(2)),
+            {"a": ("int64", [2])},
+        ),
+        "unknown fields are passed over": (entry(b"a", ints(1)) + field(9, b"x"), {"a": ("int64", [1])}),
+        "a list without values keeps its kind": (entry(b"a", field(2, b"")), {"a": ("float", [])}),
+        "no kind": (entry(b"a", b""), {"a": ("empty", [])}),
+        "no value": (field(1, field(1, b"a")), {"a": ("empty", [])}),
+        "no name": (field(1, field(2, ints(3))), {"": ("int64", [3])}),
+    }  # fmt: skip
+    for case, (features, expected) in cases.items():
+        assert judged(field(1, features)) == expected, case
+    borders = {
+        "floats of five bytes": field(2, field(1, b"12345")),
+        "floats of three bytes": field(2, field(1, b"123")),
+        "an integer of more than 64 bits": field(3, field(1, b"\xff" * 9 + b"\x7f")),
+        "an integer of eleven bytes": field(3, field(1, b"\x80" * 10 + b"\x00")),
+        "an integer that does not end": field(3, field(1, b"\x80")),
+        "an unknown kind": field(4, field(1, b"1234")),
+        "an unknown field in a list": field(2, field(2, b"1234")),
+        "a list longer than its feature": b"\x1a\x04\x0a\x01\x05",
+        "a text longer than its list": b"\x0a\x03\x0a\x02x",
+    }
+    for feature in borders.values():
+        judged(field(1, entry(b"a", feature) + entry(b"b", ints(1))))
+    split = field(1, entry(b"a", ints(1))) + field(1, entry(b"b", ints(2)))
+    assert judged(split) == {"a": ("int64", [1]), "b": ("int64", [2])}
+    assert judged(b"") == {}
+    assert judged(field(1, entry(b"\xc3\x28", ints(1)))) is None
+    assert issubclass(ExampleError, FormatError)
+
+
+def real_payloads(path) -> list[bytes]:
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    payloads, offset = [], 0
+    while offset < len(data):
+        (length,) = struct.unpack_from("<Q", data, offset)
+        payloads.append(data[offset + 12 : offset + 12 + length])
+        offset += 16 + length
+    return payloads
+
+
+def test_real_files_hold_what_their_facts_say(shared_data) -> None:
+    examples = others = 0
+    with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:
+        for fact in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+            if fact["framing"] != "ok":
+                continue
+            payloads = real_payloads(shared_data / fact["path"])
+            assert len(payloads) == int(fact["records"])
+            sample = payloads[:: max(1, len(payloads) // 400)]
+            parsed = [judged(payload) for payload in sample]
+            if "elwc" in fact["path"] or "other" in fact["payload"]:
+                # Ranking's examples with context parse by accident; they must not pass as examples.
+                assert not any(map(looks_like_example, sample)), fact["path"]
+                others += 1
+            else:
+                assert all(map(looks_like_example, sample)), fact["path"]
+                first = parsed[0]
+                assert first is not None
+                named = ",".join(f"{name}:{first[name].kind}" for name in sorted(first))
+                assert named == fact["features"], fact["path"]
+                examples += 1
+    assert examples >= 10
+    assert others >= 6
+
+
+def test_a_look_is_stricter_than_a_parse() -> None:
+    good = entry(b"image/key", ints(1))
+    assert looks_like_example(field(1, good))
+    assert looks_like_example(field(1, good) + field(1, good))
+    assert looks_like_example(encode_example({"größe": 1, "empty": []}))
+    sequence = field(1, good) + field(2, field(1, field(1, b"frames")))
+    refused = {
+        "nothing": b"",
+        "no feature": field(1, b""),
+        "a SequenceExample": sequence,
+        "an ExampleListWithContext": field(1, field(1, good)),
+        "an unknown field inside": field(1, good + field(7, b"x")),
+        "no name": field(1, entry(b"", ints(1))),
+        "a control character in a name": field(1, entry(b"a\x1b[2J", ints(1))),
+        "text": b"hello",
+    }
+    for case, payload in refused.items():
+        assert not looks_like_example(payload), case
+
+
+def test_both_ways_read_an_ordinary_example_alike() -> None:
+    features = {f"c{i}": [[i * 1000], [i / 4], [b"t%d" % i]][i % 3] for i in range(18)}
+    payload = encode_example(features)
+    assert parse_example(payload) == _features(_message_class().FromString(payload))
+    assert math.isnan(parse_example(encode_example({"x": math.nan}))["x"].values[0])
+
+
+def test_plain_examples_need_no_protobuf_and_tensorflow_may_come_before_or_after() -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.schemas.example.parse import parse_example, ExampleError\n"
+        "good = bytes.fromhex('0a0d0a0b0a016112061a040a020102')\n"
+        "assert parse_example(good)['a'].values == [1, 2]\n"
+        "assert not [m for m in sys.modules if m.startswith('google.protobuf')]\n"
+        "unusual = good + b'\\x50\\x01'\n"
+        "assert parse_example(unusual)['a'].values == [1, 2]\n"
+        "import tensorflow as tf\n"
+        "assert tf.train.Example.FromString(unusual).features.feature['a'].int64_list.value == [1, 2]\n"
+        "assert parse_example(unusual)['a'].values == [1, 2]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,199 @@
+"""What schema.pbtxt says of records: TensorFlow Transform's own reading is the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shardmill.loaders import feature_spec, open_dataset
+from shardmill.schemas.errors import FormatError, UsageError
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.schema_pbtxt.feature_spec import array_tags, parse_feature_specs
+from tests.support.loader_tools import small
+
+pytest_plugins = ["tests.support.loader_data"]
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # it starts once
+
+
+def transforms_spec(text: str) -> dict:
+    """Returns what TensorFlow Transform makes of a schema."""
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+    from tensorflow_transform.tf_metadata import schema_utils
+
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    return schema_utils.schema_as_feature_spec(schema).feature_spec
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "raw", "rows"])
+def test_it_is_what_transform_reads(kind, dataset):
+    wanted = transforms_spec((dataset(kind) / "schema.pbtxt").read_text())
+    assert feature_spec(dataset(kind)) == wanted
+    assert len(wanted) >= 7
+    if kind == "rows":
+        assert {type(spec).__name__ for spec in wanted.values()} == {"FixedLenFeature", "VarLenFeature"}  # fmt: skip
+
+
+MANY = """
+feature { name: "matrix" type: FLOAT presence { min_fraction: 1 } shape { dim { size: 2 } dim { size: 3 } } }
+feature { name: "scalar" type: INT presence { min_fraction: 1 } shape { } }
+feature { name: "words" type: BYTES }
+feature { name: "some" type: INT value_count { min: 1 max: 4 } }
+feature { name: "old" type: INT deprecated: true }
+feature { name: "plan" type: INT lifecycle_stage: PLANNED }
+feature { name: "beta" type: INT lifecycle_stage: BETA }
+feature { name: "checked" type: INT lifecycle_stage: VALIDATION_DERIVED }
+"""
+
+
+def test_shapes_and_stages_are_those_of_transform(tmp_path):
+    ds = small(tmp_path / "ds", [[]], MANY)
+    wanted = transforms_spec(MANY)
+    assert set(wanted) == {"matrix", "scalar", "words", "some", "beta"}
+    assert feature_spec(ds) == wanted
+
+
+def test_a_transformed_dataset(tmp_path):
+    """Columns that several kinds of outputs become; those of a sparse output are read one by one."""
+    import tensorflow as tf
+    from google.protobuf import text_format
+    from tensorflow_transform.tf_metadata import schema_utils
+
+    outputs = {
+        "z": tf.io.FixedLenFeature([1], tf.float32),
+        "one_hot": tf.io.FixedLenFeature([3], tf.float32),
+        "flat": tf.io.FixedLenFeature([], tf.int64),
+        "words": tf.io.VarLenFeature(tf.string),
+        "ids": tf.io.VarLenFeature(tf.int64),
+    }
+    text = text_format.MessageToString(schema_utils.schema_from_feature_spec(outputs))
+    ds = small(tmp_path / "ds", [[]], text)
+    assert feature_spec(ds) == transforms_spec(text) == outputs
+
+
+def test_records_are_parsed_by_it(table):
+    import tensorflow as tf
+
+    files = sorted(map(str, table.glob("train-*")))
+    fill = {"count": -7, "ratio": 0.5}
+    spec = feature_spec(table, fill=fill)
+    assert isinstance(spec["count"], tf.io.FixedLenFeature)
+    assert isinstance(spec["name"], tf.io.VarLenFeature)
+    batches = tf.data.TFRecordDataset(files, "GZIP").batch(200)
+    (parsed,) = [tf.io.parse_example(batch, spec) for batch in batches]
+    records = list(open_dataset(table, fill=fill))
+    for name in ("count", "ratio", "number", "price", "kind"):
+        assert parsed[name].numpy().ravel().tolist() == [row[name] for row in records]
+    tags = tf.sparse.to_dense(parsed["tags"]).numpy()
+    assert [[tag for tag in row if tag] for row in tags] == [
+        row["tags"].tolist() for row in records
+    ]
+    assert list(feature_spec(table, features=["price", "kind"])) == ["price", "kind"]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"features": ["x"]}, "no feature 'x'"),
+        ({"fill": {"count": 1.5}}, "the feature is int64"),
+        ({"fill": {"count": 1 << 63}}, "the feature is int64"),
+        ({"fill": {"ratio": "x"}}, "the feature is float32"),
+        ({"fill": {"name": 3}}, "the feature is bytes"),
+        ({"fill": {"tags": b""}}, "never a single missing value"),
+        ({"fill": {"kind": b""}}, "never a single missing value"),
+        ({"fill": {"nothing": b""}}, "none of the features"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_filled(options, part, table):
+    for way in (feature_spec, open_dataset):
+        if way is open_dataset and "fill" in options:
+            options["fill"].setdefault("count", 0)
+        with pytest.raises(UsageError) as caught:
+            way(table, **options)
+        assert part in str(caught.value)
+        assert str(caught.value).endswith(".")
+
+
+def test_a_missing_integer_must_be_filled(table):
+    with pytest.raises(UsageError, match=r"'count' may be missing.*fill=\{'count': -1\}"):
+        open_dataset(table)
+    open_dataset(table, features=["number", "ratio"])
+    assert open_dataset(table, features=["count"], fill={"count": -(1 << 63)})
+
+
+# Tags.
+
+BYTES = 'feature {{ name: "x" type: BYTES presence {{ min_fraction: 1 }} shape {{ dim {{ size: 1 }} }} annotation {{ {} }} }}'  # fmt: skip
+
+
+def tagged(*tags: str):
+    """Returns the one feature of a schema with tags."""
+    (spec,) = parse_feature_specs(BYTES.format(" ".join(f'tag: "{tag}"' for tag in tags)), "s")
+    return spec
+
+
+@given(
+    st.sampled_from(
+        ["uint8", "int8", "uint16", "int32", "uint64", "float16", "float64", "bool", "complex64"]
+    ),
+    st.none() | st.lists(st.integers(0, 1 << 40), max_size=5),
+)
+def test_tags_are_read_as_they_were_written(dtype, shape):
+    spec = tagged(*array_tags(np.dtype(dtype), shape))
+    assert (spec.encoding, spec.dtype) == ("raw", np.dtype(dtype).newbyteorder("<"))
+    assert spec.shape == (None if shape is None else tuple(shape))
+    spec = tagged(*array_tags(np.dtype("uint8"), [2, 3, 4], "png", 4))
+    assert (spec.encoding, spec.shape, spec.channels) == ("png", (2, 3, 4), 4)
+
+
+@given(st.text(st.characters(codec="ascii", exclude_characters='"\\\n\r'), max_size=12))
+@example("(2,3)f4")
+@example("f4,i4")
+@example("datetime64[s]")
+@example("O")
+@example("{")
+@example("")
+@example(",")
+@example("f4,(")
+@example("float128")
+def test_a_dtype_that_is_none_is_refused(text):
+    try:
+        spec = tagged("encoding=raw", f"dtype={text}", "shape=2")
+    except FormatError as error:
+        if "'x'" not in str(error):
+            raise
+    else:
+        assert spec.dtype is not None
+        assert spec.dtype.kind in "biufc"
+        assert spec.dtype.shape == ()
+
+
+@pytest.mark.parametrize("shape", ["-1", "2,", ",2", "2x3", "2, 3", "1e3", "٣", "9" * 19])
+def test_a_shape_that_is_none_is_refused(shape):
+    with pytest.raises(FormatError, match="sizes with commas"):
+        tagged("encoding=raw", "dtype=uint8", f"shape={shape}")
+
+
+def test_raw_values_need_a_dtype():
+    with pytest.raises(FormatError, match="'x' holds raw values of no dtype"):
+        tagged("encoding=raw", "shape=3")
+
+
+@pytest.mark.parametrize(
+    "tags", [("encoding=latin-1",), ("dtype=text", "shape=long"), ("shape=round",), ("default=a",)]
+)
+def test_tags_of_somebody_elses_are_no_arrays(tags):
+    spec = tagged(*tags)
+    assert (spec.encoding, spec.dtype, spec.shape, spec.channels) == ("", None, None, 0)
+
+
+def test_a_column_that_others_tagged_is_read(tmp_path: Path):
+    text = BYTES.format('tag: "encoding=latin-1" tag: "dtype=text"')
+    number = 'feature { name: "n" type: INT presence { min_fraction: 1 } shape { } annotation { tag: "encoding=raw" } }'  # fmt: skip
+    ds = small(tmp_path / "ds", [[[encode_example({"x": b"caf\xe9", "n": 3})]]], text + number)
+    assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}

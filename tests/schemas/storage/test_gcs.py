@@ -1,0 +1,330 @@
+"""gs:// itself: what is Google's own there, bad networks, missing credentials."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import google_crc32c
+import pytest
+import requests
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+
+from shardmill.schemas.errors import StorageError
+from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.schemas.storage.gcs_errors import plainly
+from shardmill.transforms.build.encoder import Example
+from shardmill.transforms.build.parts import PartJob, find_part, write_part
+from shardmill.transforms.build.placement import PartKey
+from shardmill.transforms.match.walk import WalkTask, walk
+from tests.conftest import shardmill
+
+pytest_plugins = ["tests.support.gcs_server"]
+
+
+# One client
+
+
+def test_threads_share_one_client_and_few_connections(strict_bucket, front, caplog):
+    storage = GcsStorage()
+    storage.replace(f"{strict_bucket}/x", b"data")
+    clients = set()
+
+    def work(_):
+        clients.add(id(storage._client()))
+        return storage.read(f"{strict_bucket}/x")
+
+    for _ in range(3):  # as a pool of decoding threads for each part
+        with ThreadPoolExecutor(20) as pool:
+            assert set(pool.map(work, range(200))) == {b"data"}
+    assert len(clients) == 1
+    assert front.connections <= 21
+    assert "pool is full" not in caplog.text
+
+
+def test_a_forked_child_makes_a_client_of_its_own(bucket, monkeypatch):
+    storage = GcsStorage()
+    parents = storage._client()
+    assert storage._client() is parents
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert storage._client() is not parents
+
+
+# Lost answers, bad answers, slow networks
+
+CALLS = {
+    "get": lambda s, root: s.stat(f"{root}/old").size,
+    "download": lambda s, root: s.read(f"{root}/old"),
+    "upload": lambda s, root: s.replace(f"{root}/new", b"new"),
+    "compose": lambda s, root: s.concat([f"{root}/old"] * 2, [], f"{root}/new"),
+    "rewrite": lambda s, root: s.move(f"{root}/old", f"{root}/new"),
+    "delete": lambda s, root: s.delete(f"{root}/old"),
+    "list": lambda s, root: [e.path for e in s.list_dir(root)],
+}
+
+
+@pytest.mark.parametrize("how", ["503", "429", "drop", "reset", "lose", "truncate"])
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_that_fails_twice_is_repeated(kind, how, strict_bucket, front, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    results = []
+    for faults in (0, 2):
+        root = f"{strict_bucket}/{faults}"
+        storage = GcsStorage()
+        storage.replace(f"{root}/old", b"old")
+        front.fail(kind, how, faults)
+        answer = CALLS[kind](storage, root)
+        assert front.faults_left == 0
+        tree = {e.path[len(root) :]: storage.read(e.path) for e in storage.walk(root)}
+        results.append((str(answer).replace(root, ""), tree))
+    assert results[0] == results[1]
+
+
+def test_an_error_that_is_cut_short_is_asked_for_again(strict_bucket, front, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    storage = GcsStorage()
+    front.fail("download", "truncate", 2)
+    with pytest.raises(FileNotFoundError):
+        storage.read(f"{strict_bucket}/nothing")
+    assert front.faults_left == 0
+
+
+@pytest.mark.parametrize("how", ["503", "drop", "lose"])
+def test_create_knows_its_own_object_when_the_answer_was_lost(
+    how, strict_bucket, front, monkeypatch
+):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    storage = GcsStorage()
+    front.fail("upload", how, 2)
+    assert storage.create(f"{strict_bucket}/x", b"same")
+    front.fail("upload", how, 2)
+    assert not storage.create(f"{strict_bucket}/x", b"same")
+    assert storage.read(f"{strict_bucket}/x") == b"same"
+
+
+def test_a_part_whose_sidecar_answer_was_lost_keeps_its_payload(strict_bucket, front, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    storage = GcsStorage()
+    front.fail("upload", "lose", name=".json")
+    job = PartJob(PartKey("train", "", 0), "a" * 32, f"{strict_bucket}/parts", "stored", {})
+    part = write_part(storage, job, [Example(b"record", "cat")])
+    assert front.faults_left == 0
+    assert storage.stat(f"{strict_bucket}/parts/{part.payload}").size == part.num_bytes
+    assert find_part(storage, job.folder, job.name).payload == part.payload
+
+
+def test_spoiled_bytes_never_pass(strict_bucket, front):
+    storage = GcsStorage()
+    storage.replace(f"{strict_bucket}/x", b"data")
+    version = storage.stat(f"{strict_bucket}/x").version
+    front.fail("download", "corrupt", 2)
+    with pytest.raises(StorageError, match="Cannot read"):
+        storage.read(f"{strict_bucket}/x")
+    with pytest.raises(StorageError, match="Cannot read"):
+        storage.read_unchanged(f"{strict_bucket}/x", 4, version)
+    assert storage.read(f"{strict_bucket}/x") == b"data"
+
+
+def test_what_is_forbidden_says_so(strict_bucket, front):
+    storage = GcsStorage()
+    storage.replace(f"{strict_bucket}/x", b"data")
+    front.fail("download", "403", 2)
+    front.fail("list", "403")
+    with pytest.raises(StorageError, match="injected; ask for that permission"):
+        storage.read(f"{strict_bucket}/x")
+    with pytest.raises(PermissionError):  # a reject, not a failure of the whole
+        storage.read_unchanged(f"{strict_bucket}/x", 4, "1")
+    with pytest.raises(StorageError, match="ask for that permission"):
+        list(storage.list_dir(strict_bucket))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (api.RetryError("Timeout of 120s exceeded", OSError("no\nroute")), "no route; run again"),
+        (api.BadRequest("odd\n  request."), "odd request; run again"),
+        (requests.ConnectionError("refused"), "refused; run again"),
+        (ConnectionResetError("reset"), "reset; run again"),
+        (auth.RefreshError("invalid_grant: expired\n", {"error": 1}), "credentials .invalid_grant: expired"),
+    ],
+)  # fmt: skip
+def test_every_failure_is_one_plain_line(error, text):
+    with (
+        pytest.raises(StorageError, match=f"^Cannot read gs://b/x: .*{text}") as caught,
+        plainly("read", "gs://b/x"),
+    ):
+        raise error
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_bucket_is_told_apart_from_a_missing_object(bucket):
+    storage, uri = GcsStorage(), "gs://no-such-bucket/x"
+
+    def write():
+        with storage.open_write(uri) as file:
+            file.write(b"x")
+
+    calls = [
+        lambda: storage.stat(uri),
+        lambda: list(storage.list_dir(uri)),
+        lambda: list(storage.walk(uri)),
+        lambda: storage.delete_tree(uri),
+        lambda: storage.create(uri, b""),
+        lambda: storage.replace(uri, b""),
+        write,
+    ]
+    for call in calls:
+        with pytest.raises(
+            StorageError, match="the bucket 'no-such-bucket' does not exist; create"
+        ):
+            call()
+
+
+# What is Google's own
+
+
+def test_a_small_file_takes_one_call_and_a_large_one_two(strict_bucket, front):
+    storage, path = GcsStorage(), f"{strict_bucket}/x"
+    for size, calls in (
+        (8 << 20, {"upload": 1}),
+        ((8 << 20) + 1, {"upload": 1, "upload_chunk": 1}),
+    ):
+        front.calls.clear()
+        with storage.open_write(path) as file:
+            file.write(b"x" * size)
+        assert front.counts() == calls
+        assert storage.stat(path).size == size
+        assert storage.checksum(path) == google_crc32c.value(b"x" * size)
+
+
+def test_long_listings_come_in_pages(strict_bucket, front):
+    front.rules.page_size = 3
+    storage = GcsStorage()
+    root = f"{strict_bucket}/top"
+    names = [f"{folder}/{n}" for folder in ("a", "b", "c") for n in range(7)]
+    for name in [*names, *"defghijk"]:
+        storage.replace(f"{root}/{name}", b"")
+    front.calls.clear()
+    assert [e.path[len(root) + 1 :] for e in storage.list_dir(root)] == list("abcdefghijk")
+    assert front.counts()["list"] == 3
+    assert [e.path[len(root) + 1 :] for e in storage.walk(root)] == [*names, *"defghijk"]
+    storage.delete_tree(root)
+    assert list(storage.walk(strict_bucket)) == []
+
+
+def test_an_object_named_like_a_folder_is_no_file(bucket):
+    storage = GcsStorage()
+    for name in ("a/", "a/b/", "a/b/x.jpg", "empty/"):
+        storage.replace(f"{bucket}/{name}", b"")
+    assert storage.stat(f"{bucket}/a").kind == "dir"
+    assert storage.stat(f"{bucket}/empty").kind == "dir"
+    assert [(e.path, e.kind) for e in storage.list_dir(f"{bucket}/a")] == [(f"{bucket}/a/b", "dir")]
+    assert [e.path for e in storage.walk(bucket)] == [f"{bucket}/a/b/x.jpg"]
+
+
+def test_a_file_and_a_folder_may_have_one_name(bucket):
+    storage = GcsStorage()
+    for name in ("a", "a/x"):
+        storage.replace(f"{bucket}/{name}", b"")
+    assert [e.kind for e in storage.list_dir(bucket)] == ["dir", "file"]
+    assert storage.stat(f"{bucket}/a").kind == "file"
+    storage.delete_tree(f"{bucket}/a")
+    assert [e.path for e in storage.walk(bucket)] == [f"{bucket}/a"]
+
+
+def test_an_object_stored_gzipped_reads_as_what_it_means(bucket):
+    storage = GcsStorage()
+    blob = storage._blob(f"{bucket}/x.jpg")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(gzip.compress(b"picture" * 100), content_type="image/jpeg")
+    entry = storage.stat(f"{bucket}/x.jpg")
+    assert entry.size < 100
+    assert storage.read_unchanged(entry.path, entry.size, entry.version) == b"picture" * 100
+
+
+def test_a_stream_is_of_one_generation(strict_bucket, front):
+    storage, path = GcsStorage(), f"{strict_bucket}/x"
+    storage.replace(path, b"a" * (20 << 20))
+
+    def read_while_replaced():
+        with storage.open_read(path) as chunks:
+            for number, chunk in enumerate(chunks):
+                assert chunk == b"a" * len(chunk)
+                if number == 0:
+                    storage.replace(path, b"b" * (20 << 20))
+
+    with pytest.raises(StorageError, match="it was replaced at the same time"):
+        read_while_replaced()
+
+
+def test_walks_name_every_object_once(bucket):
+    storage = GcsStorage()
+    names = ["a/b/c.jpg", "a/x.jpg", "top.jpg", "b#/y.jpg", ".hidden/z.jpg", "d/"]
+    for name in names:
+        storage.replace(f"{bucket}/{name}", b"x")
+    tasks = [
+        WalkTask("", deep=False),
+        *(WalkTask(n, deep=True) for n in ("a", "b#", ".hidden", "d")),
+    ]
+    found = [ref for task in tasks for ref in walk(bucket, task, follow_links=False)]
+    assert sorted(ref.key for ref in found) == sorted(names[:-1])
+    assert [ref.key for ref in found if ref.error] == [".hidden/z.jpg"]
+
+
+# Credentials
+
+
+def no_credentials(tmp_path, **more: str) -> dict[str, str]:
+    hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")
+    kept = {k: v for k, v in os.environ.items() if k not in hidden}
+    return {**kept, "CLOUDSDK_CONFIG": str(tmp_path / "none"), **more}
+
+
+NO_CREDENTIALS = (
+    "Cannot look at gs://some-bucket/photos: there are no usable Google credentials "
+    "(none were found); run `gcloud auth application-default login` or set "
+    "GOOGLE_APPLICATION_CREDENTIALS."
+)
+LOOK = """
+from shardmill.schemas.storage import open_storage
+open_storage("gs://").stat("gs://some-bucket/photos")
+"""
+
+
+def look(env: dict[str, str]) -> str:
+    """Returns the last line of what a process says that only looks at an object."""
+    command = [sys.executable, "-c", LOOK]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
+def test_the_command_without_credentials_says_one_plain_sentence(tmp_path):
+    env = no_credentials(tmp_path, NO_GCE_CHECK="true")
+    done = shardmill("images", "--input=gs://some-bucket/photos", f"--output={tmp_path}/o", env=env)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"shardmill: {NO_CREDENTIALS}\n"
+
+
+def test_without_credentials_nobody_waits_long(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    env = no_credentials(tmp_path, GCE_METADATA_HOST=address, GCE_METADATA_IP=address)
+    started = time.monotonic()
+    assert look(env).endswith(NO_CREDENTIALS)
+    # Google's library asks thrice with pauses, about 3 s; asked by a plain client, it does so twice.
+    assert time.monotonic() - started < 20
+
+
+def test_a_missing_key_file_is_named(tmp_path):
+    key = str(tmp_path / "key.json")
+    said = look(no_credentials(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=key))
+    assert "Cannot look at gs://some-bucket/photos: there are no usable Google" in said
+    assert key in said

@@ -1,0 +1,173 @@
+"""gs:// without credentials, bucket or permission: one plain sentence, and nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from shardmill.pipelines.cli import main
+from shardmill.schemas.storage import base
+from tests.conftest import ROOT, make_photos, shardmill
+from tests.pipelines.test_images_gcs import run
+from tests.support.fault_tools import PROGRESS
+
+pytest_plugins = ["tests.support.gcs_server"]
+pytestmark = pytest.mark.heavy
+
+SOON = 8.0  # seconds; about 4 are waited for, and 12 by the library alone
+FLAGS = ["--image_size=16", "--num_shards=1"]
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    return make_photos(tmp_path / "photos", {"cat": 5, "dog": 4}, size=(40, 30))
+
+
+@pytest.fixture
+def unanswered():
+    """A port that takes connections and never says a word."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        found.listen(64)
+        found.setblocking(False)
+        yield found
+
+
+@pytest.fixture
+def nobody(monkeypatch, tmp_path, unanswered):
+    """No credentials anywhere, and a metadata server that keeps silent."""
+    from google.auth.compute_engine import _metadata
+
+    address = f"127.0.0.1:{unanswered.getsockname()[1]}"
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK",
+                 "GCE_METADATA_TIMEOUT"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("GCE_METADATA_IP", address)
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", address)
+    base._storage_of.cache_clear()
+    yield
+    base._storage_of.cache_clear()
+
+
+def timed(capsys, *argv: str) -> tuple[str, float]:
+    """Runs a command here; returns the one sentence that it fails with, and its seconds."""
+    capsys.readouterr()
+    started = time.monotonic()
+    code = main(list(argv))
+    seconds = time.monotonic() - started
+    said = capsys.readouterr()
+    assert (code, said.out) == (1, "")
+    lines = PROGRESS.sub("", said.err).splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith(".")
+    print(f"{seconds:.1f} s: {lines[0]}")
+    return lines[0], seconds
+
+
+def soon(capsys, *argv: str) -> str:
+    """Returns the sentence of a command that does not repeat in vain, which takes two minutes."""
+    said, seconds = timed(capsys, *argv)
+    assert seconds < 60
+    return said
+
+
+def test_no_credentials(nobody, photos, tmp_path, capsys, monkeypatch):
+    from google.auth.compute_engine import _metadata
+
+    for number, argv in enumerate((
+        ["images", f"--input={photos}", "--output=gs://a-bucket/x"],
+        ["images", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["rows", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["arrays", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+        ["count", "--input=gs://a-bucket/x"],
+        ["verify", "gs://a-bucket/x"],
+        ["clean", "gs://a-bucket/x"],
+    )):  # fmt: skip
+        took = []
+        for unasked in (True, False):  # what the command takes by itself, and what it waits besides
+            monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", unasked)
+            base._storage_of.cache_clear()
+            said, seconds = timed(capsys, *argv)
+            took.append(seconds)
+            assert "gs://a-bucket/x" in said
+            assert "are no usable Google credentials (none were found); run `gcloud auth" in said
+            if number:  # the client is the same for all
+                break
+        assert took[-1] - took[0] < SOON
+
+
+def test_a_build_on_disk_asks_nobody_for_credentials(photos, tmp_path, unanswered):
+    """Beam would look for them for half a minute; also where its temporary files were to go there."""
+    address = f"127.0.0.1:{unanswered.getsockname()[1]}"
+    hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK")
+    env = {k: v for k, v in os.environ.items() if k not in hidden}
+    env |= {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "HOME": str(tmp_path)}
+    args = [f"--input={photos}", f"--output={tmp_path}/o", *FLAGS]
+    done = shardmill("images", *args, "--temp_location=gs://no-such-bucket/tmp", env=env)
+    assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, "")
+    with pytest.raises(BlockingIOError):
+        unanswered.accept()
+
+
+def test_a_missing_bucket(photos, strict_bucket, tmp_path, capsys):
+    there = "the bucket 'no-such-bucket' does not exist; create it or correct its name."
+    assert there in soon(capsys, "images", f"--input={photos}", "--output=gs://no-such-bucket/x")
+    for command in ("images", "rows", "arrays"):
+        argv = ["--input=gs://no-such-bucket/x", f"--output={strict_bucket}/o"]
+        assert there in soon(capsys, command, *argv)
+    assert there in soon(capsys, "count", "--input=gs://no-such-bucket/x")
+    assert "no-such-bucket" in soon(capsys, "verify", "gs://no-such-bucket/x")
+
+
+PAGE = ROOT / "docs" / "gcs.md"
+
+
+def documented() -> dict[str, set[str]]:
+    """Returns the permissions that the page says each use needs."""
+    rows = re.findall(r"^\| ([^|]+) \| (`storage[^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+    found = {use.strip(): set(re.findall(r"`(storage\.[\w.]+)`", names)) for use, names in rows}
+    assert set(found) == {"input", "output", "reading a dataset"}
+    return found
+
+
+def test_the_page_names_the_permissions_that_are_needed(photos, front, emulator, capsys):
+    from tests.pipelines.test_images_gcs import upload
+    from tests.support.gcs_server import make_bucket
+
+    needs = documented()
+    inputs, outputs = make_bucket(emulator), make_bucket(emulator)
+    source, output = upload(photos, f"{inputs}/in"), f"{outputs}/out"
+    by_bucket: dict[str, set[str]] = {inputs[5:]: set(), outputs[5:]: set()}
+    ask = front.rules.permissions
+
+    def note(call, found):
+        for permission, bucket in ask(call, found):
+            by_bucket[bucket].add(permission)
+            yield permission, bucket
+
+    front.rules.permissions = note
+    try:
+        for options in ({}, {"num_shards": 1, "overwrite": True}):
+            assert run(source, output, **options).status == "published"
+        assert by_bucket[inputs[5:]] == needs["input"]
+        assert by_bucket[outputs[5:]] == needs["output"]
+        by_bucket[outputs[5:]].clear()
+        assert main(["verify", output]) == 0
+        assert main(["count", f"--input={output}"]) == 0
+        assert by_bucket[outputs[5:]] == needs["reading a dataset"]
+    finally:
+        del front.rules.permissions
+    # None of them can be done without.
+    for missing in sorted(needs["output"]):
+        front.rules.granted = needs["output"] - {missing}
+        argv = [f"--input={photos}", f"--output={output}", "--image_size=24", "--overwrite"]
+        said = soon(capsys, "images", *argv)
+        assert missing in said
+        assert "ask for that permission" in said
+        front.rules.granted = None

@@ -1,0 +1,109 @@
+"""CRC arithmetic on many records: the same as one by one, and blind to nothing."""
+
+import random
+import struct
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.tfrecord import batch_crc, scanner
+from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, masked_crc
+from shardmill.schemas.tfrecord.scanner import DamagedError, RecordScanner
+from tests.conftest import examples
+
+words = st.integers(0, (1 << 32) - 1)
+
+
+def begins_of(payloads: list[bytes], at: int = 0) -> np.ndarray:
+    begins = [at]
+    for payload in payloads:
+        begins.append(begins[-1] + len(payload) + 16)
+    return np.array(begins)
+
+
+@given(st.lists(st.tuples(words, st.integers(0, batch_crc.FARTHEST - 1)), min_size=1, max_size=20))
+def test_advancing_is_what_joining_does(pairs) -> None:
+    values, distances = np.array([p[0] for p in pairs], np.uint32), np.array([p[1] for p in pairs])
+    wanted = [combine_crc32c(value, 0, distance) for value, distance in pairs]
+    assert batch_crc.advanced(values, distances).tolist() == wanted
+    assert batch_crc.unmasked(batch_crc.masked(values)).tolist() == values.tolist()
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=20))
+def test_crcs_of_lengths(lengths) -> None:
+    wanted = [crc32c(struct.pack("<Q", length)) for length in lengths]
+    assert batch_crc.length_crcs(np.array(lengths, np.uint64)).tolist() == wanted
+    masks = [masked_crc(struct.pack("<Q", length)) for length in lengths]
+    assert batch_crc.masked(np.array(wanted, np.uint32)).tolist() == masks
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=30), st.binary(max_size=20))
+def test_sound_records_add_up(payloads, before) -> None:
+    data = before + b"".join(map(frame, payloads)) + b"behind"
+    assert batch_crc.add_up(data, begins_of(payloads, len(before)))
+
+
+def test_every_wrong_byte_of_payloads_and_their_crcs_shows() -> None:
+    rng = random.Random(5)
+    payloads = [rng.randbytes(rng.randrange(40)) for _ in range(40)]
+    data, begins = b"".join(map(frame, payloads)), begins_of(payloads)
+    headers = {at + n for at in begins[:-1].tolist() for n in range(12)}
+    for at in sorted(set(range(len(data))) - headers):
+        for flip in (1, 128, 255):
+            wrong = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+            assert not batch_crc.add_up(wrong, begins), at
+
+
+def test_the_first_wrong_header_is_found() -> None:
+    payloads = [bytes(n) for n in range(100)]
+    data, begins = b"".join(map(frame, payloads)), begins_of(payloads)[:-1]
+    assert batch_crc.first_wrong_length(data, begins) == -1
+    for number in (0, 41, 99):
+        for byte in range(12):
+            wrong = bytearray(data)
+            wrong[begins[number] + byte] ^= 4
+            wrong[begins[-1] + byte] ^= 8
+            assert batch_crc.first_wrong_length(bytes(wrong), begins) == number
+
+
+def test_a_stretch_too_long_is_left_to_others(monkeypatch) -> None:
+    payloads = [b"abc"] * 8
+    data = b"".join(map(frame, payloads))
+    monkeypatch.setattr(batch_crc, "FARTHEST", len(data))
+    assert not batch_crc.add_up(data, begins_of(payloads))
+    monkeypatch.setattr(batch_crc, "FARTHEST", len(data) + 1)
+    assert batch_crc.add_up(data, begins_of(payloads))
+
+
+@pytest.mark.parametrize("take", [False, True])
+@settings(max_examples=examples(150))
+@given(data=st.data())
+def test_together_and_one_by_one_say_the_same(take, data) -> None:
+    payloads = data.draw(st.lists(st.binary(max_size=30), max_size=40))
+    stream = bytearray(b"".join(map(frame, payloads)))
+    for _ in range(data.draw(st.integers(0, 2)) if stream else 0):
+        stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
+    step = data.draw(st.integers(1, len(stream) + 1))
+
+    def said(many: int):
+        taken: list[bytes] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scanner, "_MANY", many)
+            checker = RecordScanner(take=taken.append if take else None)
+            try:
+                for at in range(0, len(stream), step):
+                    checker.feed(bytes(stream[at : at + step]))
+                checker.close()
+                fault = None
+            except DamagedError as error:
+                fault = error.fault
+        return checker.records, checker.offset, fault, taken
+
+    assert said(1) == said(1 << 60)
+
+
+def test_the_judge_is_somebody_elses() -> None:
+    assert crc32c(b"123456789") == google_crc32c.value(b"123456789") == 0xE3069283

@@ -1,0 +1,341 @@
+"""What TFRecords are packed in: told by the bytes, inflated in little memory, damage named."""
+
+import gzip
+import io
+import random
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.tfrecord import compression
+from shardmill.schemas.tfrecord.compression import (
+    PackedError,
+    gzip_chunks,
+    inflate_member,
+    sniff,
+    starts_record,
+    why_no_records,
+    zlib_chunks,
+)
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
+from shardmill.schemas.tfrecord.member_index import empty_shard
+from tests.conftest import examples, make_image
+from tests.support.record_tools import count_in, framed, header
+
+RECORDS = framed([b"abc", b"", bytes(100)])
+
+
+class Bytes:
+    """Bytes as a file that is read at any place."""
+
+    chunk, gap, version = 1000, 100, "1"
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.size = data, len(data)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self.data[offset : offset + length]
+
+
+def jpeg() -> bytes:
+    target = io.BytesIO()
+    make_image(1).save(target, "JPEG")
+    return target.getvalue()
+
+
+def png() -> bytes:
+    target = io.BytesIO()
+    make_image(1).save(target, "PNG")
+    return target.getvalue()
+
+
+SOUND = {
+    "nothing": (b"", "none"),
+    "records": (RECORDS, "none"),
+    "gzip": (gzip.compress(RECORDS), "gzip"),
+    "gzip of nothing": (gzip.compress(b""), "gzip"),
+    "indexed of nothing": (empty_shard(), "gzip"),
+    "zlib": (zlib.compress(RECORDS), "zlib"),
+    "zlib of nothing": (zlib.compress(b""), "zlib"),
+    "zlib, no compression": (zlib.compress(RECORDS, 0), "zlib"),
+    "zlib, small window": (zlib.compress(RECORDS, wbits=9), "zlib"),
+    "zlib, damaged soon": (zlib.compress(RECORDS, 0)[:40] + bytes(90), "zlib"),
+    "a record as long as gzip's magic": (frame(bytes(0x8B1F)), "none"),
+    "a record as long as zlib's header": (frame(bytes(0x9C78)), "none"),
+    "its first header is damaged": (b"\xff" * 12 + bytes(500) + RECORDS, "none"),
+    "cut in its first header": (RECORDS[:5], "none"),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_files_that_may_hold_records(name):
+    data, compression = SOUND[name]
+    assert sniff(Bytes(data)) == (compression, "")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+OTHERS = {
+    "lfs": (LFS, "it is a Git LFS pointer, not the file itself: run `git lfs pull`"),
+    "html": (b"\n <!DOCTYPE html>\n<html>", "it holds no TFRecords but a web page: download it again"),
+    "html in capitals": (b"<HTML><BODY>404", "it holds no TFRecords but a web page: download it again"),
+    "xml": (b"<?xml version='1.0'?><Error>AccessDenied", "it holds no TFRecords but a web page: download it again"),
+    "jpeg": (jpeg(), "it holds no TFRecords, it is a JPEG image"),
+    "png": (png(), "it holds no TFRecords, it is a PNG image"),
+    "zip": (b"PK\x03\x04" + bytes(40), "it holds no TFRecords, it is a ZIP archive"),
+    "parquet": (b"PAR1" + bytes(40), "it holds no TFRecords, it is a Parquet file"),
+    "arrow": (b"ARROW1" + bytes(40), "it holds no TFRecords, it is an Arrow file"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x24" + bytes(40), "it holds no TFRecords, it is Zstandard data"),
+    "bzip2": (b"BZh91AY&SY" + bytes(40), "it holds no TFRecords, it is bzip2 data"),
+    "xz": (b"\xfd7zXZ\0" + bytes(40), "it holds no TFRecords, it is xz data"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "it holds no TFRecords, it is an HDF5 file"),
+    "zeros": (bytes(5000), "it holds no TFRecords, only zeros: copy it again"),
+    "one zero": (b"\0", "it holds no TFRecords, only zeros: copy it again"),
+    "csv": (b"name,age\nada,36\n", "it holds no TFRecords but text"),
+    "a letter": (b"x", "it holds no TFRecords but text"),
+    "text of the world": ("Größe, 大きさ, 🐈\n".encode() * 400, "it holds no TFRecords but text"),
+    "text like zlib": (b"x^2 + y^2 = z^2, and so on and on\n", "it holds no TFRecords but text"),
+    "noise": (random.Random(1).randbytes(9000), "it holds no TFRecords: nothing at its beginning is the header of a record"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_that_hold_something_else(name, tmp_path):
+    data, why = OTHERS[name]
+    assert sniff(Bytes(data)) == ("none", why)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    for check in ("records", "index"):
+        fault = count_in(path, check, 100).fault
+        assert (fault.reason, str(fault)) == ("not_tfrecord", why)
+    if len(data) < 12:
+        return
+    for pack, kind in ((gzip.compress, "gzip"), (stored_member, "gzip"), (zlib.compress, "zlib")):
+        path.write_bytes(pack(data))
+        for check in ("records", "index"):
+            fault = count_in(path, check, 100).fault
+            assert (fault.reason, str(fault)) == ("not_tfrecord", f"inside its {kind} data: {why}")
+
+
+STARTS = [b"", b"\x1f\x8b\x08", b"\x78\x9c", b"\x78\x01", header(3), b"\0" * 20, b"<html", b"x,y\n"]
+
+
+@given(st.sampled_from(STARTS), st.binary(max_size=300))
+@example(b"\x78\xbb", b"\0\0\0\0")  # zlib with a preset dictionary
+@settings(max_examples=examples(400))
+def test_no_file_makes_looking_at_it_crash(start, data):
+    data = start + data
+    compression, why = sniff(Bytes(data))
+    assert compression in ("none", "gzip", "zlib")
+    assert isinstance(why_no_records(data, len(data)), str)
+    if starts_record(data):
+        assert (compression, why) == ("none", "")
+
+
+def inflate(data: bytes, steps=(), start=0, warn=None) -> bytes:
+    chunks, at = [], 0
+    for step in steps:
+        chunks.append(data[at : at + step])
+        at += step
+    chunks.append(data[at:])
+    return b"".join(gzip_chunks(iter(chunks), start, warn))
+
+
+contents = st.lists(st.binary(max_size=300) | st.integers(0, 70_000).map(bytes), max_size=6)
+packs = st.sampled_from([gzip.compress, stored_member, deflated_member])
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), packs)), st.lists(st.integers(0, 200)))
+def test_members_in_any_chunks_are_inflated(members, steps):
+    data = b"".join(pack(content) for content, pack in members)
+    assert inflate(data, steps) == b"".join(content for content, _ in members)
+
+
+@pytest.mark.parametrize("pack", [stored_member, deflated_member, gzip.compress])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3_000_000, compression._WHOLE_INFLATED + 1])
+def test_a_member_is_inflated(pack, size):
+    content = (random.Random(size).randbytes(min(size, 100_000)) + bytes(size))[:size]
+    assert b"".join(inflate_member(pack(content), 0)) == content
+
+
+def with_flags(flags: int, extra: bytes, content: bytes) -> bytes:
+    return HEADER[:3] + bytes([flags]) + HEADER[4:] + extra + deflated_member(content)[10:]
+
+
+def with_crc(content: bytes, crc: int = 0) -> bytes:
+    crc ^= zlib.crc32(HEADER[:3] + b"\2" + HEADER[4:])
+    return with_flags(2, struct.pack("<H", crc & 0xFFFF), content)
+
+
+@pytest.mark.parametrize("pack", [stored_member, deflated_member])
+def test_one_member_is_never_taken_for_all_of_several(pack):
+    # libdeflate inflates the first, and the last bytes are its right size.
+    one = pack(b"ten bytes." * 30)  # less would be stored by libdeflate too
+    assert (one[10] & 6 == 0) == (pack is stored_member)
+    assert b"".join(inflate_member(one + one, 0)) == b"ten bytes." * 60
+    for junk in (b"junk" + one[-4:], one[-8:], one[-4:]):
+        with pytest.raises(PackedError) as caught:
+            list(inflate_member(one + junk, 7))
+        assert caught.value.reason == "trailing_garbage"
+        assert str(caught.value) == (
+            f"what follows the gzip data at byte {7 + len(one)} of the file is no gzip data"
+        )
+    nested = pack(one)  # which holds the trailer of another one
+    assert b"".join(inflate_member(nested, 0)) == one
+
+
+def test_all_header_fields_are_read_and_their_crc_is_checked():
+    for flags, extra in (
+        (1, b""),
+        (4, b"\3\0abc"),
+        (8, b"name\0"),
+        (16, b"words\0"),
+        (12, b"\0\0n\0"),
+    ):
+        member = with_flags(flags, extra, RECORDS)
+        assert b"".join(inflate_member(member, 0)) == RECORDS == inflate(member)
+    assert b"".join(inflate_member(with_crc(RECORDS), 0)) == RECORDS
+    with pytest.raises(PackedError, match="header crc mismatch"):
+        list(inflate_member(with_crc(RECORDS, 1), 0))
+    with pytest.raises(PackedError, match="unknown header flags set"):
+        list(inflate_member(with_flags(0x20, b"", RECORDS), 0))
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    spoilt = bytearray(data)
+    spoilt[at] ^= 1
+    return bytes(spoilt)
+
+
+A = stored_member(RECORDS)
+CUT = "the file ends inside the gzip member that begins at its byte 1,{:03}"
+BAD = "the gzip member at byte 1,{:03} of the file cannot be inflated ({})"
+JUNK = "what follows the gzip data at byte 1,{:03} of the file is no gzip data"
+DAMAGE = {
+    "cut in a header": (A[:5], "truncated", CUT.format(0)),
+    "cut in data": (A[:50], "truncated", CUT.format(0)),
+    "cut in a trailer": (A[:-1], "truncated", CUT.format(0)),
+    "cut in the second": (A + A[:-1], "truncated", CUT.format(len(A))),
+    "cut in the magic": (A + b"\x1f", "truncated", CUT.format(len(A))),
+    "one byte behind": (A + b"\0", "trailing_garbage", JUNK.format(len(A))),
+    "zeros behind": (A + bytes(512), "trailing_garbage", JUNK.format(len(A))),
+    "half a magic behind": (A + b"\x1f\0", "trailing_garbage", JUNK.format(len(A))),
+    "records behind": (A + RECORDS, "trailing_garbage", JUNK.format(len(A))),
+    "method": (flipped(A, 2), "bad_gzip", BAD.format(0, "unknown compression method")),
+    "a block's length": (flipped(A, 11), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
+    "data": (flipped(A, 30), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "its CRC-32": (flipped(A, -8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "zeros for its blocks": (A[:10] + bytes(len(A) - 10), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
+    "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "its size": (A + flipped(A, -1), "bad_gzip", BAD.format(len(A), "it fails gzip's own CRC-32 or length")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_with_its_place(name):
+    data, reason, message = DAMAGE[name]
+    for steps in ((), [1] * 500):
+        with pytest.raises(PackedError) as caught:
+            inflate(data, steps, 1000)
+        assert (caught.value.reason, str(caught.value)) == (reason, message)
+    if len(data) < 2 * len(A):
+        with pytest.raises(PackedError) as caught:
+            list(inflate_member(data, 1000))
+        assert (caught.value.reason, str(caught.value)) == (reason, message)
+
+
+Z = zlib.compress(RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "message"),
+    [
+        (Z[:-1], "truncated", "the file ends inside its zlib data"),
+        (Z + b"\0", "trailing_garbage", "bytes follow the end of the zlib data"),
+        (Z + Z, "trailing_garbage", "bytes follow the end of the zlib data"),
+        (flipped(Z, -1), "bad_gzip", "the zlib data cannot be inflated (incorrect data check)"),
+        (
+            flipped(Z, 2),
+            "bad_gzip",
+            "the zlib data cannot be inflated (invalid stored block lengths)",
+        ),
+    ],
+    ids=["cut", "byte behind", "twice", "adler", "data"],
+)
+def test_damage_of_zlib_data(data, reason, message):
+    for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
+        with pytest.raises(PackedError) as caught:
+            list(zlib_chunks(iter(chunks)))
+        assert (caught.value.reason, str(caught.value)) == (reason, message)
+
+
+def test_an_empty_member_is_warned_of_once_and_only_before_data():
+    empty, full = gzip.compress(b""), gzip.compress(b"x")
+    for data, at in (
+        (full + empty, None), (empty, None), (empty + empty, None), (full + full, None),
+        (full + empty + full + empty + full, len(full)), (empty + full, 0),
+        (full + empty + empty + full, len(full + empty)),
+    ):  # fmt: skip
+        told = []
+        inflate(data, [3, 40], 0, told.append)
+        assert told == ([] if at is None else [compression.empty_member(at)])
+
+
+def test_many_small_members_take_time_like_one():
+    # zlib copies all that follows a member: 200,000 of them in one chunk were 50 s of copying.
+    data = gzip.compress(b"some record, and more of it") * 200_000
+    begun = time.process_time()
+    assert len(inflate(data)) == 27 * 200_000
+    assert time.process_time() - begun < 5
+
+
+BOMB = """
+import re, sys
+from shardmill.schemas.tfrecord.reader import count_file
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
+count_file(sys.executable)
+before = peak()
+count = count_file(sys.argv[1], "records")
+print(count.records, count.fault and count.fault.reason, (peak() - before) >> 10)
+"""
+
+
+def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
+    """Writes compressed zeros, one record of them if wanted, in little memory."""
+    from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
+
+    stream = zlib.compressobj(1, zlib.DEFLATED, wbits)
+    step = 1 << 20
+    zeros, crc, one = bytes(step), 0, crc32c(bytes(step))
+    with path.open("wb") as file:
+        file.write(stream.compress(header(size) if frame_it else b""))
+        for _ in range(size // step):
+            file.write(stream.compress(zeros))
+            crc = combine_crc32c(crc, one, step)
+        masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+        file.write(stream.compress(struct.pack("<I", masked) if frame_it else b"") + stream.flush())
+
+
+@pytest.mark.parametrize(
+    ("size", "wbits", "frame_it", "said"),
+    [(400 << 20, 31, True, "1 None"), (200 << 20, 15, True, "1 None"),
+     (200 << 20, 31, False, "0 not_tfrecord")],
+    ids=["gzip", "zlib", "zeros"],
+)  # fmt: skip
+def test_a_bomb_is_counted_in_little_memory(tmp_path, size, wbits, frame_it, said):
+    path = tmp_path / "bomb"
+    bomb(path, size, wbits, frame_it)
+    assert path.stat().st_size < size / 200
+    command = [sys.executable, "-c", BOMB, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *words, grown = done.stdout.split()
+    assert " ".join(words) == said
+    assert int(grown) < 20, done.stdout  # MiB

@@ -1,0 +1,380 @@
+"""Damaged files: the first fault is told exactly, and nothing passes that tf.data reads otherwise."""
+
+import gzip
+import os
+import random
+import threading
+import zlib
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.gcs import GcsReader, GcsStorage
+from shardmill.schemas.storage.local import LocalReader
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+from shardmill.schemas.tfrecord.reader import count_file, join_ranges, open_records
+from shardmill.schemas.tfrecord.scanner import FAULTS, DamagedError, Fault
+from tests.conftest import examples
+from tests.support.record_tools import (
+    all_kinds,
+    count_in,
+    framed,
+    header,
+    indexed,
+    make_payloads,
+    read_all,
+    tf_reads,
+)
+
+pytest_plugins = ["tests.support.gcs_server"]
+
+
+def flipped(data: bytes, at: int, mask: int = 1) -> bytes:
+    spoilt = bytearray(data)
+    spoilt[at] ^= mask
+    return bytes(spoilt)
+
+
+# Each fault
+
+GROUPS = [[b"abc", b"de"], [b"fgh", b"", b"ijkl"]]
+RAW = framed(GROUPS[0] + GROUPS[1])  # records at 0, 19, 37, 56, 72; 92 bytes
+SHARD = indexed(GROUPS)
+FIRST = len(indexed(GROUPS[:1]))
+SECOND = stored_member(framed(GROUPS[1]))
+GZ, ZL = gzip.compress(RAW), zlib.compress(RAW, 0)
+LENGTH, PAYLOAD = (f"the CRC of its {what} does not match" for what in ("length", "payload"))
+CUT = "the file ends inside the gzip member that begins at its byte {:,}"
+CRC32 = "the gzip member at byte {:,} of the file cannot be inflated (it fails gzip's own CRC-32 or length)"
+BLOCK = "the gzip member at byte {:,} of the file cannot be inflated (invalid stored block lengths)"
+JUNK = "what follows the gzip data at byte {:,} of the file is no gzip data"
+CASES = {
+    "cut in a header": (RAW[:60], "truncated", 3, 56, "the file ends after 4 bytes"),
+    "cut in a payload": (RAW[:86], "truncated", 4, 72, "the file ends after 14 of its 20 bytes"),
+    "cut in a footer": (RAW[:-1], "truncated", 4, 72, "the file ends after 19 of its 20 bytes"),
+    "a byte behind": (RAW + b"\0", "truncated", 5, 92, "the file ends after 1 bytes"),
+    "length": (flipped(RAW, 37), "length_crc", 2, 37, LENGTH),
+    "length's CRC": (flipped(RAW, 83), "length_crc", 4, 72, LENGTH),
+    "first length": (flipped(RAW, 0), "length_crc", 0, 0, LENGTH),
+    "payload": (flipped(RAW, 50), "payload_crc", 2, 37, PAYLOAD),
+    "payload's CRC": (flipped(RAW, -1), "payload_crc", 4, 72, PAYLOAD),
+    "zeros behind": (RAW + bytes(100), "length_crc", 5, 92, LENGTH),
+    "forged length": (
+        RAW + header(2**60) + b"x", "truncated", 5, 92,
+        "the file ends after 13 of its 1,152,921,504,606,846,992 bytes"),
+    "gzip: cut": (GZ[:-9], "truncated", 5, 92, CUT.format(0)),
+    "gzip: cut in its trailer": (GZ[:-3], "truncated", 5, 92, CUT.format(0)),
+    "gzip: CRC-32": (flipped(GZ, -8), "bad_gzip", 5, 92, CRC32.format(0)),
+    "gzip: size": (flipped(GZ, -1), "bad_gzip", 5, 92, CRC32.format(0)),
+    "gzip: garbage": (GZ + b"junk", "trailing_garbage", 5, 92, JUNK.format(len(GZ))),
+    "gzip: payload": (gzip.compress(flipped(RAW, 50)), "payload_crc", 2, 37, PAYLOAD),
+    "gzip: length": (gzip.compress(flipped(RAW, 37)), "length_crc", 2, 37, LENGTH),
+    "gzip: cut record": (gzip.compress(RAW[:-1]), "truncated", 4, 72, "the file ends after 19 of its 20 bytes"),
+    "zlib: cut": (ZL[:-1], "truncated", 5, 92, "the file ends inside its zlib data"),
+    "zlib: Adler-32": (flipped(ZL, -1), "bad_gzip", 5, 92, "the zlib data cannot be inflated (incorrect data check)"),
+    "zlib: garbage": (ZL + b"x", "trailing_garbage", 5, 92, "bytes follow the end of the zlib data"),
+    "indexed: cut": (SHARD[:-8], "truncated", 5, 92, CUT.format(FIRST)),
+    "indexed: CRC-32": (flipped(SHARD, FIRST - 5), "bad_gzip", 2, 37, CRC32.format(0)),
+    "indexed: size": (flipped(SHARD, -1), "bad_gzip", 5, 92, CRC32.format(FIRST)),
+    "indexed: block": (flipped(SHARD, FIRST + 11), "bad_gzip", 2, 37, BLOCK.format(FIRST)),
+    "indexed: data": (flipped(SHARD, FIRST + 30), "payload_crc", 2, 37, PAYLOAD),
+    "indexed: garbage": (SHARD + b"junk", "trailing_garbage", 5, 92, JUNK.format(len(SHARD))),
+    "indexed: payload": (
+        SHARD[:FIRST] + stored_member(flipped(framed(GROUPS[1]), 13)), "payload_crc", 2, 37, PAYLOAD),
+    "indexed: length": (
+        SHARD[:FIRST] + stored_member(flipped(framed(GROUPS[1]), 35)), "length_crc", 4, 72, LENGTH),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_told_exactly(name, tmp_path):
+    data, reason, record, offset, message = CASES[name]
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    wanted = Fault(reason, record, offset, message)
+    for step in (1, 30, 1 << 30):
+        count = count_in(path, "records", step)
+        assert (count.fault, count.records, count.crc32c) == (wanted, record, ""), step
+        cheap = count_in(path, "index", step).fault
+        if name.startswith("indexed") and reason != "truncated" and "garbage" not in name:
+            assert cheap is None  # the index proves structure
+        else:
+            assert cheap == (wanted if reason != "payload_crc" else None), step
+    with pytest.raises(DamagedError) as caught:
+        read_all(path)
+    assert caught.value.fault == wanted
+    assert str(caught.value) == f"record {record:,} at byte {offset:,}: {message}"
+    if name == "forged length":
+        return  # TensorFlow 2.21 dies of it with a segmentation fault
+    tensorflow = tf_reads(path, count_file(str(path)).compression)
+    assert tensorflow is None or reason in ("truncated", "trailing_garbage")
+
+
+def test_every_reason_is_one_of_the_list():
+    assert {case[1] for case in CASES.values()} < set(FAULTS)
+
+
+# Files that are not there, not readable, or change
+
+
+def fault(path: object, check: str = "records") -> Fault:
+    found = count_file(str(path), check).fault
+    with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
+        list(records)
+    assert caught.value.fault == found
+    return found
+
+
+def test_a_missing_file(tmp_path):
+    (tmp_path / "file").touch()
+    for path in ("missing", "no/such", "file/below"):
+        assert fault(tmp_path / path) == ("not_found", 0, 0, "the file does not exist")
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("folder", "pipe"):
+        assert fault(tmp_path / name).reason == "changed"
+        assert "is none now" in str(fault(tmp_path / name))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read(tmp_path):
+    (tmp_path / "file").write_bytes(RAW)
+    (tmp_path / "file").chmod(0)
+    assert fault(tmp_path / "file") == ("unreadable", 0, 0, "reading it is not allowed")
+
+
+def test_a_refusal_is_a_fault_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(RAW)
+
+    def refuse(*args):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert fault(tmp_path / "file") == ("unreadable", 0, 0, "reading it is not allowed")
+
+
+OTHER = "the file is another than the one that was listed"
+
+
+@pytest.mark.parametrize("kind", all_kinds([b""] * 8))
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_a_file_replaced_after_the_look_is_changed(kind, check, tmp_path):
+    path = tmp_path / "file"
+    data = all_kinds(make_payloads(24))[kind]
+    path.write_bytes(data)
+    os.utime(path, ns=(1, 1))
+    found = find_ranges(str(path), "", check, 100)
+    counts = [scan_range(part, check) for part in found.ranges[:-1]]
+    path.write_bytes(data + frame(b"more"))
+    for times in ((2, 2), (1, 1)):  # told by its size too, where its time is the same
+        os.utime(path, ns=times)
+        late = [scan_range(part, check) for part in found.ranges[-1:]]
+        joined = join_ranges(found, counts + late, check)
+        if not found.ranges:
+            assert (joined.records, joined.fault) == (24, None)  # all was read with one look
+        else:
+            assert joined.fault == ("changed", 0, 0, OTHER) or joined.fault[0::3] == (
+                "changed",
+                OTHER,
+            )
+            assert joined.crc32c == ""
+    assert find_ranges(str(path), "2", check).fault == ("changed", 0, 0, OTHER)
+
+
+def test_a_change_is_told_though_a_record_from_before_covers_the_range(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(framed([bytes(1000)]))
+    found = find_ranges(str(path), "", "records", 100)
+    counts = [scan_range(part, "records") for part in found.ranges]
+    path.unlink()
+    counts[5] = scan_range(found.ranges[5], "records")
+    joined = join_ranges(found, counts, "records")
+    assert (joined.fault.reason, joined.crc32c) == ("not_found", "")
+
+
+SHORTER = "the file became shorter while it was read"
+
+
+@pytest.mark.parametrize("kind", all_kinds([b""] * 8))
+@pytest.mark.parametrize("check", ["records", "index"])
+@pytest.mark.timeout(60)
+def test_a_file_cut_while_it_is_read_is_changed(kind, check, tmp_path, monkeypatch):
+    # Never an endless loop, wherever it is cut and however much was read before.
+    monkeypatch.setattr(LocalReader, "chunk", 64)
+    monkeypatch.setattr(LocalReader, "gap", 16)
+    payloads = make_payloads(24)
+    data = all_kinds(payloads)[kind]
+    path = tmp_path / "file"
+    honest = LocalReader.read_at
+    for size in range(0, len(data), 19 if len(data) < 1500 else 97):
+        for after in (0, 1, 2, 5):
+            path.write_bytes(data)
+            calls = iter(range(10_000))
+
+            def read_at(self, offset, length, size=size, after=after, calls=calls):
+                if next(calls) == after:
+                    os.truncate(path, size)
+                return honest(self, offset, length)
+
+            monkeypatch.setattr(LocalReader, "read_at", read_at)
+            count = count_file(str(path), check)
+            if count.fault is None:  # all that matters had been read
+                assert count.records == 24
+            else:
+                assert count.fault[0::3] in (("changed", SHORTER), ("changed", OTHER))
+            monkeypatch.setattr(LocalReader, "read_at", honest)
+
+
+def test_a_reader_tells_that_its_file_was_cut(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(framed([bytes(100)] * 30_000))
+    with open_records(str(path)) as records:
+        reading = iter(records)
+        next(reading)
+        os.truncate(path, 2_000_000)
+        with pytest.raises(DamagedError) as caught:
+            list(reading)
+    assert caught.value.fault == ("changed", 0, 0, SHORTER)
+
+
+# Whatever happens to a file, what passes is what tf.data reads
+
+MUTABLE = {
+    **all_kinds(make_payloads(12, 5)),
+    "long groups": indexed([make_payloads(40, 1), make_payloads(40, 2)], deflated_member),
+}
+WHOLE = {name: 80 if name == "long groups" else 12 for name in MUTABLE}
+
+
+def mutate(data: bytes, how: str, at: int, value: int) -> bytes:
+    at %= len(data)
+    if how == "cut":
+        return data[:at]
+    if how == "append":
+        return data + random.Random(value).randbytes(1 + at % 30)
+    return flipped(data, at, 1 << value % 8 if how == "bit" else 1 + value % 255)
+
+
+def judge(path: Path, name: str, data: bytes) -> None:
+    """Checks a file that may be damaged; tf.data is asked where we find nothing wrong."""
+    path.write_bytes(data)
+    counts = {check: count_file(str(path), check) for check in ("records", "index")}
+    records, cheap = counts["records"], counts["index"]
+    wanted = None
+    if records.fault is None or (cheap.fault is None and cheap.records != WHOLE[name]):
+        wanted = tf_reads(path, records.compression)
+    if records.fault is None:
+        payloads = read_all(path)
+        assert payloads == wanted
+        assert records.records == len(payloads)
+        assert records.crc32c == f"{google_crc32c.value(data):08x}"
+    if cheap.fault is None and cheap.records != WHOLE[name]:
+        assert wanted is not None
+        assert cheap.records == len(wanted)
+
+
+@given(
+    st.sampled_from(sorted(MUTABLE)),
+    st.sampled_from(["bit", "byte", "cut", "append"]),
+    st.integers(0, 1 << 20),
+    st.integers(0, 1 << 20),
+)
+@settings(max_examples=examples(250))
+def test_what_passes_is_what_tensorflow_reads(tmp_path_factory, name, how, at, value):
+    path = tmp_path_factory.getbasetemp() / "mutated"
+    judge(path, name, mutate(MUTABLE[name], how, at, value))
+
+
+@pytest.mark.parametrize("name", ["none", "zlib", "one member", "stored", "deflated"])
+def test_every_byte_and_every_cut(name, tmp_path):
+    data = MUTABLE[name]
+    for at in range(len(data)):
+        if name not in ("stored", "deflated") or at < 40 or at > 500:  # else within the index
+            judge(tmp_path / "file", name, flipped(data, at, 1 + at * 7 % 255))
+            judge(tmp_path / "file", name, data[:at])
+
+
+# On gs://
+
+
+def put(uri: str, data: bytes) -> str:
+    GcsStorage().replace(uri, data)
+    return uri
+
+
+@pytest.mark.parametrize("kind", all_kinds([b""] * 8))
+def test_counting_on_gs(kind, strict_bucket, monkeypatch):
+    monkeypatch.setattr(GcsReader, "chunk", 300)
+    monkeypatch.setattr(GcsReader, "gap", 50)
+    payloads = make_payloads(24)
+    data = all_kinds(payloads)[kind]
+    uri = put(f"{strict_bucket}/deep/a file", data)
+    for step in (150, 1 << 30):
+        count = count_in(uri, "records", step)
+        assert (count.records, count.num_bytes, count.fault) == (24, len(data), None)
+        assert count.crc32c == f"{google_crc32c.value(data):08x}"
+        assert count_in(uri, "index", step).records == 24
+    assert read_all(uri) == payloads
+
+
+def test_a_small_number_of_calls(strict_bucket, front):
+    members = [make_payloads(9, seed, 3000) for seed in range(9)]
+    shard = put(f"{strict_bucket}/a", indexed(members))
+    two = put(f"{strict_bucket}/b", indexed(members) * 2)
+    plain = put(f"{strict_bucket}/c", framed(make_payloads(500)))
+    for uri, check, calls in (
+        (shard, "index", {"get": 1, "download": 1}),  # the index stands in what is looked at
+        (two, "index", {"get": 1, "download": 2}),
+        (shard, "records", {"get": 2, "download": 2}),
+        (plain, "index", {"get": 2, "download": 2}),
+        (plain, "records", {"get": 2, "download": 2}),
+    ):
+        front.reset()
+        assert count_file(uri, check).fault is None
+        assert front.counts() == calls, (uri, check)
+
+
+@pytest.mark.parametrize("kind", ["none", "stored", "one member"])
+def test_an_object_replaced_between_look_and_scan_is_changed(kind, strict_bucket):
+    data = all_kinds(make_payloads(24))[kind]
+    uri = put(f"{strict_bucket}/x", data)
+    found = find_ranges(uri, "", "records", 200)
+    counts = [scan_range(part, "records") for part in found.ranges[:-1]]
+    put(uri, data)
+    counts.append(scan_range(found.ranges[-1], "records"))
+    assert join_ranges(found, counts, "records").fault[0::3] == ("changed", OTHER)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_object_that_changes_while_it_is_read(gone, strict_bucket, front):
+    uri = put(f"{strict_bucket}/x", framed(make_payloads(500)))
+    downloads = iter(range(1, 100))
+
+    def change(call):
+        if call.kind == "download" and next(downloads) == 2:
+            storage = open_storage(uri)
+            worker = threading.Thread(
+                target=storage.delete if gone else put, args=(uri,) if gone else (uri, b"new")
+            )
+            worker.start()
+            worker.join()
+
+    front.hook = change
+    count = count_file(uri)
+    front.hook = lambda call: None
+    assert count.fault.reason == ("not_found" if gone else "changed")
+
+
+def test_what_is_not_there_on_gs(strict_bucket):
+    put(f"{strict_bucket}/folder/x", b"x")
+    for name in ("missing", "folder"):
+        assert fault(f"{strict_bucket}/{name}") == ("not_found", 0, 0, "the file does not exist")

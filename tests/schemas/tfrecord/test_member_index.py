@@ -1,0 +1,162 @@
+"""The index: skipped by every gzip reader, and never trusted when it does not add up."""
+
+import gzip
+import io
+import random
+import shutil
+import subprocess
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, deflated_member, stored_member
+from shardmill.schemas.tfrecord.member_index import (
+    INDEX_BYTES,
+    build_index,
+    empty_shard,
+    parse_index,
+    read_index,
+)
+from shardmill.transforms.build import record_writer
+from shardmill.transforms.build.record_writer import MemberWriter
+from tests.conftest import examples
+from tests.support.readers import tf_records
+
+TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
+
+
+def reader(data: bytes):
+    return lambda offset, length: data[offset : offset + length]
+
+
+def make_shard(counts: list[int], pack=stored_member) -> bytes:
+    """Returns one group of members that hold the given numbers of records, by hand."""
+    packed = [
+        pack(b"".join(frame(b"%d/%d" % (number, i)) for i in range(count)))
+        for number, count in enumerate(counts)
+    ]
+    packed[0] = packed[0][len(HEADER) :]
+    sizes = [len(packed[0]) + INDEX_BYTES, *map(len, packed[1:])]
+    index = build_index([Member(*pair) for pair in zip(sizes, counts, strict=True)])
+    return index + b"".join(packed)
+
+
+members = st.lists(
+    st.builds(Member, st.integers(18, 1 << 34), st.integers(0, 1 << 21)), min_size=1, max_size=50
+)
+
+
+@given(members)
+def test_round_trip(listed: list[Member]) -> None:
+    index = build_index(listed)
+    assert len(index) == INDEX_BYTES
+    assert parse_index(index + b"whatever follows") == listed
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+@settings(max_examples=50)
+def test_members_are_found_where_they_are(counts: list[int]) -> None:
+    data = make_shard(counts)
+    found = read_index(reader(data), len(data))
+    assert found is not None
+    assert [m.records for m in found] == counts
+    for member in found:
+        gzip.decompress(data[member.offset : member.offset + member.num_bytes])
+
+
+@pytest.mark.parametrize("pack", [stored_member, deflated_member])
+def test_cat_of_shards_stays_whole_and_indexed(tmp_path, pack) -> None:
+    # Small on purpose: a reader that stops at an empty member would lose the rest.
+    a, b = make_shard([2, 3], pack), make_shard([5], pack)
+    for joined, counts in ((a + b, [2, 3, 5]), (b + a + b, [5, 2, 3, 5])):
+        found = read_index(reader(joined), len(joined))
+        assert [m.records for m in found or []] == counts
+        path = tmp_path / "joined.gz"
+        path.write_bytes(joined)
+        assert len(tf_records(path)) == sum(counts)
+
+
+def test_truncation_junk_and_foreign_files_are_not_indexed() -> None:
+    data = make_shard([2, 3])
+    foreign = gzip.compress(b"abc")
+    for broken in (
+        data[:-1], data[:INDEX_BYTES], data[:100], data + b"\0", data[7:], data + data[:300],
+        foreign, foreign + data, data + foreign, b"",
+    ):  # fmt: skip
+        assert read_index(reader(broken), len(broken)) is None
+
+
+@given(st.integers(0, INDEX_BYTES * 8 - 1))
+@settings(max_examples=examples(300))
+def test_a_flipped_bit_in_the_index_is_never_believed(bit: int) -> None:
+    broken = bytearray(make_shard([2, 300, 4]))
+    broken[bit // 8] ^= 1 << bit % 8
+    assert read_index(reader(bytes(broken)), len(broken)) is None
+
+
+def test_too_long_a_list_is_refused() -> None:
+    with pytest.raises(ValueError, match="2000 members do not fit"):
+        build_index([Member(1 << 40, 1 << 40)] * 2_000)
+    with pytest.raises(ValueError, match="0 members do not fit"):
+        build_index([])
+
+
+def test_a_shard_without_records(tmp_path) -> None:
+    data = empty_shard()
+    assert [m.records for m in read_index(reader(data), len(data)) or []] == [0]
+    (tmp_path / "empty.gz").write_bytes(data)
+    assert tf_records(tmp_path / "empty.gz") == []
+    assert gzip.decompress(data) == b""
+
+
+@pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
+def test_the_writer_cuts_groups_and_members(tmp_path, packing, monkeypatch) -> None:
+    monkeypatch.setattr(record_writer, "MEMBER_BYTES", 1_000)
+    # Each its own member, so several groups are needed. Not any bytes: see ``stops_early``.
+    big = random.Random(3).randbytes(1_000)
+    payloads = [big + bytes(i) for i in range(400)] + [b"", b"tail"]
+    path = tmp_path / "shard"
+    with path.open("wb") as file:
+        writer = MemberWriter(file, packing)
+        for payload in payloads:
+            writer.add(payload)
+        writer.close()
+    data = path.read_bytes()
+    assert writer.num_bytes == len(data)
+    assert writer.crc == google_crc32c.value(data)
+    assert tf_records(path, "" if packing == "none" else "GZIP") == payloads
+    if packing == "none":
+        assert data == b"".join(map(frame, payloads))
+        return
+    found = read_index(reader(data), len(data))
+    assert found is not None
+    assert len(found) == 401
+    assert sum(m.records for m in found) == 402
+    assert data.count(b"SM\xf0\x01\x01") > 1  # more than one index
+
+
+def test_the_writer_depends_on_records_alone() -> None:
+    def write(payloads: list[bytes]) -> bytes:
+        target = io.BytesIO()
+        writer = MemberWriter(target, "deflated")
+        for payload in payloads:
+            writer.add(payload)
+        writer.close()
+        return target.getvalue()
+
+    payloads = [bytes([i]) * 50_000 for i in range(200)]
+    assert write(payloads) == write(list(payloads))
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool[0])
+def test_command_line_tools_skip_the_index(tmp_path, tool) -> None:
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"{tool[0]} is not installed")
+    data = make_shard([3, 200]) + make_shard([7], deflated_member) + empty_shard()
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    done = subprocess.run([*tool, str(path)], capture_output=True, check=True)
+    assert done.stdout == gzip.decompress(data)

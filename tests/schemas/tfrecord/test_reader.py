@@ -1,0 +1,489 @@
+"""Counting and reading any TFRecord file: the same in any ranges, and what tf.data reads."""
+
+import gzip
+import json
+import random
+import zlib
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.storage.local import LocalReader
+from shardmill.schemas.tfrecord import ranges
+from shardmill.schemas.tfrecord.compression import empty_member
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.gzip_member import (
+    Member,
+    deflated_member,
+    pack_member,
+    stored_member,
+)
+from shardmill.schemas.tfrecord.member_index import build_index, empty_shard, read_index
+from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+from shardmill.schemas.tfrecord.reader import FileCount, count_file, join_ranges, open_records
+from shardmill.schemas.tfrecord.scanner import DamagedError
+from tests.conftest import build_dataset, examples
+from tests.support.record_tools import (
+    all_kinds,
+    count_in,
+    framed,
+    header,
+    in_groups,
+    indexed,
+    listed,
+    make_payloads,
+    read_all,
+    tf_reads,
+)
+
+STEPS = [1, 7, 16, 50, 100, 513, 1000, 1 << 30]
+
+
+def crc(data: bytes) -> str:
+    return f"{google_crc32c.value(data):08x}"
+
+
+def sound(data: bytes, records: int, compression: str, *warnings: str) -> FileCount:
+    return FileCount(records, len(data), crc(data), compression, None, warnings)
+
+
+def check_sound(path: Path, records: int, compression: str, *warnings: str, steps=STEPS) -> None:
+    """Checks that both ways of counting, in any ranges, find so many records and no fault."""
+    data = path.read_bytes()
+    wanted = sound(data, records, compression, *warnings)
+    assert count_file(str(path)) == wanted
+    assert count_file(str(path), "index").records == records
+    for step in steps:
+        assert count_in(path, "records", step) == wanted, step
+        cheap = count_in(path, "index", step)
+        assert (cheap.records, cheap.num_bytes, cheap.fault) == (records, len(data), None), step
+
+
+# Other people's files
+
+
+def facts(shared_data: Path) -> list[dict[str, str]]:
+    names, *rows = (shared_data / "tfrecord" / "facts.tsv").read_text().splitlines()
+    return [dict(zip(names.split("\t"), row.split("\t"), strict=False)) for row in rows]
+
+
+def test_files_of_other_projects(shared_data):
+    seen = {"none": 0, "GZIP": 0}
+    for fact in facts(shared_data):
+        path = shared_data / fact["path"]
+        if fact["framing"] != "ok":
+            assert count_file(str(path)).fault.reason == "not_tfrecord"
+            continue
+        size = path.stat().st_size
+        steps = [size // 7 + 1, size // 2, 1 << 30]
+        steps += [1, 17] if size < 1000 else [100] if size < 3000 else []
+        check_sound(path, int(fact["records"]), fact["compression"].lower(), steps=steps)
+        payloads = read_all(path)
+        assert len(payloads) == int(fact["records"])
+        assert min(map(len, payloads)) == int(fact["min_len"])
+        assert max(map(len, payloads)) == int(fact["max_len"])
+        seen[fact["compression"]] += 1
+    assert seen == {"none": 10, "GZIP": 17}
+
+
+# Every way to pack them
+
+
+@pytest.mark.parametrize("kind", all_kinds([b""] * 8))
+def test_every_kind_of_file_in_every_size_of_range(kind, tmp_path):
+    payloads = make_payloads(40)
+    path = tmp_path / "file"
+    path.write_bytes(all_kinds(payloads)[kind])
+    compression = kind if kind in ("none", "zlib") else "gzip"
+    check_sound(path, 40, compression)
+    assert read_all(path) == payloads == tf_reads(path, compression)
+
+
+def test_a_shard_of_our_own(photos, tmp_path):
+    _, manifest = build_dataset(input=photos, output=tmp_path / "out", image_size=32, num_shards=2)
+    assert manifest is not None
+    for split in json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"].values():
+        for shard in split["shards"]:
+            count = count_file(str(tmp_path / "out" / shard["file"]))
+            assert (count.records, count.crc32c) == (shard["records"], shard["crc32c"])
+            assert (count.num_bytes, count.fault, count.warnings) == (shard["bytes"], None, ())
+            path = str(tmp_path / "out" / shard["file"])
+            assert find_ranges(path, "", "index").records == shard["records"]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "data", "compression"),
+    [
+        ([], b"", "none"),
+        ([], gzip.compress(b""), "gzip"),
+        ([], gzip.compress(b"") * 3, "gzip"),
+        ([], empty_shard(), "gzip"),
+        ([], empty_shard() * 2, "gzip"),
+        ([], zlib.compress(b""), "zlib"),
+        ([b""], frame(b""), "none"),
+        ([b""] * 99, frame(b"") * 99, "none"),
+        ([b""] * 99, gzip.compress(frame(b"") * 99), "gzip"),
+        ([b"a", b""], gzip.compress(frame(b"a")) + gzip.compress(frame(b"")), "gzip"),
+    ],
+    ids=["nothing", "gzip", "3 gzip", "indexed", "2 indexed", "zlib", "one", "many", "many in gzip",
+         "the last is empty"],
+)  # fmt: skip
+def test_files_of_little_or_nothing(payloads, data, compression, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    check_sound(path, len(payloads), compression)
+    assert read_all(path) == payloads == tf_reads(path, compression)
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.integers(0, 2000).map(bytes), max_size=15),
+    st.sampled_from(sorted(all_kinds([b""] * 8))),
+    st.integers(1, 4000) | st.integers(1, 64),
+)
+@settings(max_examples=examples(80))
+def test_any_records_any_packing_any_ranges(tmp_path_factory, payloads, kind, step):
+    payloads = [b"one", b"two", b"three", b"four", *payloads]  # two groups of four, at least one
+    payloads += [b"x"] * (8 - len(payloads))
+    data = all_kinds(payloads)[kind]
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(data)
+    compression = kind if kind in ("none", "zlib") else "gzip"
+    assert count_in(path, "records", step) == sound(data, len(payloads), compression)
+    cheap = count_in(path, "index", step)
+    assert (cheap.records, cheap.fault) == (len(payloads), None)
+    assert read_all(path) == payloads
+
+
+def test_payloads_are_given_once_and_as_bytes(tmp_path):
+    payloads = make_payloads(40)
+    for kind, data in all_kinds(payloads).items():
+        (tmp_path / "file").write_bytes(data)
+        taken = []
+        for part in find_ranges(str(tmp_path / "file"), "", "records", 200).ranges:
+            scan_range(part, "records", taken.append)
+        if kind != "none":  # there, only joining tells where ranges truly begin
+            assert taken == payloads
+        assert {type(payload) for payload in taken} == {bytes}
+
+
+# Ranges are not fooled
+
+
+@pytest.mark.parametrize("chunk", [30, 1 << 20])
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_a_file_within_a_payload_does_not_fool_a_range(check, chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalReader, "chunk", chunk)
+    inner = framed(make_payloads(9, seed=3))
+    cut = framed(make_payloads(3, seed=4)) + header(70) + b"its payload is not there"
+    false = header(0) * 40 + header(90) * 2 + frame(b"sound")[:-4] + b"oops"
+    payloads = [b"a", inner, b"", cut, inner + cut, b"b", false, frame(frame(inner)), b"", false]
+    path = tmp_path / "file"
+    path.write_bytes(framed(payloads))
+    wanted = count_in(path, check, 1 << 30)
+    assert (wanted.records, wanted.fault) == (len(payloads), None)
+    for step in [*range(1, 20), *range(20, 100, 11), 150, 333, 1000]:
+        assert count_in(path, check, step) == wanted, step
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_a_fault_is_the_same_in_any_ranges(check, tmp_path):
+    payloads = [b"a" * 30, framed(make_payloads(5)), b"b" * 50, b"", b"c" * 90]
+    data = framed(payloads)
+    path = tmp_path / "file"
+    for at in range(0, len(data), 7):
+        for spoilt in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
+            path.write_bytes(spoilt)
+            wanted = count_in(path, check, 1 << 30)
+            for step in (5, 20, 77):
+                assert count_in(path, check, step) == wanted, (at, step)
+
+
+@pytest.mark.parametrize("kind", ["stored", "deflated", "cat of indexed", "gzip -c >> indexed"])
+def test_a_fault_of_compressed_data_is_the_same_in_any_ranges(kind, tmp_path):
+    data = all_kinds(make_payloads(24))[kind]
+    path = tmp_path / "file"
+    for at in range(0, len(data), 11):
+        for spoilt in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
+            path.write_bytes(spoilt)
+            wanted = count_in(path, "records", 1 << 30)
+            for step in (1, 600):
+                assert count_in(path, "records", step) == wanted, (at, step)
+
+
+def test_an_indexed_file_without_records_is_told_as_one(tmp_path):
+    path = tmp_path / "file"
+    for data, what in ((bytes(300), "only zeros: copy it again"), (b"text " * 60, "but text")):
+        members = [stored_member(data)] * 2
+        path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
+        for step in (1, 1 << 30):
+            fault = count_in(path, "records", step).fault
+            assert fault.reason == "not_tfrecord"
+            assert what in str(fault)
+
+
+# An index that lies
+
+LIE = "its index does not say what is in it, so all of it was read as a whole"
+GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
+PAYLOADS = [payload for group in GROUPS for payload in group]
+STORED = [stored_member(framed(group)) for group in GROUPS]
+DEFLATED = [deflated_member(framed(group)) for group in GROUPS]
+SIZES = [len(member) for member in STORED]
+ONE, TWO, THREE, FOUR = SIZES
+LIES = {
+    "too few records": [(ONE, 1), (TWO, 1), (THREE, 2), (FOUR, 2)],
+    "too many records": [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 9)],
+    "records of the wrong member": [(ONE, 1), (TWO, 2), (THREE, 2), (FOUR, 2)],
+    "cut a byte early": [(ONE - 1, 2), (TWO + 1, 1), (THREE, 2), (FOUR, 2)],
+    "cut a byte late": [(ONE, 2), (TWO, 1), (THREE + 1, 2), (FOUR - 1, 2)],
+    "cut in the middle": [(ONE + TWO - 20, 2), (20, 1), (THREE + FOUR, 4)],
+    "two as one, with one's records": [(ONE, 2), (TWO, 1), (THREE + FOUR, 2)],
+    "all as one, with the last one's": [(sum(SIZES), 2)],
+}
+
+
+@pytest.mark.parametrize("step", [1, 600, 1 << 30])
+@pytest.mark.parametrize("lie", LIES)
+def test_an_index_that_lies_is_not_believed(lie, step, tmp_path):
+    path = tmp_path / "file"
+    data = listed(STORED, LIES[lie])
+    path.write_bytes(data)
+    assert len(tf_reads(path, "gzip")) == 7
+    assert count_in(path, "records", step) == sound(data, 7, "gzip", LIE)
+    assert read_all(path) == PAYLOADS
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+@pytest.mark.parametrize("at", [1, 4])
+def test_an_index_of_members_without_bytes_is_none(at, check, tmp_path):
+    entries = [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 2)]
+    data = listed(STORED, [*entries[:at], (0, 3), *entries[at:]])
+    (tmp_path / "file").write_bytes(data)
+    found = count_file(str(tmp_path / "file"), check)
+    assert (found.records, found.fault, found.warnings) == (7, None, ())
+    endless = build_index([Member(0, 1)])
+    assert read_index(lambda at, n: endless[at : at + n], 1 << 30) is None
+
+
+def test_two_members_listed_as_one_are_counted_as_two(tmp_path):
+    for members in (STORED, DEFLATED):
+        sizes = [len(member) for member in members]
+        data = listed(members, [(sizes[0], 2), (sizes[1], 1), (sizes[2] + sizes[3], 4)])
+        (tmp_path / "file").write_bytes(data)
+        assert count_file(str(tmp_path / "file")) == sound(data, 7, "gzip")
+        taken = []
+        (part,) = find_ranges(str(tmp_path / "file"), "", "records").ranges
+        scan_range(part, "records", taken.append)
+        assert taken == PAYLOADS
+
+
+def test_an_index_of_no_bytes_is_not_read_for_ever(tmp_path):
+    from shardmill.schemas.tfrecord.gzip_member import Member
+    from shardmill.schemas.tfrecord.member_index import build_index
+
+    data = build_index([Member(0, 5)]) + STORED[0][10:]
+    (tmp_path / "file").write_bytes(data)
+    for check in ("records", "index"):
+        count = count_file(str(tmp_path / "file"), check)
+        assert (count.records, count.fault) == (2, None)
+
+
+def test_records_across_members_are_counted_though_an_index_lists_them(tmp_path):
+    raw = framed([b"abc" * 10, b"def" * 10])
+    members = [stored_member(raw[:30]), stored_member(raw[30:])]
+    for records in ((1, 1), (0, 2)):
+        data = listed(members, list(zip(map(len, members), records, strict=True)))
+        (tmp_path / "file").write_bytes(data)
+        for step in (1, 1 << 30):
+            assert count_in(tmp_path / "file", "records", step) == sound(data, 2, "gzip", LIE)
+
+
+@pytest.mark.parametrize(
+    ("behind", "reason"),
+    [(b"garbage", "trailing_garbage"), (b"\0", "trailing_garbage"), (STORED[0][:20], "truncated"),
+     (indexed(GROUPS)[:-3], "truncated"), (indexed(GROUPS)[:300], "truncated")],
+)  # fmt: skip
+def test_what_stands_behind_an_index_is_found_at_once(behind, reason, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(indexed(GROUPS) + behind)
+    for check in ("records", "index"):
+        assert count_file(str(path), check).fault.reason == reason
+
+
+# Empty members
+
+
+SMALL, EMPTY = indexed([[b"a"], [b"b"]]), empty_shard()
+PLAIN, NOTHING = gzip.compress(framed([b"c", b"d"])), gzip.compress(b"")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "read", "at"),
+    [
+        ([SMALL, EMPTY], 2, None),
+        ([PLAIN, NOTHING], 2, None),
+        ([PLAIN, NOTHING, NOTHING], 2, None),
+        ([SMALL, EMPTY, SMALL], 2, len(SMALL)),
+        ([EMPTY, SMALL], 0, 0),
+        ([PLAIN, NOTHING, PLAIN], 2, len(PLAIN)),
+        ([PLAIN, NOTHING, NOTHING, PLAIN], 2, len(PLAIN + NOTHING)),
+        ([SMALL, NOTHING, SMALL], 2, len(SMALL)),
+    ],
+)
+def test_an_empty_member_is_warned_of_where_tensorflow_loses_records(pieces, read, at, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"".join(pieces))
+    records = sum(2 for piece in pieces if piece in (SMALL, PLAIN))
+    assert len(tf_reads(path, "gzip")) == read
+    assert (read == records) == (at is None)
+    warnings = () if at is None else (empty_member(at),)
+    check_sound(path, records, "gzip", *warnings)
+    assert count_file(str(path), "index").warnings == warnings
+    assert len(read_all(path)) == records
+
+
+# Large things
+
+
+def test_members_read_as_a_stream_give_the_same(tmp_path, monkeypatch):
+    data = all_kinds(make_payloads(24))["deflated"]
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    for whole, inflated in ((10, 1 << 30), (1 << 30, 0), (560, 100)):
+        monkeypatch.setattr(ranges, "_WHOLE_MEMBER", whole)
+        monkeypatch.setattr("shardmill.schemas.tfrecord.compression._WHOLE_INFLATED", inflated)
+        assert count_in(path, "records", 700) == sound(data, 24, "gzip")
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 100, 600, 2000])
+def test_how_much_is_read_at_a_time_changes_nothing(chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalReader, "chunk", max(chunk, 12))
+    for gap in (1, 40):
+        monkeypatch.setattr(LocalReader, "gap", gap)
+        for kind, data in all_kinds(make_payloads(24)).items():
+            (tmp_path / "file").write_bytes(data)
+            assert count_in(tmp_path / "file", "records", 300).records == 24, kind
+            assert count_in(tmp_path / "file", "index", 300).records == 24, kind
+            assert len(read_all(tmp_path / "file")) == 24
+
+
+def test_small_members_are_read_together(tmp_path, monkeypatch):
+    groups = [[random.Random(i).randbytes(50)] for i in range(60)]
+    path = tmp_path / "file"
+    path.write_bytes(indexed(groups))
+    reads = count_reads(monkeypatch)
+    (part,) = find_ranges(str(path), "", "records").ranges
+    reads.clear()
+    assert scan_range(part, "records").records == 60
+    assert reads == [(0, path.stat().st_size)]
+
+
+def count_reads(monkeypatch) -> list[tuple[int, int]]:
+    """Returns a list of the places and sizes of all reads of local files from now on."""
+    reads: list[tuple[int, int]] = []
+    honest = LocalReader.read_at
+
+    def read_at(self, offset, length):
+        data = honest(self, offset, length)
+        reads.append((offset, len(data)))
+        return data
+
+    monkeypatch.setattr(LocalReader, "read_at", read_at)
+    return reads
+
+
+def sparse_file(path: Path, sizes: list[int]) -> None:
+    """Writes records of zeros whose payloads take no room on the disk; their CRCs are wrong."""
+    with path.open("wb") as file:
+        for size in sizes:
+            file.write(header(size))
+            file.seek(size, 1)
+            file.write(b"\1\2\3\4")
+
+
+def test_five_gigabytes_are_hopped_in_a_few_reads(tmp_path, monkeypatch):
+    sizes = [2**31 - 1, 2**31, 3, 0, 2**30 + 5, 7]
+    sparse_file(tmp_path / "file", sizes)
+    reads = count_reads(monkeypatch)
+    assert (tmp_path / "file").stat().st_size > 5 << 30
+    count = count_file(str(tmp_path / "file"), "index")
+    assert (count.records, count.fault) == (6, None)
+    # A look at the beginning of each of 80 ranges, no more.
+    assert sum(length for _, length in reads) < 100 << 20
+
+
+def test_a_forged_length_does_not_make_us_read_all_that_follows(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(frame(b"abc") + header(2**40) + bytes(9 << 20))
+    part = find_ranges(str(path), "", "records", 2 << 20).ranges[0]
+    reads = count_reads(monkeypatch)
+    assert scan_range(part, "records").fault.reason == "truncated"
+    assert sum(length for _, length in reads) == 2 << 20
+
+
+def test_the_end_of_a_large_file_is_told_exactly(tmp_path):
+    sparse_file(tmp_path / "file", [2**32 + 100, 5])
+    size = (tmp_path / "file").stat().st_size
+    with (tmp_path / "file").open("r+b") as file:
+        file.truncate(size - 1)
+    fault = count_file(str(tmp_path / "file"), "index").fault
+    assert fault == ("truncated", 1, 2**32 + 116, "the file ends after 20 of its 21 bytes")
+
+
+# Reading
+
+
+def test_a_reader_gives_what_stands_before_the_damage(tmp_path):
+    path = tmp_path / "file"
+    for pack in ("none", "stored", "deflated"):
+        data = bytearray(framed([b"abc", b"de", b"fgh"]))
+        data[-1] ^= 1
+        path.write_bytes(pack_member(bytes(data), pack))
+        given_out = []
+        with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
+            given_out.extend(records)
+        assert caught.value.fault[:3] == ("payload_crc", 2, 37)
+        assert given_out == [b"abc", b"de"]
+
+
+def test_a_reader_can_be_read_again_and_knows_its_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(framed([b"abc", b"de"])))
+    with open_records(str(path)) as records:
+        assert list(records) == list(records) == [b"abc", b"de"]
+        assert next(iter(records)) == b"abc"
+        assert (records.compression, records.size) == ("gzip", path.stat().st_size)
+
+
+def test_what_goes_wrong_while_records_are_used_is_not_the_fault_of_their_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(frame(b"abc"))
+    for error in (FileNotFoundError("labels.txt"), PermissionError("labels.txt")):
+        with pytest.raises(type(error), match="labels"), open_records(str(path)):
+            raise error
+        part = find_ranges(str(path), "", "records").ranges[0]
+
+        def take(payload, error=error):
+            raise error
+
+        with pytest.raises(type(error), match="labels"):
+            scan_range(part, "records", take)
+
+
+def test_joining_does_not_care_for_the_order(tmp_path):
+    path = tmp_path / "file"
+    data = framed(make_payloads(40))
+    path.write_bytes(data)
+    found = find_ranges(str(path), "", "records", 100)
+    counts = [scan_range(part, "records") for part in found.ranges]
+    for seed in range(5):
+        random.Random(seed).shuffle(counts)
+        assert join_ranges(found, counts, "records") == sound(data, 40, "none")
+
+
+def test_groups_are_what_the_tests_say():
+    assert in_groups([b"a", b"b", b"c"], 2) == [[b"a", b"b"], [b"c"]]
+    assert SIZES[2] == SIZES[3]

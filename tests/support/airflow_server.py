@@ -1,0 +1,321 @@
+"""A real Airflow for tests: scheduler, DAG processor and API server, in a folder of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.gcs_server import free_port
+
+DEPLOY = ROOT / "deploy" / "airflow"
+DAGS = DEPLOY / "dags"
+SHARDMILL = Path(sys.prefix) / "bin" / "shardmill"
+ENDED = {"success", "failed"}
+PARTS = ("api-server", "dag-processor", "scheduler")
+
+
+def installed() -> Path:
+    """Returns the environment that Airflow is in; skips where it was not installed."""
+    found = os.environ.get("AIRFLOW_ENV", "")
+    if not found:
+        pytest.skip("AIRFLOW_ENV is not set: run `make test-airflow`")
+    return Path(found)
+
+
+def wait_until(true: Callable[[], Any], timeout: float = 120, what: str = "") -> Any:
+    """Waits for a condition and returns what it gave."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        found = true()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"it did not come within {timeout} s: {what or true}")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try of a task: its log, line by line."""
+
+    lines: list[dict]
+
+    @property
+    def events(self) -> list[str]:
+        return [str(line["event"]) for line in self.lines]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.events)
+
+    @property
+    def last_words(self) -> str:
+        """What the last line at the level of an error says: the exit or the exception."""
+        line = [line for line in self.lines if line["level"] == "error"][-1]
+        if line["event"] == "Task exited":
+            return str(line["exit_code"])
+        assert line["event"] == "Task failed with exception", line
+        return str(line["error_detail"][0]["exc_value"])
+
+    @property
+    def last_words_of_exit(self) -> str:
+        """What the exit says, where Airflow says more after it."""
+        return "".join(
+            str(line["exit_code"]) for line in self.lines if line["event"] == "Task exited"
+        )
+
+    @property
+    def tracebacks(self) -> int:
+        return sum("error_detail" in line for line in self.lines)
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Parts (made, found) as the summary says."""
+        found = re.search(r"parts +(\d+) made(?:, (\d+) found)?", self.text)
+        assert found, self.text
+        return int(found[1]), int(found[2] or 0)
+
+
+@dataclass
+class Run:
+    """A run of a DAG."""
+
+    airflow: Airflow
+    dag_id: str
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}"
+
+    def state(self) -> str:
+        return str(self.airflow.call(self.path)["state"])
+
+    def tasks(self) -> dict[str, dict]:
+        found = self.airflow.call(f"{self.path}/taskInstances")["task_instances"]
+        return {each["task_id"]: each for each in found}
+
+    def state_of(self, task: str) -> str:
+        return str(self.tasks()[task]["state"])
+
+    def tries_of(self, task: str) -> int:
+        return int(self.tasks()[task]["try_number"])
+
+    def wait(self, timeout: float = 180) -> dict[str, str]:
+        """Waits for its end and returns the states of its tasks."""
+        wait_until(lambda: self.state() in ENDED, timeout, f"{self.path}: {self.tasks()}")
+        return {name: task["state"] for name, task in self.tasks().items()}
+
+    def wait_for(self, task: str, *states: str, timeout: float = 120) -> str:
+        """Waits until a task is in one of some states."""
+        wait_until(lambda: self.state_of(task) in states, timeout, f"{task} of {self.path}")
+        return self.state_of(task)
+
+    def clear(self, *tasks: str) -> None:
+        """Clears tasks, so that they run again."""
+        body = {
+            "dry_run": False, "dag_run_id": self.run_id, "task_ids": list(tasks),
+            "only_failed": False, "include_downstream": False,
+        }  # fmt: skip
+        self.airflow.call(f"/dags/{self.dag_id}/clearTaskInstances", body)
+
+    def log(self, task: str, number: int) -> Try:
+        """Returns the log of a try of a task, the first being 1."""
+        folder = self.airflow.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}"
+        path = folder / f"task_id={task}" / f"attempt={number}.log"
+        text = wait_until(lambda: path.exists() and path.read_text(), 90, str(path))
+        return Try([json.loads(line) for line in text.splitlines()])
+
+    def processes(self, task: str) -> list[psutil.Process]:
+        """All processes of a task's command: those that inherited its name, the keeper too."""
+        wanted = {
+            "AIRFLOW_CTX_DAG_ID": self.dag_id, "AIRFLOW_CTX_DAG_RUN_ID": self.run_id,
+            "AIRFLOW_CTX_TASK_ID": task,
+        }  # fmt: skip
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if wanted.items() <= process.environ().items():
+                    found.append(process)
+        return found
+
+    def keeper(self, task: str) -> psutil.Process:
+        """Waits for a task's command; returns its keeper, whose parent is the task."""
+
+        def found() -> psutil.Process | None:
+            for each in self.processes(task):
+                with contextlib.suppress(psutil.Error):
+                    if any(word.endswith("keeper.py") for word in each.cmdline()):
+                        return each
+            return None
+
+        return wait_until(found, 90, f"the command of {task} in {self.path}")
+
+
+@dataclass
+class Airflow:
+    """An Airflow that runs.
+
+    Attributes:
+        home: Its folder: configuration, database and logs.
+        env: Where it is installed.
+        settings: Of the DAGs.
+    """
+
+    home: Path
+    env: Path
+    settings: Path
+    port: int = field(default_factory=free_port)
+    parts: dict[str, subprocess.Popen] = field(default_factory=dict)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    minder: threading.Thread | None = None
+    resting: set[str] = field(default_factory=set)
+    token: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {
+            "CORE__DAGS_FOLDER": DAGS, "CORE__EXECUTOR": "LocalExecutor", "CORE__PARALLELISM": 4,
+            "CORE__LOAD_EXAMPLES": False, "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
+            "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": True,
+            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
+            "API__HOST": "127.0.0.1", "API__PORT": self.port, "API__WORKERS": 1,
+            "API__BASE_URL": f"http://127.0.0.1:{self.port}",
+            "API_AUTH__JWT_SECRET": "a secret that only these tests know, of 64 characters in all....",
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.3,
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 20,
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
+            "USAGE_DATA_COLLECTION__ENABLED": False,
+            # Who finds it locked waits longer than five seconds.
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
+        }  # fmt: skip
+        return os.environ | {
+            "AIRFLOW_HOME": str(self.home),
+            "SHARDMILL_SETTINGS": str(self.settings),
+            "PATH": f"{self.env}/bin:{os.environ['PATH']}",
+            # Of the tests' environment, which must not reach the command.
+            "PYTHONPATH": str(DAGS),
+            **{f"AIRFLOW__{name}": str(value) for name, value in own.items()},
+        }
+
+    def command(self, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Runs a program of Airflow's environment to its end."""
+        name, *rest = map(str, args)
+        return subprocess.run(
+            [self.env / "bin" / name, *rest], env=self.environment, capture_output=True, text=True,
+            check=False, timeout=timeout, cwd=self.home,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Starts all three parts; the API server first, as tasks report to it."""
+        done = self.command("airflow", "db", "migrate")
+        assert done.returncode == 0, done.stderr
+        for name in PARTS:
+            self.parts[name] = self._start(name)
+            if name == "api-server":
+                wait_until(self._answers, 120, "Airflow's API")
+        self.minder = threading.Thread(target=self._keep_up, daemon=True)
+        self.minder.start()
+
+    def _start(self, name: str) -> subprocess.Popen:
+        with (self.home / f"{name}.log").open("a") as log:
+            return subprocess.Popen(
+                # A test that is killed takes its Airflow along.
+                ["setpriv", "--pdeathsig", "TERM", self.env / "bin" / "airflow", name],
+                env=self.environment, stdout=log, stderr=log, cwd=self.home, start_new_session=True,
+            )  # fmt: skip
+
+    def _keep_up(self) -> None:
+        """Starts again what ended, as a service manager does: on SQLite a scheduler may give up."""
+        while not self.stopping.wait(1):
+            for name, part in self.parts.items():
+                if name not in self.resting and part.poll() is not None:
+                    self.parts[name] = self._start(name)
+
+    @contextlib.contextmanager
+    def without_scheduler(self) -> Iterator[None]:
+        """Stops the scheduler when nothing runs, for a long transaction: SQLite would refuse one."""
+        wait_until(lambda: not self.call("/dags/~/dagRuns?state=running")["dag_runs"], 300)
+        self.resting.add("scheduler")
+        self.parts["scheduler"].terminate()
+        self.parts["scheduler"].wait(120)
+        yield
+        self.resting.remove("scheduler")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/auth/token") as answer:
+                self.token = json.load(answer)["access_token"]
+            return True
+        assert self.parts["api-server"].poll() is None, (self.home / "api-server.log").read_text()
+        return False
+
+    def stop(self) -> None:
+        """Ends all of it, tasks and their commands too."""
+        self.stopping.set()
+        if self.minder is not None:
+            self.minder.join()
+        for part in reversed(self.parts.values()):
+            everything = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(part.pid)
+                everything = [process, *process.children(True)]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.pid, signal.SIGKILL)
+            for process in everything:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            part.wait()
+
+    def call(self, path: str, body: Any = None, method: str = "") -> Any:
+        """Calls the API."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/api/v2{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method or ("GET" if body is None else "POST"),
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from error
+
+    def trigger(self, dag_id: str, run_id: str, **conf: str) -> Run:
+        """Starts a run as a person does, without a logical date."""
+        body = {"logical_date": None, "dag_run_id": run_id, "conf": conf}
+        self.call(f"/dags/{dag_id}/dagRuns", body)
+        return Run(self, dag_id, run_id)
+
+    def runs(self, dag_id: str) -> list[Run]:
+        """Returns all runs of a DAG."""
+        found = self.call(f"/dags/{dag_id}/dagRuns?limit=100")["dag_runs"]
+        return [Run(self, dag_id, each["dag_run_id"]) for each in found]
+
+
+@contextlib.contextmanager
+def run_airflow(home: Path, settings: Path) -> Iterator[Airflow]:
+    """Runs an Airflow until the block ends."""
+    airflow = Airflow(home, installed(), settings)
+    try:
+        airflow.start()
+        yield airflow
+    finally:
+        airflow.stop()

@@ -1,0 +1,130 @@
+"""Builds datasets of arrays, and judges them by NumPy and TensorFlow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+
+from shardmill.pipelines import run
+from shardmill.pipelines.arrays import ArraysJob, outcomes, resolve
+from shardmill.pipelines.arrays_config import ArraysConfig
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.build.outcome import Outcome
+from shardmill.transforms.publish.publish import read_manifest
+from tests.support.rows_tools import JSON_SCHEMA, tf_examples
+
+_64 = (1 << 64) - 1
+
+
+def job_of(**options) -> ArraysJob:
+    """Returns the job of some options."""
+    texts = {
+        name: str(value) if isinstance(value, Path) else value for name, value in options.items()
+    }
+    return resolve(ArraysConfig(**texts), runner=run.IN_MEMORY, invocation=run.new_invocation())
+
+
+def run_job(job: ArraysJob) -> Outcome:
+    """Runs a job in this process, by Beam's in-memory runner."""
+    sink = job.spec.sink
+    return run.run_pipeline(
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.invocation, sink.output,
+        unit="MiB",
+    )  # fmt: skip
+
+
+def published(**options) -> Manifest:
+    """Builds a dataset that must be published, and returns its manifest."""
+    outcome = run_job(job_of(**options))
+    assert outcome.status == "published", outcome
+    output = str(options["output"])
+    manifest = read_manifest(open_storage(output), output)
+    assert manifest is not None
+    return manifest
+
+
+def records_of(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
+    """Returns the examples of each split in their order, as TensorFlow reads them."""
+    body = json.loads((folder / "manifest.json").read_text())
+    jsonschema.validate(body, JSON_SCHEMA)
+    inputs = manifest.inputs
+    assert manifest.written == inputs.accepted == inputs.matched
+    found = {}
+    for name, split in manifest.splits.items():
+        examples = []
+        for shard in split.shards:
+            packed = "GZIP" if manifest.compression == "gzip" else ""
+            mine = tf_examples(folder / shard.file, packed)
+            assert len(mine) == shard.records
+            examples += mine
+        assert len(examples) == split.num_examples
+        found[name] = examples
+    return found
+
+
+def plain_bytes(array: np.ndarray, row: int) -> bytes:
+    """Returns what a record should hold of an array: little-endian values in C order."""
+    little = array.dtype.newbyteorder("<")
+    return np.ascontiguousarray(array[row]).astype(little).tobytes()
+
+
+def row_hash(seed: int, key: str, row: int) -> tuple[int, int]:
+    """Returns the hash of a row for its split and its position, as docs/arrays.md defines it."""
+    digest = hashlib.blake2b(
+        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=b"shardmill-row"
+    ).digest()
+    salts = (int.from_bytes(half, "big") for half in (digest[:8], digest[8:]))
+    split, position = (_step(_step(salt, row), salt) for salt in salts)
+    return split, position
+
+
+def _step(state: int, word: int) -> int:
+    x = ((state ^ word) + 0x9E3779B97F4A7C15) & _64
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _64
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _64
+    return x ^ x >> 31
+
+
+def expected_rows(
+    key: str, rows: int, seed: int = 0, shares: tuple[tuple[str, int], ...] = ()
+) -> dict[str, list[int]]:
+    """Returns which rows each split should have, in their order.
+
+    Args:
+        key: Of the input.
+        rows: How many there are.
+        seed: Of the hash.
+        shares: Splits and their shares in percent.
+    """
+    shares = shares or (("train", 90), ("validation", 10))
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name, _ in shares}
+    for row in range(rows):
+        split, position = row_hash(seed, key, row)
+        passed = 0
+        for name, percent in shares:
+            passed += percent
+            if split * 100 < passed << 64:
+                found[name].append((position, row))
+                break
+    return {name: [row for _, row in sorted(pairs)] for name, pairs in found.items()}
+
+
+def check_records(
+    folder: Path, manifest: Manifest, arrays: Mapping[str, np.ndarray], key: str, **place
+) -> None:
+    """Asserts that a dataset has exactly the rows of arrays, in the right splits and order."""
+    rows = len(next(iter(arrays.values())))
+    wanted = expected_rows(key, rows, **place)
+    records = records_of(folder, manifest)
+    assert set(records) == set(wanted)
+    for name, examples in records.items():
+        assert len(examples) == len(wanted[name])
+        for example, row in zip(examples, wanted[name], strict=True):
+            for feature, array in arrays.items():
+                assert example[feature] == [plain_bytes(array, row)], (feature, row)

@@ -1,0 +1,69 @@
+"""Reads CSV files as Shardmill does and as Python's csv module does, for tests to compare."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shardmill.transforms.rows.csv.cells import Cells, RowReject
+from shardmill.transforms.rows.csv.dialect import Dialect
+from shardmill.transforms.rows.csv.ranges import cut_ranges, read_head, read_range
+
+
+class Reading(NamedTuple):
+    """All that was read of a file."""
+
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+    offsets: list[int]
+    lines: list[int]
+    rejects: list[RowReject]
+
+    def reasons(self) -> dict[str, int]:
+        return dict(Counter(reject.error for reject in self.rejects))
+
+
+def table(columns: tuple[str, ...], parts: Iterable[Cells]) -> Reading:
+    reading = Reading(columns, [], [], [], [])
+    for cells in parts:
+        assert tuple(cells.columns) == columns
+        assert all(not column.null_count for column in cells.columns.values())
+        texts = [
+            [value.decode() for value in column.to_pylist()] for column in cells.columns.values()
+        ]
+        rows = [list(row) for row in zip(*texts, strict=True)]
+        assert len(rows) == len(cells.offsets) == len(cells.lines)
+        reading.rows.extend(rows)
+        reading.offsets.extend(cells.offsets.tolist())
+        reading.lines.extend(cells.lines.tolist())
+        reading.rejects.extend(cells.rejects)
+    return reading
+
+
+def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
+    """Reads a file by ranges."""
+    dialect = dialect or Dialect()
+    columns = read_head(str(path), dialect, range_bytes).columns
+
+    def parts() -> Iterator[Cells]:
+        for part in cut_ranges(str(path), dialect, range_bytes):
+            yield from read_range(str(path), dialect, columns, part, range_bytes)
+
+    return table(columns, parts())
+
+
+def read_bytes(folder: Path, data: bytes, range_bytes: int = 1 << 20, **dialect) -> Reading:
+    """Writes a file and reads it."""
+    path = folder / "some.csv"
+    path.write_bytes(data)
+    return read_csv(path, Dialect(**dialect), range_bytes)
+
+
+def by_python(text: str, **options) -> list[list[str]]:
+    """Returns what Python's csv module reads, without empty rows."""
+    csv.field_size_limit(1 << 30)
+    return [row for row in csv.reader(io.StringIO(text, newline=""), **options) if row]

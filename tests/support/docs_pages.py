@@ -1,0 +1,235 @@
+"""Which commands of the docs are run where, and what each page finds when it is followed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from shardmill.pipelines import cli
+from tests.conftest import ROOT, SHARED, build_dataset, make_photos
+from tests.support.array_tools import published
+from tests.support.docs_tools import Block
+from tests.support.examples_data import write_digits, write_titanic
+from tests.support.rows_tools import build_rows
+
+# Blocks that need what only a cluster, a cloud or a network has: their page and how they begin, and
+# what runs the same there: a test, or a line of .ci/run.
+ELSEWHERE = {
+    ("README.md", "make demo"): ".ci/run make demo",
+    ("README.md", "shardmill images --input=gs://"): (
+        "tests/cluster/test_flink_builds.py::test_one_task_manager"
+    ),
+    ("docs/getting-started.md", "python3 -m venv"): (
+        "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+    ),
+    ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
+        "tests/deploy/test_dataflow_template.py::test_make_shows_what_it_would_do"
+    ),
+    ("docs/architecture.md", "make lint types"): ".ci/run make docs",
+    ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_process",
+    ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_process",
+    (
+        "docs/flink.md",
+        "REGISTRY=",
+    ): "tests/deploy/test_kubernetes.py::test_kustomize_makes_the_same_of_it",
+    ("docs/flink.md", "kubectl -n shardmill delete"): (
+        "tests/deploy/test_kubernetes.py::test_kustomize_makes_the_same_of_it"
+    ),
+    ("docs/airflow.md", "python3 -m venv /opt/shardmill"): (
+        "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+    ),
+    ("docs/airflow.md", "deploy/airflow/install.sh"): (
+        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+    ),
+    ("docs/airflow.md", "airflow dags trigger"): (
+        "tests/cluster/test_airflow.py::test_a_backfill_of_three_days"
+    ),
+    ("docs/airflow.md", "make test-airflow"): (
+        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+    ),
+    ("docs/gcs.md", "pip install"): (
+        "tests/pipelines/test_images_gcs.py::test_the_command_from_bucket_to_bucket"
+    ),
+    ("docs/gcs.md", "deploy/gcs/install_emulator.sh"): (
+        "tests/cluster/test_gcs_beam.py::test_the_page_tells_how_to_try_it_with_an_emulator"
+    ),
+    ("docs/runners.md", "deploy/prism/install.sh"): (
+        "tests/cluster/test_prism.py::test_the_same_bytes"
+    ),
+    ("docs/storage.md", "pip install '.[aws]'"): (
+        "tests/schemas/storage/test_s3.py::test_images_are_built_as_on_a_disk"
+    ),
+    ("docs/storage.md", "export SHARDMILL_STORAGE_OPTIONS='--s3"): (
+        "tests/schemas/storage/test_s3.py::test_only_flags_of_storages_are_shared"
+    ),
+    ("docs/storage.md", "pip install '.[hadoop]'"): (
+        "tests/cluster/test_hdfs.py::test_a_build_is_killed_resumed_verified_and_read"
+    ),
+}
+# Pages whose Python code a test of their own runs, with the errors and the frameworks of the page.
+OWN = {"docs/training.md": "tests/docs/test_training.py"}
+
+
+class Shelf:
+    """What pages find: made once, copied for each page."""
+
+    def __init__(self, base: Path) -> None:
+        base.mkdir(exist_ok=True)
+        self.base = base
+
+    def put(self, folder: Path, *names: str) -> None:
+        """Puts things of the shelf into a folder."""
+        for name in names:
+            made = self.base / name
+            if not made.exists():
+                getattr(self, f"_{name.partition('.')[0]}")(made)
+            (shutil.copytree if made.is_dir() else shutil.copy)(made, folder / name)
+
+    def _flower_photos(self, made: Path) -> None:
+        shutil.copytree(SHARED / "photos" / "flower_photos", made)
+
+    def _taxi(self, made: Path) -> None:
+        shutil.copytree(SHARED / "tfrecord" / "tfx_taxi_gz" / "csv_example_gen", made)
+
+    def _ds(self, made: Path) -> None:
+        if not (self.base / "flower_photos").exists():
+            self._flower_photos(self.base / "flower_photos")
+        build_dataset(input=self.base / "flower_photos", output=made, image_size=224)
+
+    def _counted(self, made: Path) -> None:
+        if not (self.base / "ds").exists():
+            self._ds(self.base / "ds")
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert cli.main(["count", f"--input={self.base / 'ds'}", f"--manifest={made}"]) == 0
+
+    def _titanic(self, made: Path) -> None:
+        table = self.base / "titanic.csv"
+        if not table.exists():
+            write_titanic(table)
+        if made != table:
+            build_rows(input=table, output=made, label="survived", null_values="?")
+
+    def _arrays(self, made: Path) -> None:
+        write_digits(self.base)
+
+    def _digits(self, made: Path) -> None:
+        if not (self.base / "arrays").exists():
+            write_digits(self.base)
+        published(input=self.base / "arrays", output=made)
+
+    def _examples(self, made: Path) -> None:
+        shutil.copytree(ROOT / "examples", made)
+
+
+def _front(shelf: Shelf, folder: Path) -> None:
+    shelf.put(folder, "flower_photos", "titanic.csv", "taxi", "arrays", "examples")
+
+
+def _arrays_page(_: Shelf, folder: Path) -> None:
+    pixels = np.arange(60 * 28 * 28).reshape(60, 28, 28).astype(np.uint8)
+    labels = np.arange(60) % 10
+    np.save(folder / "X.npy", pixels)
+    np.save(folder / "y.npy", labels)
+    np.savez(folder / "data.npz", x=pixels, label=labels)
+
+
+def _labels_page(_: Shelf, folder: Path) -> None:
+    """Ten shards: of five birds, in two splits; then one more bird comes."""
+    birds = dict.fromkeys(["crow", "duck", "gull", "hawk", "kite"], 40)
+    make_photos(folder / "birds", birds, size=(8, 8))
+    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in [*birds, "owl"]))
+    build_dataset(
+        input=folder / "birds", output=folder / "ds", shard_by="label",
+        labels=folder / "labels.txt",
+    )  # fmt: skip
+    make_photos(folder / "birds", {"owl": 40}, size=(8, 8))
+
+
+def _counting_page(shelf: Shelf, folder: Path) -> None:
+    """Beside what is sound, the same files with one damaged and one that is none."""
+    shelf.put(folder, "taxi", "ds", "counted.json")
+    shutil.copytree(folder / "taxi", folder / "broken")
+    name = "broken/Split-eval/data_tfrecord-{:05d}-of-00012.gz"
+    records = bytearray(gzip.decompress((folder / name.format(4)).read_bytes()))
+    at = 0
+    for _ in range(188):
+        at += 16 + int.from_bytes(records[at : at + 8], "little")
+    records[at + 20] ^= 1
+    (folder / name.format(4)).write_bytes(gzip.compress(records))
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n"
+    (folder / name.format(9)).write_text(pointer.format("0" * 64))
+
+
+def _looking_page(shelf: Shelf, folder: Path) -> None:
+    shelf.put(folder, "ds", "counted.json")
+    shutil.copytree(SHARED / "tfrecord" / "misc_small", folder / "some" / "folder")
+    shutil.copytree(SHARED / "tfrecord" / "tfx_taxi_gz" / "external" / "tfrecord", folder / "taxi")
+    shutil.copy(SHARED / "tfrecord" / "nucleus" / "test_features.gff.tfrecord", folder)
+
+
+def _rows_page(_: Shelf, folder: Path) -> None:
+    (folder / "sales").mkdir()
+    for month in ("may", "june"):
+        lines = "".join(f"{number},{number / 4},{month}\n" for number in range(40))
+        (folder / "sales" / f"{month}.csv").write_text(f"id,price,month\n{lines}")
+    prices = 'id,price,city\n1,2.5,Bern\n2,oops,Basel\n3,1.5\n3,1.75,Genf\n4,,"Zürich\n5,3,Chur\n'
+    (folder / "prices.csv").write_text(prices, encoding="utf-8")
+    kinds = {"id": "INT", "price": "FLOAT", "city": "BYTES"}
+    features = [f'feature {{ name: "{name}" type: {kind} }}\n' for name, kind in kinds.items()]
+    (folder / "prices.pbtxt").write_text("".join(features))
+
+
+def _has(*names: str) -> Callable[[Shelf, Path], None]:
+    return lambda shelf, folder: shelf.put(folder, *names)
+
+
+def _dots(shelf: Shelf, folder: Path) -> None:
+    """A black and a white pixel, and the reader."""
+    for name, value in (("black", 0), ("white", 255)):
+        (folder / "dots" / name).mkdir(parents=True)
+        Image.new("L", (1, 1), value).save(folder / "dots" / name / "0.png")
+    shelf.put(folder, "examples")
+
+
+def _few_small(shelf: Shelf, folder: Path) -> None:
+    """Photos as small as they may be: what is shown is that it trains, not how well."""
+    shutil.rmtree(folder / "ds")
+    photos = make_photos(folder / "small", dict.fromkeys("abcde", 8), size=(32, 32))
+    build_dataset(input=photos, output=folder / "ds", image_size=32, num_shards=1)
+
+
+# What lies in the folder in which a page's commands are run, one after the other.
+PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
+    "README.md": _front,
+    "docs/arrays.md": _arrays_page,
+    "docs/beam.md": _has("flower_photos"),
+    "docs/counting.md": _counting_page,
+    "docs/format.md": _dots,
+    "docs/getting-started.md": _front,
+    "docs/images.md": _has("flower_photos"),
+    "docs/index.md": _has("flower_photos"),
+    "docs/labels-and-splits.md": _labels_page,
+    "docs/looking.md": _looking_page,
+    "docs/manifest.md": _has("ds"),
+    "docs/operations.md": _has("flower_photos"),
+    "docs/rows.md": _rows_page,
+}
+
+
+# What is changed before a block that would take long with the page's own data.
+BEFORE = {("README.md", "import keras"): _few_small}
+
+
+def elsewhere(block: Block) -> str | None:
+    """Returns what runs a block where it can be run, or None where it is run here."""
+    for (page, beginning), there in ELSEWHERE.items():
+        if block.page == page and block.first.startswith(beginning):
+            return there
+    return None

@@ -1,0 +1,30 @@
+"""The data that the examples work on, for tests."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from tests.conftest import ROOT
+
+
+def write_titanic(path: Path) -> int:
+    """Writes the table of the examples as they do, and returns how many rows it has."""
+    count: int = _example("titanic").write_titanic(path)
+    return count
+
+
+def write_digits(folder: Path) -> int:
+    """Writes the digits of the examples as they do, and returns how many there are."""
+    count: int = _example("digits").write_digits(folder)
+    return count
+
+
+def _example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

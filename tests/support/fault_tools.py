@@ -1,0 +1,230 @@
+"""What the tests of faults share: forked commands, and a judge of datasets that uses none of ours."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import google_crc32c
+
+from tests.conftest import SOAK as _SOAK
+from tests.conftest import make_photos
+
+SOAK = _SOAK  # for those who test faults
+HERE = Path(__file__).resolve().parent
+SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
+JOURNAL = ".publish.json"
+PROGRESS = re.compile(
+    r"^[a-z]+: ([\d,.]+( of [\d,.]+)? [A-Za-z ]+, [\d,.]+ .*|[\d,]+ s.*)\n", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; ``peak`` is the most memory it had, in MiB."""
+
+    code: int
+    stdout: str
+    stderr: str
+    peak: int = 0
+
+    @property
+    def said(self) -> str:
+        """What stderr says beside progress, which a log gets where a command takes seconds."""
+        return PROGRESS.sub("", self.stderr)
+
+    @property
+    def sentence(self) -> str:
+        """The one plain sentence of a failure; asserts that there is nothing else."""
+        lines = self.said.splitlines()
+        assert len(lines) == 1, self.stderr
+        assert lines[0].startswith("shardmill: "), self.stderr
+        assert lines[0].endswith("."), self.stderr
+        return lines[0]
+
+    def parts(self) -> tuple[int, int]:
+        """Parts (made, found) as the summary says."""
+        words = next(line for line in self.stdout.splitlines() if "parts " in line).split()
+        return int(words[1]), int(words[3]) if "found" in words else 0
+
+
+@dataclass
+class Command:
+    """A command that was started."""
+
+    pid: int
+    zygote: Zygote
+    folder: Path
+    ended: Ended | None = None
+
+    def wait(self) -> Ended:
+        """Waits for its end."""
+        answer = self.zygote.ask(order="wait", pid=self.pid)
+        assert "code" in answer, "it was stopped and not ended"
+        return self._end(answer)
+
+    def wait_stopped(self) -> bool:
+        """Waits until it stopped itself; False when it ended before."""
+        answer = self.zygote.ask(order="wait", pid=self.pid)
+        if "code" in answer:
+            self._end(answer)
+        return bool(answer.get("stopped"))
+
+    def _end(self, answer: dict) -> Ended:
+        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        self.ended = Ended(answer["code"], *said, answer["peak"] >> 10)
+        return self.ended
+
+    def send(self, number: int) -> None:
+        """Sends a signal."""
+        os.kill(self.pid, number)
+
+
+@dataclass
+class Watched:
+    """See ``fault_zygote.Watch``."""
+
+    root: Path
+    since: str = ""
+    at: tuple[int, ...] = ()
+    number: int = signal.SIGKILL
+    copies: Path | str = ""
+    log: Path | str = ""
+
+    def to_json(self) -> dict:
+        return {
+            "root": str(self.root), "since": self.since, "at": list(self.at),
+            "number": int(self.number), "copies": str(self.copies), "log": str(self.log),
+        }  # fmt: skip
+
+
+@dataclass
+class Zygote:
+    """The process that forks commands; see ``fault_zygote``."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "fault_zygote.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.folder = Path(tempfile.mkdtemp(prefix="shardmill-zygote-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self.count = 0
+        assert json.loads(self.process.stdout.readline())["ready"]
+
+    def ask(self, **order: object) -> dict:
+        with self.lock:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+
+    def start(self, *argv: object, watch: Watched | None = None, uid: int = 0) -> Command:
+        """Starts ``shardmill ARGV``."""
+        self.count += 1
+        folder = self.folder / str(self.count)
+        folder.mkdir()
+        answer = self.ask(
+            order="start", argv=[str(a) for a in argv], uid=uid,
+            watch=watch.to_json() if watch else None,
+            stdout=str(folder / "stdout"), stderr=str(folder / "stderr"),
+        )  # fmt: skip
+        return Command(answer["pid"], self, folder)
+
+    def run(self, *argv: object, watch: Watched | None = None, uid: int = 0) -> Ended:
+        """Runs ``shardmill ARGV`` to its end."""
+        return self.start(*argv, watch=watch, uid=uid).wait()
+
+
+@functools.cache
+def zygote() -> Zygote:
+    """The one zygote of this test run; it ends when its stdin does."""
+    return Zygote()
+
+
+def images(source: Path, output: Path, *flags: object) -> list[str]:
+    """The arguments of a small build."""
+    return ["images", f"--input={source}", f"--output={output}", *SMALL, *map(str, flags)]
+
+
+def built(source: Path, output: Path, *flags: object) -> Ended:
+    """Runs a small build that must succeed."""
+    ended = zygote().run(*images(source, output, *flags))
+    assert ended.code == 0, ended.stderr
+    return ended
+
+
+def read_frames(data: bytes) -> int:
+    """Counts the records in the bytes of a TFRecord file and checks the CRCs of each."""
+    offset = count = 0
+    while offset < len(data):
+        length, crc = struct.unpack_from("<QI", data, offset)
+        assert crc == _masked(data[offset : offset + 8])
+        payload = data[offset + 12 : offset + 12 + length]
+        assert len(payload) == length
+        (crc,) = struct.unpack_from("<I", data, offset + 12 + length)
+        assert crc == _masked(payload)
+        offset += length + 16
+        count += 1
+    return count
+
+
+def _masked(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def check_manifest(folder: Path) -> dict:
+    """Asserts that every shard a manifest names is there, whole and right, and returns it."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            data = (folder / shard["file"]).read_bytes()
+            assert len(data) == shard["bytes"]
+            assert f"{google_crc32c.value(data):08x}" == shard["crc32c"]
+            assert read_frames(gzip.decompress(data)) == shard["records"]
+        assert sum(shard["records"] for shard in split["shards"]) == split["num_examples"]
+    return manifest
+
+
+def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]:
+    """Asserts that a dataset is whole and nothing else is there; returns its lasting files.
+
+    Of the manifest, which tells of the run too, they are the splits.
+    """
+    manifest = check_manifest(folder)
+    own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    own |= {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
+    found = {path.name for path in folder.iterdir()}
+    assert found - set(allowed) == own | {"manifest.json"}
+    files = {name: (folder / name).read_bytes() for name in sorted(own)}
+    return files | {"manifest.json": json.dumps(manifest["splits"]).encode()}
+
+
+def build_folder(output: Path) -> Path:
+    """The one build folder of an output."""
+    (found,) = output.glob(".build-*")
+    return found
+
+
+def make_source(folder: Path, classes: dict[str, int] | None = None) -> Path:
+    """Writes photos in two classes and two files that will be rejects."""
+    make_photos(folder, classes or {"cat": 24, "dog": 18}, size=(40, 30))
+    (folder / "cat" / "text.jpg").write_text("no image at all")
+    (folder / "dog" / "empty.jpg").write_bytes(b"")
+    return folder

@@ -1,0 +1,145 @@
+"""A process that has everything imported and forks one real ``shardmill`` process for each order.
+
+Starting Python with Beam takes seconds; a fork takes none. Each child is a process of its own that
+runs the command from its first line, and can be killed, stopped or interrupted like any other.
+
+Orders come as JSON lines on stdin, answers go as JSON lines to stdout. A child can be told to send
+itself a signal right before its n-th change to the file system below a folder, or to copy the
+folder as it is right before each change, which is what a kill at that moment would leave: an audit
+hook of the interpreter sees each change before it happens, whoever makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_TWO_PATHS = ("os.rename", "os.link")
+_ONE_PATH = ("os.remove", "os.rmdir", "os.mkdir", "os.truncate")
+
+
+class Watch:
+    """Counts changes below a folder and sends a signal right before some of them.
+
+    Args:
+        root: The folder.
+        since: Counting starts with the first change whose path holds this text.
+        at: Before which changes, from 1.
+        number: The signal.
+        copies: Folder for copies of the root, one before each change; empty for none.
+        log: Where the changes are written, one a line; empty for nowhere.
+    """
+
+    def __init__(
+        self, root: str, since: str, at: list[int], number: int, copies: str, log: str
+    ) -> None:
+        self.root, self.since, self.at, self.number = root, since, at, number
+        self.copies = copies
+        self.log = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644) if log else -1
+        self.count = 0
+        self.begun = not since
+        self.lock = threading.Lock()
+
+    def __call__(self, event: str, args: tuple) -> None:
+        paths = self._paths(event, args)
+        if paths and event != "open" and os.path.lexists(paths[0]) == (event == "os.mkdir"):
+            return  # a step that was made before, by another process: no change
+        if not any(self._below(path) for path in paths):
+            return
+        self.begun = self.begun or any(self.since in path for path in paths)
+        if not self.begun:
+            return
+        with self.lock:
+            self.count += 1
+            count = self.count
+        if self.log >= 0:
+            os.write(self.log, f"{count} {event} {' '.join(paths)}\n".encode())
+        if self.copies and os.path.isdir(self.root):
+            shutil.copytree(self.root, f"{self.copies}/{count:04d}")
+        if count in self.at:
+            os.kill(os.getpid(), self.number)
+
+    def _paths(self, event: str, args: tuple) -> list[str]:
+        if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
+            return [os.fsdecode(args[0])] if isinstance(args[0], str | bytes) else []
+        if event in _TWO_PATHS:
+            return [os.fsdecode(path) for path in args[:2]]
+        if event in _ONE_PATH and isinstance(args[0], str | bytes):
+            folder = args[-1]
+            inside = isinstance(folder, int) and folder >= 0
+            base = os.readlink(f"/proc/self/fd/{folder}") + "/" if inside else ""
+            return [base + os.fsdecode(args[0])]
+        return []
+
+    def _below(self, path: str) -> bool:
+        return path == self.root or path.startswith(self.root + "/")
+
+
+def _child(order: dict) -> int:
+    os.setpgid(0, 0)
+    for number, path in ((1, order["stdout"]), (2, order["stderr"])):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if order.get("uid"):
+        os.setgroups([])
+        os.setgid(order["uid"])
+        os.setuid(order["uid"])
+    if order.get("watch"):
+        sys.addaudithook(Watch(**order["watch"]))
+    from shardmill.pipelines import cli
+
+    return cli.main(order["argv"])
+
+
+def _start(order: dict) -> dict:
+    pid = os.fork()
+    if pid:
+        return {"pid": pid}
+    code = 70
+    try:
+        code = _child(order)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 - what a real process prints when it ends this way
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(order: dict) -> dict:
+    _, status, used = os.wait4(order["pid"], os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return {"stopped": True}
+    return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss}
+
+
+def main() -> None:
+    """Serves orders until stdin ends."""
+    from shardmill.pipelines import run
+
+    with run.quiet_import():
+        pass
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children = set()
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = {"start": _start, "wait": _wait}[order["order"]](order)
+        children ^= {answer["pid"]} if "pid" in answer else set()
+        children -= {order["pid"]} if "code" in answer else set()
+        print(json.dumps(answer), flush=True)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,418 @@
+"""A real Flink cluster for tests, and the command run on it as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.conftest import ROOT, make_photos, shardmill
+from tests.support.fault_tools import Ended
+from tests.support.gcs_server import free_port
+
+SCRIPTS = ROOT / "deploy" / "flink"
+INSTALLED = Path(os.environ.get("FLINK_DIR", ROOT / ".cache" / "flink"))
+# What a run on a cluster says on the way, beside its summary and errors.
+_TOLD = re.compile(
+    r"^(starting|planning|matching|reading|encoding|assembling|running|job|counting)\b.*\n",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class OnCluster(Ended):
+    """How a command that ran on a cluster ended."""
+
+    @property
+    def said(self) -> str:
+        """See ``Ended.said``."""
+        return _TOLD.sub("", self.stderr)
+
+    @property
+    def job(self) -> str:
+        """The job's id, as the command showed it with its page."""
+        found = re.search(r"^job: ([0-9a-f]{32})  (\S+)$", self.stderr, re.MULTILINE)
+        assert found, self.stderr
+        assert found.group(2).startswith("http://"), self.stderr
+        assert found.group(1) in found.group(2)
+        return found.group(1)
+
+
+@dataclass
+class Client:
+    """A command that runs; it talks into files, which never fill up as pipes do."""
+
+    process: subprocess.Popen
+    folder: Path
+
+    def wait(self, timeout: float = 600) -> OnCluster:
+        """Waits for its end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"the command did not end: {self.stderr()}")
+        return OnCluster(code, (self.folder / "stdout").read_text(), self.stderr())
+
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class Cluster:
+    """A cluster in a folder of its own, on ports of its own.
+
+    Attributes:
+        folder: Configuration, logs, workers, and the pool.
+        task_managers: How many it starts with; each has two slots.
+    """
+
+    folder: Path
+    task_managers: int
+    rest_port: int = field(default_factory=free_port)
+    rpc_port: int = field(default_factory=free_port)
+    job_port: int = field(default_factory=free_port)
+    pool_port: int = field(default_factory=free_port)
+    clients: list[Client] = field(default_factory=list)
+
+    @property
+    def master(self) -> str:
+        return f"localhost:{self.rest_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {
+            "FLINK_DIR": str(INSTALLED),
+            "CLUSTER_DIR": str(self.folder),
+            "POOL_DIR": str(self.folder / "pool"),
+            "WORKER_ENV": sys.prefix,
+            "TASK_MANAGERS": str(self.task_managers),
+            "REST_PORT": str(self.rest_port),
+            "RPC_PORT": str(self.rpc_port),
+            "JOB_PORT": str(self.job_port),
+            "POOL_PORT": str(self.pool_port),
+            "TASK_MANAGER_MEMORY": "1500m",
+            "JOB_MANAGER_MEMORY": "1200m",
+        }
+
+    def script(self, name: str, *args: str) -> str:
+        """Runs one of the scripts to its end and returns what it said."""
+        done = subprocess.run(
+            [str(SCRIPTS / name), *args], env=self.environment, capture_output=True, text=True,
+            check=False, timeout=180,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the cluster by name."""
+        lines = self.script("cluster.sh", "pids").splitlines()
+        return {name: int(pid) for name, pid in (line.split() for line in lines)}
+
+    def workers(self) -> list[psutil.Process]:
+        """All processes of workers: those that live in the folders of workers."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.cwd().startswith(f"{self.folder}/"):
+                    found.append(process)
+        return [p for p in found if "/worker." in _cwd(p)]
+
+    def workers_of(self, task_manager: int) -> list[psutil.Process]:
+        """The processes of the workers that a TaskManager started."""
+        boots = {p.pid for p in psutil.Process(task_manager).children()}
+        return [p for p in self.workers() if p.pid in boots or os.getsid(p.pid) in boots]
+
+    def rest(self, path: str, method: str = "GET") -> dict:
+        """Calls Flink's API."""
+        request = urllib.request.Request(f"http://{self.master}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            body = answer.read()
+        return json.loads(body) if body else {}
+
+    def state(self, job: str) -> str:
+        return self.rest(f"/jobs/{job}")["state"]
+
+    def running(self) -> list[str]:
+        """Ids of jobs that are not over."""
+        jobs = self.rest("/jobs")["jobs"]
+        return [
+            job["id"] for job in jobs if job["status"] not in ("FINISHED", "CANCELED", "FAILED")
+        ]
+
+    def flags(self, kind: str = "PROCESS", *, own_server: bool = False) -> list[str]:
+        """The flags that bring a command to this cluster.
+
+        Args:
+            kind: How TaskManagers get workers.
+            own_server: Whether the command starts a job server of its own.
+        """
+        config = {
+            "PROCESS": json.dumps({"command": str(SCRIPTS / "worker.sh")}),
+            "EXTERNAL": f"localhost:{self.pool_port}",
+        }
+        flags = [
+            "--runner=FlinkRunner",
+            f"--flink_master={self.master}",
+            f"--flink_job_server_jar={INSTALLED / 'job-server.jar'}"
+            if own_server
+            else f"--job_endpoint=localhost:{self.job_port}",
+            "--parallelism=2",
+            # Less than a next command takes to start its job: each job has workers of its own.
+            "--environment_cache_millis=3000",
+            f"--environment_type={kind}",
+        ]
+        return [*flags, f"--environment_config={config[kind]}"] if kind in config else flags
+
+    def start_command(self, *args: object, **how: object) -> Client:
+        """Starts ``shardmill ARGS`` on this cluster; see ``flags`` for how."""
+        folder = self.folder / f"client-{len(self.clients)}"
+        folder.mkdir()
+        command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
+        with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
+            process = subprocess.Popen(
+                [*command, *self.flags(**how)], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True,
+            )  # fmt: skip
+        self.clients.append(Client(process, folder))
+        return self.clients[-1]
+
+    def run(self, *args: object, **how: object) -> OnCluster:
+        """Runs ``shardmill ARGS`` on this cluster to its end."""
+        return self.start_command(*args, **how).wait()
+
+    def stop(self) -> None:
+        """Ends it all."""
+        for client in self.clients:
+            client.kill()
+        self.script("pool.sh", "stop")
+        self.script("cluster.sh", "stop")
+
+
+def _cwd(process: psutil.Process) -> str:
+    try:
+        return process.cwd()
+    except (psutil.Error, OSError):
+        return ""
+
+
+@contextlib.contextmanager
+def run_cluster(folder: Path, task_managers: int) -> Iterator[Cluster]:
+    """Runs a cluster; skips the test where none is installed."""
+    if not (INSTALLED / "bin" / "boot").exists():
+        pytest.skip(f"Flink is not installed in {INSTALLED}: run `make test-flink`")
+    cluster = Cluster(folder, task_managers)
+    try:
+        cluster.script("cluster.sh", "start")
+        yield cluster
+    finally:
+        cluster.stop()
+    assert not cluster.workers()
+    assert not list((folder / "workers").glob("worker.*"))
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+    """Waits for something to happen; fails where it does not."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            pytest.fail(f"it did not happen within {seconds} s")
+        time.sleep(0.1)
+
+
+def finished_parts(output: Path) -> int:
+    """How many parts of an unfinished build there are."""
+    return len(list(output.glob(".build-*/parts/*.json")))
+
+
+@dataclass
+class Attempts:
+    """The attempts at parts that were seen in a build folder, by their file names."""
+
+    seen: set[str] = field(default_factory=set)
+
+    def by_part(self) -> Counter[str]:
+        """How many attempts were made at each part."""
+        attempts = {
+            found.group(1)
+            for found in (re.match(r"\.?([0-9a-f]{32}-[0-9a-f]{12})\b", name) for name in self.seen)
+            if found
+        }
+        return Counter(attempt.partition("-")[0] for attempt in attempts)
+
+
+@contextlib.contextmanager
+def watch_attempts(output: Path) -> Iterator[Attempts]:
+    """Looks at the build folder all the time: it is gone once the build is published."""
+    attempts, ended = Attempts(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            with contextlib.suppress(FileNotFoundError):
+                attempts.seen.update(path.name for path in output.glob(".build-*/parts/*"))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield attempts
+    finally:
+        ended.set()
+        thread.join()
+
+
+def kill(process: int | psutil.Process) -> None:
+    """SIGKILL."""
+    pid = process if isinstance(process, int) else process.pid
+    os.kill(pid, signal.SIGKILL)
+
+
+def published(folder: Path) -> tuple[dict[str, bytes], dict]:
+    """The files of a dataset beside its manifest, and the manifest less what tells of the run.
+
+    Asserts that nothing else is in the folder.
+    """
+    manifest = json.loads((folder / "manifest.json").read_text())
+    own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
+    own |= {
+        name for name in ("schema.pbtxt", "labels.txt", "rejects.jsonl") if (folder / name).exists()
+    }
+    assert {path.name for path in folder.iterdir()} == own | {"manifest.json"}
+    for told in ("runner", "finished"):
+        assert manifest["build"].pop(told)
+    return {name: (folder / name).read_bytes() for name in sorted(own)}, manifest
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, and what it writes on the in-memory runner.
+
+    Attributes:
+        flags: All but where the dataset goes.
+        files: What it writes, as ``published`` returns it.
+        manifest: The same.
+        parts: How many parts it makes.
+        counters: Beam's counters, as --debug shows them.
+    """
+
+    flags: Sequence[str]
+    files: dict[str, bytes]
+    manifest: dict
+    parts: int
+    counters: dict[str, str]
+
+    def args(self, output: Path) -> list[str]:
+        return [*self.flags, f"--output={output}"]
+
+    def check(self, output: Path) -> None:
+        """Asserts that the same was written, and nothing else."""
+        files, manifest = published(output)
+        assert manifest == self.manifest
+        assert files.keys() == self.files.keys()
+        assert [name for name, data in files.items() if data != self.files[name]] == []
+
+
+def counters_in(stderr: str) -> dict[str, str]:
+    """Beam's counters, as --debug shows them."""
+    return dict(re.findall(r"^counter (\w+): (.*)$", stderr, re.MULTILINE))
+
+
+def make_case(folder: Path, *flags: object) -> Case:
+    """Runs a command on the in-memory runner."""
+    texts = [str(flag) for flag in flags]
+    done = shardmill(*texts, f"--output={folder / 'in-memory'}", "--debug")
+    assert done.returncode == 0, done.stderr
+    made, found = Ended(0, done.stdout, done.stderr).parts()
+    assert not found
+    return Case(texts, *published(folder / "in-memory"), made, counters_in(done.stderr))
+
+
+@pytest.fixture(scope="session")
+def image_case(tmp_path_factory) -> Case:
+    """Dozens of parts that take a moment each, and two rejects."""
+    folder = tmp_path_factory.mktemp("images")
+    source = make_photos(folder / "photos", {"cat": 80, "dog": 64}, size=(200, 150))
+    (source / "cat" / "text.jpg").write_text("no image at all")
+    (source / "dog" / "empty.jpg").write_bytes(b"")
+    flags = ["--image_size=448", "--encoding=png", "--shard_examples=8"]
+    case = make_case(folder, "images", f"--input={source}", *flags)
+    assert case.parts >= 40
+    assert case.manifest["inputs"]["rejected"] == 2
+    return case
+
+
+@pytest.fixture(scope="session")
+def real_case(tmp_path_factory, shared_data) -> Case:
+    """Real photos."""
+    source = shared_data / "photos" / "flower_photos"
+    folder = tmp_path_factory.mktemp("real")
+    case = make_case(folder, "images", f"--input={source}", "--image_size=96", "--num_shards=8")
+    assert case.parts >= 8
+    return case
+
+
+@pytest.fixture(scope="session")
+def rows_case(tmp_path_factory) -> Case:
+    """Rows of several types from several files; some are rejects."""
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(5)
+    (folder / "csv").mkdir()
+    for number in range(3):
+        lines = ["name,age,height,city,label"]
+        for row, (age, height, label) in enumerate(rng.integers(0, 1000, (4_000, 3)).tolist()):
+            lines.append(f'"n{number}, {row}",{age},{height / 8},"A\nB{label % 7}",{label % 3}')
+        lines[1_234] = "a row,too short"
+        (folder / "csv" / f"{number}.csv").write_text("\n".join(lines) + "\n")
+    case = make_case(
+        folder, "rows", f"--input={folder / 'csv'}", "--label=label", "--shard_examples=500"
+    )
+    assert case.parts >= 20
+    assert case.manifest["inputs"]["rejected"] == 3
+    return case
+
+
+@pytest.fixture(scope="session")
+def arrays_case(tmp_path_factory) -> Case:
+    """Small images and their labels in an .npz."""
+    folder = tmp_path_factory.mktemp("arrays")
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 256, (3_000, 16, 16), dtype=np.uint8)
+    np.savez(folder / "data.npz", x=x, y=rng.integers(0, 10, 3_000))
+    case = make_case(folder, "arrays", f"--input={folder / 'data.npz'}", "--shard_examples=100")
+    assert case.parts >= 20
+    return case
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """Two TaskManagers, two slots each."""
+    with run_cluster(tmp_path_factory.mktemp("flink"), 2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small_cluster(tmp_path_factory) -> Iterator[Cluster]:
+    """One TaskManager, which one worker pool or one client can serve."""
+    with run_cluster(tmp_path_factory.mktemp("flink-small"), 1) as running:
+        yield running

@@ -1,0 +1,57 @@
+"""Faults of a network and a service, chosen or random."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.support.gcs_rules import Call
+
+
+@dataclass
+class Fault:
+    """What befalls some calls; see ``Front.fail``."""
+
+    kind: str
+    how: str
+    times: int = 1
+    name: str = ""
+    skip: int = 0
+
+    def takes(self, call: Call) -> bool:
+        """Tells whether it befalls a call, and notes that it did."""
+        fits = self.kind in ("*", call.kind) and call.name.endswith(self.name) and self.times > 0
+        if fits and self.skip:
+            self.skip -= 1
+            return False
+        self.times -= fits
+        return fits
+
+
+@dataclass
+class Storm:
+    """Random faults, the same for the same seed and order of calls.
+
+    Attributes:
+        seed: Of the choice.
+        share: How many calls fail.
+        hows: What may befall them.
+        befell: How many calls each fault befell, by (kind, how).
+    """
+
+    seed: int
+    share: float
+    hows: tuple[str, ...]
+    befell: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def choose(self, call: Call) -> str:
+        """Returns what befalls a call."""
+        if self._random.random() >= self.share:
+            return ""
+        how = self._random.choice(self.hows)
+        self.befell[call.kind, how] += 1
+        return how

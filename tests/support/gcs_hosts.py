@@ -1,0 +1,102 @@
+"""Google's own host names, answered on this machine: for clients that know no emulator setting.
+
+A client that heeds ``https_proxy`` asks a proxy for a tunnel to ``storage.googleapis.com``; ours
+leads to a front that speaks TLS, with a certificate that an authority of this test made. Nothing in
+the client changes: it needs only the environment that ``Hosts.env`` tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.support.gcs_server import Front
+
+NAMES = ("www.googleapis.com", "storage.googleapis.com")
+
+
+class _Tunnel(socketserver.StreamRequestHandler):
+    port: int
+    asked: list[str]
+
+    def handle(self) -> None:
+        method, target, _ = self.rfile.readline().decode().split(" ", 2)
+        while self.rfile.readline().strip():
+            pass
+        self.asked.append(target)
+        host, _, port = target.partition(":")
+        if method != "CONNECT" or host not in NAMES or port != "443":
+            self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            return
+        with socket.create_connection(("127.0.0.1", self.port)) as there:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            with contextlib.suppress(OSError):
+                self._pass_on(there)
+
+    def _pass_on(self, there: socket.socket) -> None:
+        other = {self.connection: there, there: self.connection}
+        while True:
+            for ready in select.select(list(other), [], [])[0]:
+                data = ready.recv(1 << 16)
+                if not data:
+                    return
+                other[ready].sendall(data)
+
+
+class _Proxy(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+
+class Hosts:
+    """A proxy and a TLS front that stand for Google's hosts.
+
+    Attributes:
+        front: Counts and judges what clients ask.
+        asked: Where clients asked the proxy to lead them.
+        env: What a client's environment must say, on top of its own.
+    """
+
+    def __init__(self, upstream: str, folder: Path) -> None:
+        authority = trustme.CA()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(*NAMES).configure_cert(context)
+        authority.cert_pem.write_to_path(str(folder / "authority.pem"))
+        self.front = Front(upstream, context)
+        self.asked: list[str] = []
+        handler = type("Tunnel", (_Tunnel,), {"port": self.front.port, "asked": self.asked})
+        self._proxy = _Proxy(("127.0.0.1", 0), handler)
+        threading.Thread(target=self._proxy.serve_forever, args=(0.05,), daemon=True).start()
+        proxy = f"http://127.0.0.1:{self._proxy.server_address[1]}"
+        self.env = {
+            "https_proxy": proxy, "HTTPS_PROXY": proxy, "NO_PROXY": "", "no_proxy": "",
+            "CURL_CA_BUNDLE": str(folder / "authority.pem"), "NO_GCE_CHECK": "true",
+            "CLOUDSDK_CONFIG": str(folder / "no config"),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Ends both servers."""
+        self._proxy.shutdown()
+        self._proxy.server_close()
+        self.front.close()
+
+    def client_env(self) -> dict[str, str]:
+        """Returns the environment of a process whose client shall ask here."""
+        hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")
+        return {**{k: v for k, v in os.environ.items() if k not in hidden}, **self.env}
+
+
+@pytest.fixture
+def hosts(emulator: str, tmp_path: Path) -> Iterator[Hosts]:
+    found = Hosts(emulator, tmp_path)
+    yield found
+    found.close()

@@ -1,0 +1,101 @@
+"""What the pixel tests share: our pixels as arrays, and images written byte by byte."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+from shardmill.transforms.images.convert import EncodedImage, ImageSpec, encode_image
+from shardmill.transforms.images.resize import ResizeSpec, Size
+
+ORIENTATION = 0x0112
+RED, GREEN, BLUE, YELLOW = (230, 20, 20), (20, 200, 20), (20, 20, 230), (230, 220, 20)
+
+
+def full(channels: int = 3, **options) -> ImageSpec:
+    """The spec of raw pixels at the file's own size."""
+    return ImageSpec(ResizeSpec(Size(1, 1), "none"), encoding="raw", channels=channels, **options)
+
+
+def sized(width: int, height: int, resize: str = "stretch", **options) -> ImageSpec:
+    """The spec of raw pixels at another size."""
+    options = {"encoding": "raw", **options}
+    return ImageSpec(ResizeSpec(Size(width, height), resize), **options)
+
+
+def as_array(encoded: EncodedImage, channels: int = 3) -> np.ndarray:
+    """Raw pixels as int (height, width, channels), so that differences do not wrap."""
+    shape = (encoded.size.height, encoded.size.width, channels)
+    return np.frombuffer(encoded.data, np.uint8).reshape(shape).astype(int)
+
+
+def pixels(data: bytes, channels: int = 3, **options) -> np.ndarray:
+    """What we make of a file, in full."""
+    return as_array(encode_image(data, full(channels, **options)), channels)
+
+
+def saved(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: bytes) -> bytes:
+    """A PNG by the letter of its specification; rows hold their filter bytes."""
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    chunks = [png_chunk(b"IHDR", header), *extra, png_chunk(b"IDAT", zlib.compress(rows))]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + png_chunk(b"IEND", b"")
+
+
+def tiff(pixels: np.ndarray, bits: int, *, sample_format: int = 1, photometric: int = 1) -> bytes:
+    """An uncompressed grey TIFF by the letter of its specification, in the array's byte order."""
+    mark, order = (b"MM", ">") if pixels.dtype.byteorder == ">" else (b"II", "<")
+    body = _twelve_bits(pixels) if bits == 12 else pixels.tobytes()
+    height, width = pixels.shape
+    tags = {
+        256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1,
+        278: height, 279: len(body), 339: sample_format,
+    }  # fmt: skip
+    entries = b"".join(struct.pack(order + "HHII", tag, 4, 1, n) for tag, n in tags.items())
+    directory = struct.pack(order + "H", len(tags)) + entries + bytes(4)
+    return mark + struct.pack(order + "HI", 42, 8 + len(body)) + body + directory
+
+
+def _twelve_bits(pixels: np.ndarray) -> bytes:
+    """Two samples in three bytes, high bits first."""
+    first, second = pixels.reshape(-1, 2).astype(int).T
+    packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=1)
+    return packed.astype(np.uint8).tobytes()
+
+
+def corners(width: int, height: int) -> Image.Image:
+    """Four coloured quarters: red, green above blue, yellow. No two turns of it look alike."""
+    image = Image.new("RGB", (width, height), RED)
+    middle_x, middle_y = width // 2, height // 2
+    image.paste(GREEN, (middle_x, 0, width, middle_y))
+    image.paste(BLUE, (0, middle_y, middle_x, height))
+    image.paste(YELLOW, (middle_x, middle_y, width, height))
+    return image
+
+
+# EXIF 2.32, tag 0112H: which side of the scene the stored row 0 and the stored column 0 show.
+EXIF_SIDES = {
+    1: ("top", "left"), 2: ("top", "right"), 3: ("bottom", "right"), 4: ("bottom", "left"),
+    5: ("left", "top"), 6: ("right", "top"), 7: ("right", "bottom"), 8: ("left", "bottom"),
+}  # fmt: skip
+
+
+def stored_as(upright: np.ndarray, orientation: int) -> np.ndarray:
+    """How a camera stores a picture (height, width, channels) under an EXIF orientation."""
+    row, column = EXIF_SIDES[orientation]
+    stored = upright.transpose(1, 0, 2) if row in ("left", "right") else upright
+    stored = stored[::-1] if row in ("bottom", "right") else stored
+    return np.ascontiguousarray(stored[:, ::-1] if column in ("bottom", "right") else stored)

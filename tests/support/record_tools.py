@@ -1,0 +1,101 @@
+"""TFRecord files made by hand, and counting them in ranges of any size."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shardmill.schemas.tfrecord.framing import frame, masked_crc
+from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, deflated_member, stored_member
+from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index
+from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+from shardmill.schemas.tfrecord.reader import FileCount, join_ranges, open_records
+from tests.support.readers import tf_records
+
+TF_COMPRESSION = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+
+def framed(payloads: Sequence[bytes]) -> bytes:
+    return b"".join(map(frame, payloads))
+
+
+def make_payloads(count: int, seed: int = 0, longest: int = 60) -> list[bytes]:
+    rng = random.Random(seed)
+    return [rng.randbytes(rng.choice([0, 1, 12, longest])) for _ in range(count)]
+
+
+def write_records(path: Path, payloads: Sequence[bytes], packing: str = "none") -> Path:
+    """Writes a TFRecord file: ``none``, ``gzip`` or ``zlib``, whatever its name says."""
+    packed = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[packing]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(framed(payloads)))
+    return path
+
+
+def header(length: int) -> bytes:
+    """Returns the header of a record, with the right CRC, whatever the length."""
+    packed = struct.pack("<Q", length)
+    return packed + struct.pack("<I", masked_crc(packed))
+
+
+def listed(members: Sequence[bytes], entries: Sequence[tuple[int, int]]) -> bytes:
+    """Returns members behind an index with any entries; each size is without the index's own."""
+    (first, *others), records = [size for size, _ in entries], [count for _, count in entries]
+    sizes = [first - len(HEADER) + INDEX_BYTES, *others]
+    index = build_index([Member(*entry) for entry in zip(sizes, records, strict=True)])
+    return index + b"".join(members)[len(HEADER) :]
+
+
+def indexed(groups: Sequence[Sequence[bytes]], pack: Callable = stored_member) -> bytes:
+    """Returns a sound indexed shard with a member for each group of payloads."""
+    members = [pack(framed(group)) for group in groups]
+    return listed(members, [(len(m), len(g)) for m, g in zip(members, groups, strict=True)])
+
+
+def in_groups(payloads: list[bytes], size: int) -> list[list[bytes]]:
+    return [payloads[at : at + size] for at in range(0, len(payloads), size)]
+
+
+def all_kinds(payloads: list[bytes]) -> dict[str, bytes]:
+    """Returns a file of each kind that holds the same records."""
+    raw = framed(payloads)
+    groups = in_groups(payloads, 4)
+    half = len(groups) // 2
+    return {
+        "none": raw,
+        "zlib": zlib.compress(raw),
+        "one member": gzip.compress(raw),
+        "many members": b"".join(gzip.compress(raw[at : at + 50]) for at in range(0, len(raw), 50)),
+        "stored": indexed(groups),
+        "deflated": indexed(groups, deflated_member),
+        "cat of indexed": indexed(groups[:half]) + indexed(groups[half:], deflated_member),
+        "gzip -c >> indexed": indexed(groups[:half])
+        + b"".join(gzip.compress(framed(group)) for group in groups[half:]),
+        "indexed >> gzip": gzip.compress(framed(payloads[: 4 * half])) + indexed(groups[half:]),
+    }
+
+
+def count_in(path: Path | str, check: str, range_bytes: int) -> FileCount:
+    """Counts a file in ranges of a size, whose results come back in another order."""
+    found = find_ranges(str(path), "", check, range_bytes)
+    counts = [scan_range(part, check) for part in found.ranges]
+    return join_ranges(found, counts[::-1], check)
+
+
+def read_all(path: Path | str) -> list[bytes]:
+    with open_records(str(path)) as records:
+        return list(records)
+
+
+def tf_reads(path: Path | str, compression: str) -> list[bytes] | None:
+    """Returns what tf.data reads, or None where it finds the file damaged."""
+    import tensorflow as tf
+
+    try:
+        return tf_records(path, TF_COMPRESSION[compression])
+    except tf.errors.DataLossError:
+        return None

@@ -1,0 +1,190 @@
+"""Servers that speak as Amazon S3 does, for tests: moto, and the stricter Versity S3 Gateway.
+
+Moto comes with the test dependencies and lets anybody in. The gateway is a program in Go over a
+folder; it checks keys and signatures, and is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardmill.schemas.storage import base
+from shardmill.schemas.storage.beam_s3 import S3Storage
+from tests.conftest import ROOT
+from tests.support.gcs_server import free_port
+
+CACHE = ROOT / ".cache" / "bin"
+GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
+# What a machine's own settings would add.
+OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", base.OPTIONS_VARIABLE)
+
+
+@contextlib.contextmanager
+def run_server() -> Iterator[str]:
+    """Runs a server that keeps all in memory, and gives its URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_up(process, f"{url}/moto-api/data.json")
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until_up(process: subprocess.Popen, url: str, seconds: float = 60) -> None:
+    """Waits until a URL answers; fails when the process ends before."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{process.args} does not answer at {url}")
+
+
+def find_gateway() -> str:
+    """Returns the gateway's program, installed once where Go is; skips the test where it is not."""
+    binary = CACHE / "versitygw"
+    if shutil.which("go") is None and not binary.exists():
+        pytest.skip("neither versitygw nor Go is installed")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".versitygw.lock").open("w") as lock:  # one of several test processes installs
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            done = subprocess.run(
+                ["go", "install", GATEWAY], env={**os.environ, "GOBIN": str(CACHE)},
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                pytest.skip(f"versitygw could not be installed: {done.stderr.strip()[-200:]}")
+    return str(binary)
+
+
+@contextlib.contextmanager
+def run_gateway(folder: Path) -> Iterator[str]:
+    """Runs a gateway to a folder, and gives its URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    (folder / "buckets").mkdir()
+    (folder / "attributes").mkdir()  # not every disk takes extended ones
+    keys = {
+        "ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"],
+        "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"],
+    }
+    command = [find_gateway(), "--port", f"127.0.0.1:{port}", "--health", "/health", "posix"]
+    command += ["--sidecar", str(folder / "attributes"), str(folder / "buckets")]
+    process = subprocess.Popen(
+        command, env={**os.environ, **keys}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until_up(process, f"{url}/health")
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def client(url: str):
+    """Returns the vendor's own client, which knows nothing of Shardmill or Beam."""
+    import boto3
+
+    return boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1",
+        aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+    )  # fmt: skip
+
+
+def make_bucket(url: str) -> str:
+    """Makes an empty bucket and returns its s3:// URI."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    client(url).create_bucket(Bucket=name)
+    return f"s3://{name}"
+
+
+@contextlib.contextmanager
+def environment(url: str) -> Iterator[None]:
+    """Points everything that reads AWS's variables, children too, at a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OTHERS:
+            patch.delenv(name, raising=False)
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}.items():
+            patch.setenv(name, value)
+        base._storage_of.cache_clear()
+        yield
+    base._storage_of.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """A running server."""
+    with run_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def s3_environment(s3_url) -> Iterator[None]:
+    """The server's address and keys stand in the environment."""
+    with environment(s3_url):
+        yield
+
+
+@pytest.fixture
+def s3(s3_url, s3_environment):
+    """The vendor's own client of the server."""
+    return client(s3_url)
+
+
+@pytest.fixture(scope="module")
+def s3_storage(s3_environment) -> S3Storage:
+    """A storage whose client is made once: that takes a third of a second."""
+    return S3Storage()
+
+
+@pytest.fixture
+def s3_bucket(s3_url, s3_environment) -> str:
+    """An empty bucket."""
+    return make_bucket(s3_url)
+
+
+@pytest.fixture(scope="session")
+def gateway_url(tmp_path_factory) -> Iterator[str]:
+    """A running gateway."""
+    with run_gateway(tmp_path_factory.mktemp("gateway")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def gateway_environment(gateway_url) -> Iterator[None]:
+    """The gateway's address and keys stand in the environment."""
+    with environment(gateway_url):
+        yield
+
+
+@pytest.fixture
+def gateway_bucket(gateway_url, gateway_environment) -> str:
+    """An empty bucket behind the gateway."""
+    return make_bucket(gateway_url)
+
+
+@pytest.fixture
+def gateway_s3(gateway_url, gateway_environment):
+    """The vendor's own client of the gateway."""
+    return client(gateway_url)

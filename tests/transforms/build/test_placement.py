@@ -1,0 +1,171 @@
+"""Placement is pinned for ever: these goldens must never change."""
+
+import hashlib
+from fractions import Fraction
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series, hash_key, part_of
+
+SPLITS = Splits.parse("train:0.9,validation:0.1")
+
+
+def golden(seed: int, key: str) -> tuple[int, int]:
+    """Returns the hash by its written definition (docs/labels-and-splits.md), not by our code."""
+    raw = hashlib.blake2b(
+        key.encode("utf-8"), digest_size=16, salt=seed.to_bytes(16, "little"),
+        person=b"shardmill-place",
+    ).digest()  # fmt: skip
+    return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")
+
+
+GOLDENS = {
+    (0, ""): (0xFE8453760DDB91B3, 0x429B22EA0BD602B9),
+    (0, "cat/1.jpg"): (0x34A71BE8B2D833A5, 0xA2132F2A7B204A92),
+    (0, "caf\u00e9/\u7332.jpg"): (0x5090517868041EE0, 0x16694EACD8FDD05B),
+    (7, "cat/1.jpg"): (0x961B6DBF9D4DD884, 0x3C6A3A5E94AE5DDE),
+}
+
+
+@pytest.mark.parametrize(("seed", "key"), list(GOLDENS))
+def test_hashes_are_pinned(seed: int, key: str) -> None:
+    assert tuple(hash_key(seed, key)) == GOLDENS[seed, key] == golden(seed, key)
+
+
+def test_splits_of_known_keys_are_pinned() -> None:
+    spec = PlaceSpec(Splits.parse("train:0.5,validation:0.25,test:1/4"))
+    found = "".join(spec.with_split(Ref(f"{n}.jpg", "")).split[1] for n in range(40))
+    assert found == "eerarreerrerraerrrrrarrrearrrrrerrreerea"
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.integers(0, 2**64 - 1))
+def test_bounds_are_exact(weights: list[int], hashed: int) -> None:
+    total = sum(weights)
+    shares = ",".join(f"s{i}:{w}/{total}" for i, w in enumerate(weights))
+    splits = Splits.parse(shares)
+    # The defining inequality, in fractions: the first split whose upper bound exceeds the hash.
+    bounds = list(accumulate(share for _, share in splits.shares))
+    wanted = next(i for i, bound in enumerate(bounds) if Fraction(hashed, 2**64) < bound)
+    assert splits.of_hash(hashed) == f"s{wanted}"
+
+
+def test_every_hash_has_a_split() -> None:
+    thirds = Splits.parse("a:1/3,b:1/3,c:1/3")
+    assert thirds.of_hash(0) == "a"
+    assert thirds.of_hash(2**64 - 1) == "c"
+    assert Splits.parse("a:0,b:1").of_hash(0) == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train:0.9", "sums to 0.9, not 1"),
+        ("train:0.9,validation:0.2", "sums to 1.1, not 1"),
+        ("train:2", "sums to 2, not 1"),
+        ("train", "not NAME:SHARE"),
+        ("train:x", "not NAME:SHARE"),
+        ("train:1/0", "not NAME:SHARE"),
+        ("train:nan", "not NAME:SHARE"),
+        ("train:-1,b:2", "not NAME:SHARE"),
+        ("tr/ain:1", "letters, digits and underscores"),
+        ("../x:1", "letters, digits and underscores"),
+        ("train:0.5,train:0.5", "twice"),
+        ("", "letters, digits"),
+    ],
+)
+def test_bad_splits_get_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Splits.parse(text)
+    assert message in str(caught.value)
+
+
+def test_a_split_does_not_move_when_files_are_added() -> None:
+    spec = PlaceSpec(SPLITS)
+    before = {f"{n}": spec.with_split(Ref(f"{n}", "")).split for n in range(500)}
+    after = {f"{n}": spec.with_split(Ref(f"{n}", "")).split for n in range(1_000)}
+    assert before.items() <= after.items()
+    share = sum(split == "validation" for split in after.values()) / len(after)
+    assert 0.06 < share < 0.14
+
+
+def test_another_seed_moves_examples() -> None:
+    one, two = PlaceSpec(SPLITS, seed=1), PlaceSpec(SPLITS, seed=2)
+    refs = [Ref(f"{n}", "") for n in range(300)]
+    assert [one.with_split(r).split for r in refs] != [two.with_split(r).split for r in refs]
+    assert [one.position_of(r) for r in refs] != [two.position_of(r) for r in refs]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "group"),
+    [
+        (r"patient(\d+)", "a/patient12_3.png", "12"),
+        (r"(?P<group>[^/]+)_\d+\.png", "a/x_3.png", "x"),
+        (r"^[^_]+", "a/x_3.png", "a/x"),
+        (r"patient(\d+)", "a/other.png", "a/other.png"),
+    ],
+)
+def test_groups_stay_on_one_side(pattern: str, key: str, group: str) -> None:
+    spec = PlaceSpec(SPLITS, group_pattern=pattern)
+    ref = Ref(key, "")
+    assert spec.group_of(ref) == group
+    assert spec.with_split(ref).split == SPLITS.of_hash(hash_key(0, group).split)
+    # The position is always the key's, so a group is spread over the shards of its split.
+    assert spec.position_of(ref) == hash_key(0, key).position
+
+
+def test_listed_groups_come_first() -> None:
+    spec = PlaceSpec(SPLITS, group_pattern="(.)")
+    assert spec.group_of(Ref("ab", "", group="g")) == "g"
+
+
+@pytest.mark.parametrize(
+    ("key", "split"),
+    [("train/a.jpg", "train"), ("Val/x/a.jpg", "validation"), ("dev/a", "validation"),
+     ("valid/a", "validation"), ("testing/a", "test")],
+)  # fmt: skip
+def test_directory_splits(key: str, split: str) -> None:
+    assert PlaceSpec(Splits("directory")).with_split(Ref(key, "")).split == split
+
+
+@pytest.mark.parametrize("key", ["a.jpg", "train.jpg", "cats/a.jpg", "x/train/a.jpg"])
+def test_a_folder_that_names_no_split_is_a_reject(key: str) -> None:
+    assert PlaceSpec(Splits("directory")).with_split(Ref(key, "")).error == "no_split"
+
+
+def test_listed_splits() -> None:
+    spec = PlaceSpec(Splits("listing"))
+    assert spec.with_split(Ref("a", "", split="val")).split == "validation"
+    assert spec.with_split(Ref("a", "", split="holdout")).split == "holdout"
+    assert spec.with_split(Ref("a", "", split="")).error == "no_split"
+    assert spec.with_split(Ref("a", "", split="../x")).error == "no_split"
+
+
+def test_series() -> None:
+    ref = Ref("a", "", label="cat", split="train")
+    assert PlaceSpec(SPLITS).series_of(ref) == Series("train", "")
+    assert PlaceSpec(SPLITS, by_label=True).series_of(ref) == Series("train", "cat")
+    assert PlaceSpec(SPLITS).series_of(ref.rejected("empty", "")) == REFUSED
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 100_000))
+def test_parts_are_equal_slices(position: int, parts: int) -> None:
+    part = part_of(position, parts)
+    assert 0 <= part < parts
+    assert Fraction(part, parts) <= Fraction(position, 2**64) < Fraction(part + 1, parts)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_out_of_range(seed: int) -> None:
+    with pytest.raises(UsageError, match="out of range"):
+        PlaceSpec(SPLITS, seed=seed)
+
+
+def test_a_bad_group_pattern() -> None:
+    with pytest.raises(UsageError, match="no regular expression"):
+        PlaceSpec(SPLITS, group_pattern="(")

@@ -1,0 +1,126 @@
+"""Planning: how parts and shards are counted and dealt, as properties."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.errors import UsageError
+from shardmill.transforms.build.assemble import plan_shards
+from shardmill.transforms.build.parts import PartFile
+from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.planning import (
+    PART_BYTES,
+    PART_REFS,
+    ShardSpec,
+    count_parts,
+    count_shards,
+    deal_parts,
+    parse_bytes,
+    plan_parts,
+)
+
+TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
+counts = st.integers(0, 10**8)
+
+
+def spec(**kwargs) -> ShardSpec:
+    return ShardSpec(TEMPLATE, **kwargs)
+
+
+@given(counts, st.integers(0, 10**13), st.none() | st.integers(1, 5_000))
+def test_parts_are_small_enough_and_not_needlessly_many(refs, size, num_shards) -> None:
+    parts = count_parts(refs, size, spec(num_shards=num_shards))
+    assert parts * PART_REFS >= refs
+    assert parts * PART_BYTES >= size
+    wanted = max(1, num_shards or 1, -(-refs // PART_REFS), -(-size // PART_BYTES))
+    assert parts < 2 * wanted or parts == (num_shards or 1)
+    if num_shards:
+        assert parts % num_shards == 0
+
+
+def test_a_few_more_inputs_rarely_change_the_parts() -> None:
+    changes = sum(
+        count_parts(n, 0, spec()) != count_parts(n + 1, 0, spec()) for n in range(1, 100_000)
+    )
+    assert changes < 10
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200), st.integers(1, 250))
+def test_every_part_is_dealt_once_in_order(sizes: list[int], shards: int) -> None:
+    ranges = deal_parts(sizes, min(shards, len(sizes)), exact=False)
+    assert [n for r in ranges for n in r] == list(range(len(sizes)))
+    assert all(ranges)
+    assert len(ranges) <= shards
+
+
+@given(st.integers(1, 64), st.integers(1, 16))
+def test_an_exact_number_of_shards(shards: int, each: int) -> None:
+    ranges = deal_parts([0] * shards * each, shards, exact=True)
+    assert [len(r) for r in ranges] == [each] * shards
+    assert [n for r in ranges for n in r] == list(range(shards * each))
+
+
+def test_shards_come_out_near_the_size_asked_for() -> None:
+    sizes = [1_000_000 + 1_000 * (i % 7) for i in range(64)]
+    wanted = spec(shard_bytes=8_000_000)
+    shards = count_shards(wanted, 0, sum(sizes), len(sizes))
+    made = [sum(sizes[n] for n in r) for r in deal_parts(sizes, shards, exact=False)]
+    assert len(made) == 8
+    assert all(0.8 < size / 8_000_000 < 1.2 for size in made)
+
+
+@pytest.mark.parametrize("examples", [1, 10, 100])
+def test_shard_examples(examples: int) -> None:
+    wanted = spec(shard_examples=examples)
+    parts = count_parts(1_000, 10**6, wanted)
+    assert parts >= 4 * 1_000 / examples
+    assert count_shards(wanted, 1_000, 10**6, parts) == 1_000 / examples
+
+
+def test_planned_shards_cover_missing_parts() -> None:
+    series = Series("train", "")
+    found = [PartFile(n, records=1, num_bytes=10) for n in (1, 4)]
+    jobs = list(plan_shards(spec(num_shards=5), series, 5, found))
+    assert [(job.index, job.total, len(job.parts)) for job in jobs] == [
+        (0, 5, 0), (1, 5, 1), (2, 5, 0), (3, 5, 0), (4, 5, 1),
+    ]  # fmt: skip
+    assert [len(j.parts) for j in plan_shards(spec(), series, 1, [])] == [0]
+    (refused,) = plan_shards(spec(), REFUSED, 1, [PartFile(0, rejects="a.json")])
+    assert refused.total == 0
+
+
+def test_the_whole_plan() -> None:
+    series = {Series("train", ""): (3, 100), REFUSED: (2, 0)}
+    assert plan_parts(series, None, spec(num_shards=5)) == {REFUSED: 1, Series("train", ""): 5}
+    big = {Series("train", ""): (2_000, 0)}
+    assert plan_parts(big, 100_000, spec()) == {Series("train", ""): 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("128MiB", 128 << 20), ("1G", 1 << 30), ("5000", 5000), ("1.5kb", 1536), ("2 TB", 2 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text, "shard_bytes") == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1X", "nan", "inf", "-", "1e400"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--shard_bytes=.* is no size"):
+        parse_bytes(text, "shard_bytes")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_shards": 0}, "out of range"),
+        ({"num_shards": 10**9}, "out of range"),
+        ({"shard_examples": 0}, "1 or more"),
+        ({"shard_bytes": 0}, "1 or more"),
+        ({"num_shards": 2, "shard_examples": 2}, "exclude each other"),
+    ],
+)
+def test_bad_shard_numbers(kwargs: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        spec(**kwargs)

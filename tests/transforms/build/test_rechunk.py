@@ -1,0 +1,153 @@
+"""Where TensorFlow loses the end of a gzip file, and shards that never come out like that."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.compression import TENSORFLOW_READS, stops_early
+from shardmill.schemas.tfrecord.framing import crc32c, frame
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from shardmill.schemas.tfrecord.member_index import read_index
+from shardmill.schemas.tfrecord.reader import count_file
+from shardmill.transforms.build import assemble
+from shardmill.transforms.build import rechunk as repacking
+from shardmill.transforms.build.assemble import PARTS_FOLDER, ShardJob, assemble_shard
+from shardmill.transforms.build.parts import PartFile
+from shardmill.transforms.build.placement import Series
+from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
+from tests.conftest import build_dataset
+from tests.support.readers import dataset_files, gzip_records, tf_records
+
+RNG = random.Random(11)
+NOISE = RNG.randbytes(3 * TENSORFLOW_READS)
+SMALL = [RNG.randbytes(700) for _ in range(90)]
+
+
+def record_for(size: int, pack) -> bytes:
+    """Returns a record whose framed member has just this size."""
+    for length in range(size - 300, size):
+        if len(pack(frame(NOISE[:length]))) == size:
+            return NOISE[:length]
+    raise AssertionError("no record gives that size")
+
+
+@pytest.mark.parametrize("pack", [stored_member, deflated_member])
+@pytest.mark.parametrize("behind", [1, 5, 8])
+def test_tensorflow_stops_where_we_say(pack, behind, tmp_path) -> None:
+    first = pack(frame(record_for(TENSORFLOW_READS + behind, pack)))
+    rest = [pack(frame(record)) for record in SMALL]
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(first + b"".join(rest))
+    assert len(tf_records(path)) == 1  # without a word
+    assert len(gzip_records(path)) == 91
+    found = count_file(str(path))
+    assert (found.records, found.fault) == (91, None)
+    assert f"ends at byte {len(first):,}" in found.warnings[0]
+    assert "loses the records behind it" in found.warnings[0]
+
+
+@pytest.mark.parametrize(("behind", "many"), [(0, 90), (-3, 90), (40, 90), (5, 500)])
+def test_tensorflow_reads_all_elsewhere(behind, many, tmp_path) -> None:
+    first = stored_member(frame(record_for(TENSORFLOW_READS + behind, stored_member)))
+    rest = [stored_member(frame(SMALL[n % 90])) for n in range(many)]
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(first + b"".join(rest))
+    assert len(tf_records(path)) == many + 1
+    assert count_file(str(path)).warnings == ()
+
+
+def test_only_the_last_read_matters() -> None:
+    reads = TENSORFLOW_READS
+    assert stops_early([reads + 3, reads + 900], reads + 900) == reads + 3
+    assert stops_early([reads + 3, 2 * reads + 900], 2 * reads + 900) == -1
+    assert stops_early([reads + 3], reads + 3) == -1  # the end itself
+    assert stops_early([3, 900], 900) == -1  # one read
+    assert stops_early([], 0) == -1
+
+
+def write_part(folder: Path, number: int, records: list[bytes], packing: str) -> PartFile:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{number}.part"
+    with path.open("wb") as file:
+        writer = MemberWriter(file, packing)
+        for record in records:
+            writer.add(record)
+        writer.close()
+    return PartFile(
+        number, payload=path.name, records=len(records),
+        num_bytes=writer.num_bytes, crc32c=writer.crc,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("packing", ["stored", "deflated"])
+def test_a_shard_that_would_be_lost_is_cut_anew(packing, tmp_path) -> None:
+    pack = stored_member if packing == "stored" else deflated_member
+    # The part has an index in place of its first member's header.
+    large = record_for(TENSORFLOW_READS + 4 - 502, pack)
+    folder = tmp_path / PARTS_FOLDER
+    found = (write_part(folder, 0, [large], packing), write_part(folder, 1, SMALL, packing))
+    joined = tmp_path / "joined.tfrecord.gz"
+    joined.write_bytes((folder / "0.part").read_bytes() + (folder / "1.part").read_bytes())
+    assert found[0].num_bytes == TENSORFLOW_READS + 4
+    assert len(tf_records(joined)) == 1
+
+    storage, build = open_storage(str(tmp_path)), str(tmp_path)
+    job = ShardJob(Series("train", ""), 0, 1, found)
+    shards = [
+        assemble_shard(storage, build, job, ShardTemplate(DEFAULT_TEMPLATE), gzip=True)
+        for _ in range(2)
+    ]
+    assert shards[0] == shards[1]
+    path = tmp_path / shards[0].source
+    data = path.read_bytes()
+    assert (shards[0].num_bytes, shards[0].crc32c) == (len(data), crc32c(data))
+    assert tf_records(path) == [large, *SMALL] == gzip_records(path)
+    members = read_index(lambda at, length: data[at : at + length], len(data))
+    assert members is not None
+    assert sum(member.records for member in members) == 91
+    assert count_file(str(path)).warnings == ()
+
+
+def test_it_tries_until_it_fits(tmp_path, monkeypatch) -> None:
+    answers = iter([True, True, False])
+    monkeypatch.setattr(repacking, "loses_records", lambda *_: next(answers))
+    write_part(tmp_path, 0, SMALL, "stored")
+    size, _ = repacking.repack(
+        open_storage(str(tmp_path)), [str(tmp_path / "0.part")], str(tmp_path / "new")
+    )
+    assert (tmp_path / "new").stat().st_size == size
+    assert next(answers, None) is None
+    assert tf_records(tmp_path / "new") == SMALL
+
+
+def test_parts_of_other_shards_stay_as_they_are(tmp_path) -> None:
+    folder = tmp_path / PARTS_FOLDER
+    found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
+    job = ShardJob(Series("train", ""), 0, 1, found)
+    shard = assemble_shard(
+        open_storage(str(tmp_path)), str(tmp_path), job, ShardTemplate(DEFAULT_TEMPLATE), gzip=True
+    )
+    joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
+    assert (tmp_path / shard.source).read_bytes() == joined
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_a_whole_build_of_shards_that_are_cut_anew(photos, tmp_path, encoding, monkeypatch) -> None:
+    options = {"input": photos, "image_size": 32, "encoding": encoding, "num_shards": 2}
+    build_dataset(output=tmp_path / "usual", **options)
+    monkeypatch.setattr(assemble, "loses_records", lambda _storage, sources, _size: bool(sources))
+    for name in ("first", "second"):
+        outcome, _ = build_dataset(output=tmp_path / name, **options)
+        assert outcome.status == "published"
+        assert verify_dataset(find_dataset(str(tmp_path / name))) == []
+    assert dataset_files(tmp_path / "first") == dataset_files(tmp_path / "second")
+    names = sorted(path.name for path in (tmp_path / "usual").glob("*.gz"))
+    assert len(names) == 4
+    for name in names:
+        assert tf_records(tmp_path / "first" / name) == tf_records(tmp_path / "usual" / name)

@@ -1,0 +1,254 @@
+"""What must stay small does: what workers are told at once, and what is kept of each part."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import FastPrimitivesCoder
+
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.build import assemble, coders, parts, transform
+from shardmill.transforms.build.census import CountRefs
+from shardmill.transforms.build.encoder import Example, Item
+from shardmill.transforms.build.finalize import Built, SinkSpec, finish
+from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
+from shardmill.transforms.build.planning import ShardSpec
+from shardmill.transforms.build.totals import SumTotals, Totals
+from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.transform import MatchFiles, find_input
+from shardmill.transforms.runtime import map_calls
+from shardmill.transforms.statistics.sums import Summary, Sums
+from tests.conftest import ROOT
+
+TRAIN = Series("train", "")
+LABELS = [f"n{number:08d}" for number in range(1_000)]
+
+
+class Tiny:
+    """An encoder that reads nothing."""
+
+    packing = "stored"
+    expected_bytes = 100
+
+    def encode(self, refs, labels) -> Iterator[Item]:
+        for ref in refs:
+            sums = Sums("integer", 1, 10, total=100, squares=1_000)
+            yield (
+                ref.to_reject()
+                if ref.error
+                else Example(ref.key.encode(), ref.label, summary=Summary(channels=(sums,) * 3))
+            )
+
+    def versions(self) -> dict[str, str]:
+        return {"tiny": "1"}
+
+    def schema(self, labels) -> str:
+        return 'feature { name: "key" type: BYTES }\n'
+
+    def features(self) -> list[dict[str, str]]:
+        return [{"name": "key", "type": "bytes"}]
+
+
+def make_refs(count: int) -> list[Ref]:
+    return [
+        Ref(f"{LABELS[n % 1000]}/{n:012d}.jpg", f"gs://bucket/photos/{LABELS[n % 1000]}/{n:012d}.jpg",
+            110_000, "1700000000000000", LABELS[n % 1000], "train")
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def spec(output, **shards) -> SinkSpec:
+    return SinkSpec(
+        output=str(output), config_id="0" * 16, place=PlaceSpec(Splits.parse("train:1")),
+        shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), **shards), max_reject_fraction=0.9,
+    )  # fmt: skip
+
+
+class Counted:
+    """A storage that counts its calls."""
+
+    def __init__(self, storage) -> None:
+        self.storage, self.calls = storage, Counter()
+
+    def __getattr__(self, name: str):
+        method = getattr(self.storage, name)
+
+        def call(*args, **kwargs):
+            self.calls[name] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+
+def census_of(refs: list[Ref]):
+    count = CountRefs(PlaceSpec(Splits.parse("train:1")))
+    census = count.create_accumulator()
+    for ref in refs:
+        count.add_input(census, ref)
+    return census
+
+
+def test_the_census_and_the_plan_do_not_grow_with_the_refs(tmp_path) -> None:
+    few, many = (census_of(make_refs(count)) for count in (1_000, 20_000))
+    assert (few.refs, many.refs) == (1_000, 20_000)
+    assert len(pickle.dumps(many)) <= len(pickle.dumps(few)) + 64
+    plans = [transform.make_plan(spec(tmp_path / "ds"), 100, census) for census in (few, many)]
+    assert plans[0].parts != plans[1].parts
+    assert abs(len(pickle.dumps(plans[1])) - len(pickle.dumps(plans[0]))) < 64
+
+
+def test_a_ref_is_small_in_the_shuffle(tmp_path) -> None:
+    refs = make_refs(100)
+    plan = transform.make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
+    names = sum(len(ref.key) + len(ref.uri) for ref in refs)
+    encoded = 0
+    for ref in refs:
+        ((key, (position, value)),) = transform.place_ref(spec(tmp_path).place, ref, plan)
+        encoded += len(coders.PartKeyCoder().encode(key)) + len(position)
+        encoded += len(coders.RefCoder().encode(value))
+    assert encoded < names + 100 * 80
+
+
+def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
+    sums = Sums("integer", 896, 896 * 224 * 224, total=10**10, squares=10**12)
+    return parts.Part(
+        ("train", "", number), f"{'a' * 32}-{'b' * 12}.part", 11_000_000, 1 << 31, 896,
+        dict.fromkeys(labels, 1), {"decode": rejects} if rejects else {}, versions={"x": "1"},
+        summary=Summary(channels=(sums,) * 3), sidecar=f"{'a' * 32}.json",
+    )  # fmt: skip
+
+
+def test_what_parts_come_to_does_not_grow_with_the_parts() -> None:
+    many = [make_part(number, LABELS[number % 100 :][:896]) for number in range(2_000)]
+    adder = SumTotals()
+    sizes = []
+    for some in (many[:100], many):
+        accumulators = [adder.create_accumulator() for _ in range(4)]
+        for number, part in enumerate(some):
+            adder.add_input(accumulators[number % 4], part)
+        totals = adder.extract_output(adder.merge_accumulators(accumulators))
+        assert (totals.made, totals.records) == (len(some), 896 * len(some))
+        assert sum(totals.label_counts.values()) == sum(len(p.label_counts) for p in some)
+        assert totals.summary.channels[0].total == len(some) * 10**10
+        sizes.append(len(pickle.dumps(totals)))
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+def test_little_of_a_part_goes_to_its_shard() -> None:
+    part = make_part(1, LABELS, rejects=5)
+    assert len(pickle.dumps(part)) > 5_000
+    assert len(FastPrimitivesCoder().encode(tuple(part.file))) < 160
+    files = [make_part(number, LABELS).file for number in range(400)]
+    jobs = list(assemble.plan_shards(spec("x", num_shards=100).shards, TRAIN, 400, files))
+    assert [len(job.parts) for job in jobs] == [4] * 100
+    assert max(len(pickle.dumps(job)) for job in jobs) < 800
+    shard = assemble.BuiltShard(TRAIN, 1, "train-00001-of-00100.tfrecord.gz", "shards/" + "a" * 32,
+                                1 << 27, 1 << 31, 3_584)  # fmt: skip
+    assert len(pickle.dumps(shard)) < 400
+
+
+def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
+    """Makes parts of one record each, two a shard, and publishes them; counts calls from there."""
+    wanted = spec(folder, num_shards=count // 2)
+    storage, encoder, totals, files = open_storage(str(folder)), Tiny(), Totals(), []
+    for number in range(count):
+        key = PartKey(*TRAIN, number)
+        job = parts.PartJob(key, f"{number:032x}", wanted.parts, "stored", encoder.versions())
+        ref = make_refs(1)[0]
+        items = [
+            *encoder.encode([ref], ()),
+            *[ref.rejected("decode", "bad").to_reject()] * (number % 2),
+        ]
+        part = parts.write_part(storage, job, items)
+        totals.merge(Totals.of(part))
+        files.append(part.file)
+    counted = Counted(storage)
+    built = [
+        assemble.assemble_shard(counted, wanted.build, job, wanted.shards.template, gzip=True)
+        for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
+    ]
+    census = replace(census_of(make_refs(count)), matched=count + count // 2)
+    plan = replace(transform.make_plan(wanted, 100, census), labels=(LABELS[0],))
+    outcome = finish(counted, wanted, encoder, plan, census, Built(built, {TRAIN: totals}))
+    assert outcome.status == "published", outcome
+    return dict(counted.calls), Manifest.from_json(outcome.manifest)
+
+
+def test_calls_and_the_manifest_grow_with_the_shards(tmp_path) -> None:
+    calls, sizes = [], []
+    for count in (20, 80):
+        made, manifest = build_by_hand(tmp_path / str(count), count)
+        assert (manifest.written, manifest.inputs.rejected) == (count, count // 2)
+        assert len((tmp_path / str(count) / "rejects.jsonl").read_text().splitlines()) == count // 2
+        calls.append(sum(made.values()))
+        sizes.append(len(manifest.to_json()))
+    shards, told = (80 - 20) // 2, (80 - 20) // 2
+    assert calls[1] - calls[0] <= 7 * shards + told
+    assert sizes[1] - sizes[0] <= 150 * shards
+
+
+@pytest.mark.parametrize(("path", "together"), [("gs://bucket/ds", True), ("/data/ds", False)])
+def test_calls_that_wait_for_the_network_are_made_together(path, together) -> None:
+    seen = set()
+    barrier = threading.Barrier(16 if together else 1)
+
+    def call(number: int) -> int:
+        seen.add(threading.current_thread().name)
+        if number < 16:
+            barrier.wait(60)
+        if number == 700:
+            raise FileNotFoundError(number)
+        return 2 * number
+
+    assert list(map_calls.map_calls(path, call, range(600))) == [2 * n for n in range(600)]
+    assert (threading.current_thread().name in seen) == (not together)
+    found = map_calls.map_calls(path, call, range(1_000))
+    assert [next(found) for _ in range(700)] == [2 * n for n in range(700)]
+    with pytest.raises(FileNotFoundError):
+        next(found)
+    assert list(map_calls.map_calls(path, call, [20])) == [40]
+    assert list(map_calls.map_calls(path, call, [])) == []
+
+
+def test_the_job_graph_holds_no_inputs(tmp_path) -> None:
+    sizes = []
+    for count in (10, 5_000):
+        listing = tmp_path / f"{count}.csv"
+        listing.write_text("path,label\n" + "".join(f"{n}.jpg,a\n" for n in range(count)))
+        pipeline = beam.Pipeline()
+        match = find_input(str(listing), str(tmp_path), listing=True)
+        _ = (
+            pipeline
+            | MatchFiles(match, LabelSpec("listing"))
+            | transform.WriteShards(spec("x"), Tiny())
+        )
+        sizes.append(len(pipeline.to_runner_api().SerializeToString()))
+    assert abs(sizes[1] - sizes[0]) < 1_000
+    assert sizes[1] < 500_000
+
+
+def test_a_listing_is_not_held_as_text(tmp_path) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.transforms.match.listing import parse_listing\n"
+        "def used(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "data = b'path,label\\n' + b'a_folder/a_file_of_images.jpg,label\\n' * 300_000\n"
+        "before = used()\n"
+        "refs = parse_listing(data, 'x.csv', '/data', labelled=True, split=False)\n"
+        "next(refs)\n"
+        "assert used() - before < 2 * len(data), (used() - before, len(data))\n"
+        "assert sum(1 for _ in refs) == 299_999\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,301 @@
+"""Columns become the records that encoding row by row gives, judged by protobuf and TensorFlow."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.transforms.columnar import encode
+from shardmill.transforms.columnar.byte_arrays import Blobs, ranked
+from shardmill.transforms.columnar.encode import encode_rows, prepare
+from shardmill.transforms.columnar.entries import varints
+from shardmill.transforms.rows.types.typed import TypedColumn
+from tests.conftest import ROOT
+from tests.support.readers import tf_records
+
+TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
+EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
+EDGES = [n for n in EDGES if -(2**63) <= n < 2**63]
+VALUES = {
+    "int64": st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1), st.integers(0, 3)),
+    "float32": st.floats(width=32, allow_nan=False),
+    "bytes": st.one_of(
+        st.binary(max_size=6), st.sampled_from([bytes(n) for n in (0, 1, 99, 127, 128, 200, 20000)])
+    ),
+}
+
+
+@st.composite
+def columns_of(draw, rows: int, name: str) -> TypedColumn:
+    """A column of any kind: by index with missing values, one a row, lists, nulls, or cut out."""
+    kind = draw(st.sampled_from(list(TYPES)))
+    many = draw(st.booleans())
+    item = st.lists(VALUES[kind], max_size=4) if many else VALUES[kind]
+    item = st.one_of(item, st.none()) if draw(st.booleans()) else item
+    by_index = draw(st.booleans())
+    count = draw(st.integers(0, 9)) if by_index else rows
+    listed = draw(st.lists(item, min_size=count, max_size=count))
+    kinds = TYPES[kind]
+    if kind == "bytes" and draw(st.booleans()):
+        kinds = pa.large_binary()
+    if many:
+        kinds = draw(st.sampled_from([pa.list_, pa.large_list]))(kinds)
+    before = draw(st.integers(0, 2)) if listed else 0
+    values = pa.array(listed[:1] * before + listed + listed[:before], kinds)
+    values = values.slice(before, len(listed))
+    if not by_index:
+        return TypedColumn(name, kind, values, None)
+    indices = draw(st.lists(st.integers(-1, count - 1), min_size=rows, max_size=rows))
+    return TypedColumn(name, kind, values, np.array(indices, np.int32))
+
+
+@st.composite
+def tables(draw) -> list[TypedColumn]:
+    rows = draw(st.integers(0, 40))
+    names = draw(st.lists(st.text(max_size=8), min_size=1, max_size=7, unique=True))
+    return [draw(columns_of(rows, name)) for name in names]
+
+
+def features_of(columns: list[TypedColumn], row: int) -> dict:
+    """Returns what a row holds; a missing value and an empty list are not there."""
+    found = {}
+    for name, _, values, indices in columns:
+        number = row if indices is None else int(indices[row])
+        value = None if number < 0 else values[number].as_py()
+        if value is not None and value != []:
+            found[name] = value
+    return found
+
+
+def rows_of(columns: list[TypedColumn]) -> int:
+    return len(columns[0].values if columns[0].indices is None else columns[0].indices)
+
+
+def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> list[bytes]:
+    """Returns the frames of the rows, encoded in slices."""
+    prepared = prepare(columns, order)
+    frames = []
+    for start in range(0, len(order), step):
+        framed = encode_rows(prepared, start, start + step)
+        data, ends = framed.data.to_pybytes(), np.cumsum(framed.lengths)
+        assert framed.lengths.tolist() == prepared.lengths[start : start + step].tolist()
+        assert ends[-1] == len(data)
+        frames += [data[end - size : end] for end, size in zip(ends, framed.lengths, strict=True)]
+    return frames
+
+
+def by_protobuf(features: dict):
+    import tensorflow as tf
+
+    example = tf.train.Example()
+    for name, value in features.items():
+        listed = value if isinstance(value, list) else [value]
+        feature = example.features.feature[name]
+        if isinstance(listed[0], bytes):
+            feature.bytes_list.value.extend(listed)
+        elif isinstance(listed[0], int):
+            feature.int64_list.value.extend(listed)
+        else:
+            feature.float_list.value.extend(listed)
+    return example
+
+
+def prefix_free(names: list[str]) -> bool:
+    return not any(a != b and b.startswith(a) for a in names for b in names)
+
+
+def mixed_table(rows: int, seed: int = 0) -> list[TypedColumn]:
+    """Returns columns of few and of many values, of every kind, some missing, some in lists."""
+    rng = np.random.default_rng(seed)
+
+    def indexed(name: str, kind: str, values: list, typ: pa.DataType | None = None) -> TypedColumn:
+        indices = rng.integers(-1, len(values), rows, dtype=np.int32)
+        return TypedColumn(name, kind, pa.array(values, typ or TYPES[kind]), indices)
+
+    words = [f"word {n}".encode() * (n % 5) for n in range(30)]
+    wide = rng.integers(-(2**63), 2**63 - 1, rows) >> rng.integers(0, 63, rows)
+    return [
+        *(indexed(f"flag_{n}", "int64", [0, 1]) for n in range(6)),
+        *(indexed(f"count_{n}", "int64", list(range(-1, 300))) for n in range(3)),
+        *(indexed(f"rate_{n}", "float32", [n / 100 for n in range(101)]) for n in range(3)),
+        *(indexed(f"word_{n}", "bytes", words) for n in range(2)),
+        TypedColumn("wide", "int64", pa.array(wide), None),
+        TypedColumn("exact", "float32", pa.array(rng.random(rows, np.float32)), None),
+        TypedColumn("id", "bytes", pa.array([b"row %d" % n for n in range(rows)]), None),
+        indexed("tags", "bytes", [words[:n] for n in range(9)], pa.list_(pa.binary())),
+        indexed("ints", "int64", [EDGES[:n] for n in range(99)], pa.list_(pa.int64())),
+        indexed("floats", "float32", [[0.5] * n for n in range(5)], pa.list_(pa.float32())),
+    ]
+
+
+@given(tables(), st.data())
+def test_equal_to_encoding_row_by_row(columns: list[TypedColumn], data) -> None:
+    order = np.array(data.draw(st.permutations(range(rows_of(columns)))), np.int64)
+    order = order[: data.draw(st.integers(0, len(order)))]
+    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
+    assert encoded(columns, order) == wanted
+
+
+@pytest.mark.parametrize("most", [0, 5, 64, 4096])
+@pytest.mark.parametrize("rows", [1, 40, 3000])
+def test_equal_whatever_is_combined(rows: int, most: int, monkeypatch) -> None:
+    monkeypatch.setattr(encode, "_MOST_COMBINED", most)
+    columns, order = mixed_table(rows), np.random.default_rng(1).permutation(rows)
+    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
+    assert encoded(columns, order, 1000) == wanted
+    pieces = prepare(columns, order).codes.shape[1]
+    assert (pieces < len(columns) + 2) == (rows == 3000 and most >= 64)
+
+
+@settings(max_examples=40)
+@given(tables())
+def test_protobuf_reads_and_writes_the_same(columns: list[TypedColumn]) -> None:
+    import tensorflow as tf
+
+    frames = encoded(columns, np.arange(rows_of(columns)))
+    for row, framed in enumerate(frames):
+        example = by_protobuf(features_of(columns, row))
+        payload = framed[12:-4]
+        assert tf.train.Example.FromString(payload) == example
+        if prefix_free([column.name for column in columns]):
+            assert payload == example.SerializeToString(deterministic=True)
+
+
+def test_tensorflow_reads_files_and_features(tmp_path) -> None:
+    import tensorflow as tf
+
+    columns, order = mixed_table(500), np.random.default_rng(2).permutation(500)
+    path = tmp_path / "rows.tfrecord"
+    path.write_bytes(encode_rows(prepare(columns, order), 0, 500).data)
+    payloads = tf_records(path, "")  # it checks both CRCs of every frame
+    assert len(payloads) == 500
+    dtypes = {"int64": tf.int64, "float32": tf.float32, "bytes": tf.string}
+    spec = {c.name: tf.io.RaggedFeature(dtypes[c.kind]) for c in columns}
+    parsed = tf.io.parse_example(tf.constant(payloads), spec)
+    for column in columns:
+        ragged = parsed[column.name]
+        values, ends = ragged.values.numpy().tolist(), ragged.row_splits.numpy()
+        for place, row in enumerate(order):
+            value = features_of([column], row).get(column.name, [])
+            wanted = value if isinstance(value, list) else [value]
+            assert values[ends[place] : ends[place + 1]] == wanted
+
+
+def test_records_of_nothing_are_empty() -> None:
+    empty = TypedColumn("a", "int64", pa.array([], pa.int64()), np.full(3, -1, np.int32))
+    assert encoded([empty], np.arange(3)) == [frame(b"")] * 3
+    lists = TypedColumn("b", "bytes", pa.array([[], [b""]], pa.list_(pa.binary())), None)
+    assert encoded([lists], np.arange(2)) == [frame(b""), frame(encode_example({"b": b""}))]
+    assert encode_rows(prepare([empty], np.arange(3)), 1, 1).data.to_pybytes() == b""
+    assert encode_rows(prepare([empty], np.arange(0)), 0, 9).data.to_pybytes() == b""
+
+
+def test_nan_and_signed_zero_keep_their_bits() -> None:
+    bits = np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x7F800000, 1], np.uint32)
+    column = TypedColumn("f", "float32", pa.array(bits.view(np.float32)), None)
+    for framed, wanted in zip(encoded([column], np.arange(5)), bits, strict=True):
+        assert framed[-8:-4] == wanted.tobytes()
+
+
+def test_cells_of_several_megabytes() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.bytes(5 << 20), b"", rng.bytes(3 << 20), b"x" * (1 << 21), b"short"]
+    columns = [
+        TypedColumn("t", "bytes", pa.array(texts), np.array([0, 1, 2, 3, 4, -1, 0], np.int32)),
+        TypedColumn("n", "int64", pa.array([1, 2]), np.array([0, 1] * 3 + [0], np.int32)),
+        TypedColumn("l", "bytes", pa.array([texts, texts[:3]]), np.array([0, 1] + [-1] * 5)),
+    ]
+    order = np.array([6, 1, 0, 5, 4, 3, 2])
+    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
+    assert encoded(columns, order, 3) == wanted
+
+
+def test_pieces_are_addressed_with_64_bits() -> None:
+    # With 32 Arrow refuses, or wraps around, where a slice's bytes reach 2 GiB.
+    assert prepare(mixed_table(9), np.arange(9)).pieces.type == pa.large_binary()
+    assert Blobs.of([b"ab", b"", b"c"]).arrow().to_pylist() == [b"ab", b"", b"c"]
+
+
+def test_threads_and_slices_change_nothing() -> None:
+    columns, order = mixed_table(5000), np.random.default_rng(3).permutation(5000)
+    prepared = prepare(columns, order)
+    whole = encode_rows(prepared, 0, 5000).data.to_pybytes()
+    with ThreadPoolExecutor(4) as pool:
+        for step in (97, 300, 4999):
+            parts = pool.map(
+                lambda at, n=step: encode_rows(prepared, at, at + n).data, range(0, 5000, step)
+            )
+            assert b"".join(part.to_pybytes() for part in parts) == whole
+    assert b"".join(encoded(columns[::-1], order, 5000)) == whole
+
+
+def digests() -> tuple[str, str]:
+    """Returns digests of many rows by columns and row by row; also run in fresh processes."""
+    columns, order = mixed_table(2000), np.random.default_rng(4).permutation(2000)
+    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
+    frames = encoded(columns, order, 512)
+    return tuple(hashlib.sha256(b"".join(all_)).hexdigest() for all_ in (frames, wanted))
+
+
+def test_the_same_bytes_in_another_process() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.transforms.columnar.test_encode import digests; print(*digests())"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    (by_columns, by_rows) = digests()
+    assert by_columns == by_rows
+    assert outputs == {f"{by_columns} {by_rows}\n"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([], "0 columns"),
+        ([("a", "int64", [1], [0]), ("a", "int64", [1], [0])], "2 columns have 1 names"),
+        ([("a", "int64", [1], [0]), ("b", "int64", [1], [0, 0])], "lengths"),
+        ([("a", "int64", [1], [1])], "'a' has indices from 0 to 1 into 1 values"),
+        ([("a", "int64", [1], [-2])], "indices from -2"),
+        ([("a", "int64", [1.5], [0])], "'a' holds double, not int64"),
+        ([("a", "float32", [1.5], [0])], "'a' holds double, not float32"),
+        ([("a", "bytes", ["x"], [0])], "'a' holds string, not bytes"),
+        ([("a", "int64", [[1, None]], [0])], "list in the column 'a' holds a null"),
+    ],
+)
+def test_what_is_no_table_is_refused(columns, message) -> None:
+    typed = [
+        TypedColumn(name, kind, pa.array(values), np.array(indices, np.int32))
+        for name, kind, values, indices in columns
+    ]
+    with pytest.raises(ValueError, match=message):
+        prepare(typed, np.zeros(1, np.int64))
+
+
+@given(st.lists(VALUES["int64"], max_size=30))
+def test_varints(numbers: list[int]) -> None:
+    from google.protobuf.internal.encoder import _VarintBytes
+
+    found = varints(np.array(numbers, np.int64)).arrow().to_pylist()
+    assert found == [_VarintBytes(number % 2**64) for number in numbers]
+
+
+@given(st.lists(st.integers(0, 2**22), max_size=20))
+def test_ranks(numbers: list[int]) -> None:
+    distinct, ranks = ranked(np.array(numbers, np.int64))
+    assert distinct.tolist() == sorted(set(numbers))
+    assert distinct[ranks].tolist() == numbers

@@ -1,0 +1,305 @@
+"""Places of rows are pinned for ever: these goldens must never change."""
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.transforms.build.placement import part_of
+from shardmill.transforms.columnar.row_hash import (
+    Hashes,
+    hash_offsets,
+    hash_texts,
+    part_numbers,
+    split_numbers,
+)
+
+ALL = 2**64 - 1
+u64 = st.integers(0, ALL)
+edges = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, ALL - 1, ALL])
+texts = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from([bytes(n) for n in (0, 7, 8, 9, 16, 127, 128, 129, 136, 4000)]),
+    st.integers(0, 300).map(lambda n: bytes(i % 251 for i in range(n))),
+)
+
+
+# The written definition, slowly and by itself.
+def slow_step(state: int, word: int) -> int:
+    x = ((state ^ word) + 0x9E3779B97F4A7C15) & ALL
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & ALL
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & ALL
+    return x ^ x >> 31
+
+
+def slow_salts(seed: int, key: str, person: bytes) -> tuple[int, int]:
+    raw = hashlib.blake2b(
+        key.encode("utf-8"), digest_size=16, salt=seed.to_bytes(16, "little"), person=person
+    ).digest()
+    return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")
+
+
+def slow_offset(seed: int, key: str, offset: int) -> tuple[int, ...]:
+    salts = slow_salts(seed, key, b"shardmill-row")
+    return tuple(slow_step(slow_step(salt, offset), salt) for salt in salts)
+
+
+def slow_text(seed: int, text: bytes) -> tuple[int, ...]:
+    data = text if len(text) <= 128 else hashlib.blake2b(text, digest_size=16).digest()
+    found = []
+    for salt in slow_salts(seed, "", b"shardmill-text"):
+        state = salt
+        for at in range(0, len(data), 8):
+            state = slow_step(state, int.from_bytes(data[at : at + 8], "little"))
+        found.append(slow_step(state, len(text)))
+    return tuple(found)
+
+
+def pairs(hashes: Hashes) -> list[tuple[int, int]]:
+    assert hashes.split.dtype == hashes.position.dtype == np.uint64
+    return list(zip(hashes.split.tolist(), hashes.position.tolist(), strict=True))
+
+
+OFFSETS = {
+    (0, "", 0): (0x65E795E78FD707E9, 0x003BA604443B415A),
+    (0, "data/adult.csv", 0): (0x8656B9A3A4F8FA49, 0x0713DA9E2CA75580),
+    (0, "data/adult.csv", 117): (0x6DF003F980DE8299, 0xFBB0E39E345B5ABC),
+    (7, "data/adult.csv", 117): (0x00FF51FFFB5EF1EF, 0xD5C4D903EA7EFDF9),
+    (ALL, "caf\xe9/\u7332.csv", 2**62 + 1): (0x43D97729CF939593, 0x1AD4F706E5B3EF0F),
+}
+TEXTS = {
+    (0, b""): (0x5FDA8584AAAE1440, 0x82D9882B1B4142D8),
+    (0, b"1"): (0x5FDEAA7F45D65C6C, 0x9A311BE54C926EB7),
+    (0, b"12345678"): (0x4BC9839EF0CEA8C2, 0x72DBC81DA7505D58),
+    (7, b"12345678"): (0xAA34436BE813BF35, 0x7BC7FDCB89941277),
+    (0, b"customer 0000017"): (0x9704E512B3B89775, 0x7F50211C8486D45B),
+    (0, b"caf\xc3\xa9 and \x00 more"): (0xD6209B9608DB7584, 0x08E1B942AA8E2A89),
+    (0, b"x" * 128): (0x9096357539274DB0, 0xD620E0B323D99DBC),
+    (0, b"x" * 129): (0xD46E97961D523B1C, 0xCEDCE8D86FAB8672),
+}
+
+
+@pytest.mark.parametrize(("seed", "key", "offset"), list(OFFSETS))
+def test_hashes_of_offsets_are_pinned(seed: int, key: str, offset: int) -> None:
+    found = pairs(hash_offsets(seed, key, np.array([offset])))
+    assert found == [OFFSETS[seed, key, offset]] == [slow_offset(seed, key, offset)]
+
+
+@pytest.mark.parametrize(("seed", "text"), list(TEXTS))
+def test_hashes_of_texts_are_pinned(seed: int, text: bytes) -> None:
+    found = pairs(hash_texts(seed, pa.array([text])))
+    assert found == [TEXTS[seed, text]] == [slow_text(seed, text)]
+
+
+def test_splits_and_parts_of_known_rows_are_pinned() -> None:
+    splits = Splits.parse("train:0.5,validation:0.25,test:1/4")
+    of_rows = hash_offsets(3, "a.csv", np.arange(0, 4000, 100))
+    of_texts = hash_texts(3, pa.array([b"%d" % n for n in range(40)]))
+    assert (
+        "".join(map(str, split_numbers(splits, of_rows.split)))
+        == "2121210200000200201102000200000000020002"
+    )
+    assert (
+        "".join(map(str, split_numbers(splits, of_texts.split)))
+        == "2010102100011002011110000100000200200101"
+    )
+    assert (
+        "".join(map(str, part_numbers(of_rows.position, 10)))
+        == "1293812488756225486645501541804079496244"
+    )
+
+
+@given(u64, st.text(max_size=20), st.lists(st.integers(0, 2**63 - 1), max_size=20))
+def test_hashes_of_offsets(seed: int, key: str, offsets: list[int]) -> None:
+    wanted = [slow_offset(seed, key, offset) for offset in offsets]
+    assert pairs(hash_offsets(seed, key, np.array(offsets, np.int64))) == wanted
+
+
+@given(u64, st.lists(texts, max_size=30), st.sampled_from([pa.binary(), pa.large_binary()]))
+def test_hashes_of_texts(seed: int, listed: list[bytes], kind: pa.DataType) -> None:
+    wanted = [slow_text(seed, text) for text in listed]
+    array = pa.array([b"before", *listed, b"after"], kind)[1:-1]
+    assert pairs(hash_texts(seed, array)) == wanted
+    encoded = pa.array([b"before", *listed, *listed], kind).dictionary_encode()[1:]
+    assert pairs(hash_texts(seed, encoded)) == wanted * 2
+
+
+def test_a_text_of_megabytes_among_short_ones() -> None:
+    listed = [b"a", os.urandom(5 << 20), b"", os.urandom(1 << 20), b"abcdefghi"]
+    assert pairs(hash_texts(0, pa.array(listed))) == [slow_text(0, text) for text in listed]
+
+
+def test_null_and_other_types_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 of 2 texts are null"):
+        hash_texts(0, pa.array([b"a", None]))
+    with pytest.raises(ValueError, match="1 of 2 texts are null"):
+        hash_texts(0, pa.array([b"a", None]).dictionary_encode())
+    with pytest.raises(TypeError, match="large_string is not binary"):
+        hash_texts(0, pa.array(["a"], pa.large_string()))
+
+
+def test_the_same_hashes_in_another_process() -> None:
+    code = (
+        "import numpy as np, pyarrow as pa\n"
+        "from shardmill.transforms.columnar.row_hash import hash_offsets, hash_texts\n"
+        "print(hash_offsets(1, 'a', np.arange(9)), hash_texts(1, pa.array([b'a', b'bc'])))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    wanted = (hash_offsets(1, "a", np.arange(9)), hash_texts(1, pa.array([b"a", b"bc"])))
+    assert outputs == {f"{wanted[0]} {wanted[1]}\n"}
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.lists(u64 | edges, max_size=20))
+def test_splits_are_those_of_each_hash(weights: list[int], hashes: list[int]) -> None:
+    weights[0] += not any(weights)
+    total = sum(weights)
+    splits = Splits.parse(",".join(f"s{i}:{w}/{total}" for i, w in enumerate(weights)))
+    # Hashes at the very bounds, too.
+    ends = [math.ceil(2**64 * sum(weights[:n]) / total) for n in range(len(weights) + 1)]
+    hashes += [h for end in ends for h in (end - 1, end, end + 1) if 0 <= h <= ALL]
+    numbers = split_numbers(splits, np.array(hashes, np.uint64))
+    assert numbers.dtype == np.int32
+    assert [splits.names[n] for n in numbers] == [splits.of_hash(h) for h in hashes]
+
+
+def test_exact_bounds_of_splits() -> None:
+    third = -(-(2**64) // 3)
+    hashes = np.array([0, third - 1, third, 2 * third - 2, 2 * third - 1, ALL], np.uint64)
+    splits = Splits.parse("a:1/3,none:0,b:1/3,c:1/3,last:0")
+    assert split_numbers(splits, hashes).tolist() == [0, 0, 2, 2, 3, 3]
+    assert [splits.of_hash(int(h)) for h in hashes] == ["a", "a", "b", "b", "c", "c"]
+    for bits, wanted in ((64, [0, 1]), (65, [0, 0])):  # the last bound but one: 2**64 - 1, 2**64
+        few = Splits.parse(f"a:{2**bits - 1}/{2**bits},b:1/{2**bits}")
+        assert split_numbers(few, np.array([ALL - 1, ALL], np.uint64)).tolist() == wanted
+        assert [few.names.index(few.of_hash(h)) for h in (ALL - 1, ALL)] == wanted
+    with pytest.raises(ValueError, match="mode directory"):
+        split_numbers(Splits.parse("directory"), hashes)
+
+
+@given(st.lists(u64 | edges, max_size=30), st.integers(1, 2**31) | st.just(2**31))
+def test_parts_are_those_of_each_position(positions: list[int], parts: int) -> None:
+    bounds = [-(-(number << 64) // parts) for number in (1, parts // 2, parts - 1)]
+    positions += [p for bound in bounds for p in (bound - 1, bound) if 0 <= p <= ALL]
+    numbers = part_numbers(np.array(positions, np.uint64), parts)
+    assert numbers.tolist() == [part_of(position, parts) for position in positions]
+
+
+@pytest.mark.parametrize("parts", [0, -1, 2**31 + 1])
+def test_impossible_numbers_of_parts_are_refused(parts: int) -> None:
+    with pytest.raises(ValueError, match="parts are not 1 to"):
+        part_numbers(np.zeros(1, np.uint64), parts)
+
+
+MANY = 1_000_000
+KINDS = {
+    "numbers": lambda n: hash_texts(0, pa.array(np.arange(n)).cast(pa.string()).cast(pa.binary())),
+    "long prefixes": lambda n: hash_texts(
+        1, pa.array([b"https://example.com/customers/%09d.html" % i for i in range(n)])
+    ),
+    "zeros": lambda n: hash_texts(2, pa.array([bytes(i % 9) + b"%d" % i for i in range(n)])),
+    "offsets by 1": lambda n: hash_offsets(0, "a.csv", np.arange(n)),
+    "offsets by 10": lambda n: hash_offsets(0, "a.csv", np.arange(n) * 10),
+    "offsets by 64": lambda n: hash_offsets(0, "a.csv", np.arange(n) * 64),
+    "offsets by 4096": lambda n: hash_offsets(0, "a.csv", np.arange(n) * 4096),
+    "offsets by 2**40": lambda n: hash_offsets(0, "a.csv", np.arange(n) << 40),
+}  # fmt: skip
+
+
+def worst_z(counts: np.ndarray, expected: np.ndarray | float) -> float:
+    """Returns how far counts are from their expectation: chi-square in standard deviations."""
+    chi = float(((counts - expected) ** 2 / expected).sum())
+    freedom = counts.size - 1
+    return abs(chi - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hashes_spread_evenly_and_do_not_collide(kind: str) -> None:
+    hashes = KINDS[kind](MANY)
+    for half in hashes:
+        assert not np.any(np.diff(np.sort(half)) == 0)
+        for shift in (0, 31, 56):  # the lowest, a middle and the highest byte
+            counts = np.bincount((half >> np.uint64(shift)).astype(np.uint8), minlength=256)
+            assert worst_z(counts, MANY / 256) < 5
+    assert worst_z(np.bincount(part_numbers(hashes.position, 1000)), MANY / 1000) < 5
+    splits = Splits.parse("a:0.8,b:0.1,c:0.07,d:0.03")
+    expected = np.array([0.8, 0.1, 0.07, 0.03]) * MANY
+    assert worst_z(np.bincount(split_numbers(splits, hashes.split)), expected) < 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_split_and_position_are_independent(kind: str) -> None:
+    hashes = KINDS[kind](200_000)
+    both = (hashes.split >> np.uint64(60)) << np.uint64(4) | hashes.position >> np.uint64(60)
+    assert worst_z(np.bincount(both.astype(np.int64), minlength=256), 200_000 / 256) < 5
+    # Neither follows from the other, nor from the row before: all pairs of bits agree by half.
+    bits = [
+        np.unpackbits(half[:50_000].view(np.uint8).reshape(-1, 8), axis=1).astype(np.float32) - 0.5
+        for half in hashes
+    ]
+    for one, two in ((bits[0], bits[1]), (bits[0][1:], bits[0][:-1]), (bits[1][1:], bits[1][:-1])):
+        correlation = 4 * (one.T @ two) / len(one)
+        assert np.abs(correlation).max() < 6 / math.sqrt(len(one))
+
+
+def flip_rates(before: Hashes, after: Hashes) -> np.ndarray:
+    """Returns for each of the 128 bits of a hash how often it changed."""
+    changed = [(a ^ b).view(np.uint8).reshape(-1, 8) for a, b in zip(before, after, strict=True)]
+    return np.unpackbits(np.hstack(changed), axis=1).mean(axis=0)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 13, 24, 128])
+def test_every_bit_of_a_text_changes_half_of_the_hash(size: int) -> None:
+    rng = np.random.default_rng(size)
+    rows = 4000 if size < 100 else 2000
+    base = np.zeros((rows, size), np.uint8)
+    base[:, -4:] = rng.integers(0, 256, (rows, min(size, 4)))
+    if size == 1:  # 256 texts are all there are
+        base = np.arange(256, dtype=np.uint8).reshape(-1, 1)
+    seeds = range(8) if size == 1 else [0]
+    for bit in {0, 1, 7, *rng.integers(0, size * 8, 12).tolist()}:
+        other = base.copy()
+        other[:, bit // 8] ^= 1 << bit % 8
+        rates = np.mean(
+            [flip_rates(*(hash_texts(s, pa.array(list(map(bytes, r)))) for r in (base, other)))
+             for s in seeds], axis=0,
+        )  # fmt: skip
+        assert np.abs(rates - 0.5).max() < 5.5 / math.sqrt(4 * len(base) * len(seeds))
+
+
+def test_every_bit_of_an_offset_and_of_the_seed_changes_half_of_the_hash() -> None:
+    offsets = np.arange(4000) * 64
+    before = hash_offsets(0, "a.csv", offsets)
+    for bit in range(63):
+        after = hash_offsets(0, "a.csv", offsets ^ (1 << bit))
+        assert np.abs(flip_rates(before, after) - 0.5).max() < 5.5 / math.sqrt(4 * 4000)
+    for other in (hash_offsets(1, "a.csv", offsets), hash_offsets(0, "b.csv", offsets)):
+        assert np.abs(flip_rates(before, other) - 0.5).max() < 5.5 / math.sqrt(4 * 4000)
+
+
+def test_the_length_of_a_text_changes_half_of_the_hash() -> None:
+    array = pa.array([b"", b"1", b"1\0", b"12345678", b"12345678\0"])
+    hashes = [hash_texts(seed, array) for seed in range(2000)]
+    split, position = (np.array(half) for half in zip(*hashes, strict=True))
+    for one in range(4):
+        before = Hashes(split[:, one].copy(), position[:, one].copy())
+        after = Hashes(split[:, one + 1].copy(), position[:, one + 1].copy())
+        assert np.abs(flip_rates(before, after) - 0.5).max() < 5.5 / math.sqrt(4 * 2000)
+
+
+def test_length_tells_texts_of_zeros_apart() -> None:
+    hashes = hash_texts(0, pa.array([bytes(n) for n in range(300)]))
+    assert len(set(pairs(hashes))) == 300

@@ -1,0 +1,457 @@
+"""Decoding, on files that the test makes: orientation, frames, hostile and damaged files."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import struct
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms, PngImagePlugin
+
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.transforms.images.convert import encode_image
+from shardmill.transforms.images.decode import MAX_FILE_BYTES, MAX_PIXELS, plain_message
+from shardmill.transforms.images.encoder import read_input
+from tests.conftest import make_image
+from tests.support.pixel_tools import (
+    BLUE,
+    EXIF_SIDES,
+    GREEN,
+    ORIENTATION,
+    RED,
+    YELLOW,
+    as_array,
+    corners,
+    full,
+    pixels,
+    png,
+    png_chunk,
+    saved,
+    sized,
+    stored_as,
+)
+
+
+def refusal(data: bytes, spec=None) -> RejectedError:
+    with pytest.raises(RejectedError) as caught:
+        encode_image(data, spec or full())
+    assert caught.value.error in REASONS
+    return caught.value
+
+
+# Orientation
+
+
+def oriented(stored: np.ndarray, kind: str, orientation: int) -> bytes:
+    image = Image.fromarray(stored)
+    if kind == "TIFF":
+        return saved(image, kind, tiffinfo={ORIENTATION: orientation})
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    options = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}, "AVIF": {"quality": 90}}
+    return saved(image, kind, exif=exif, **options.get(kind, {}))
+
+
+def assert_corners(found: np.ndarray, tolerance: int) -> None:
+    """Each quarter's middle has its own colour, so any wrong turn shows."""
+    height, width = found.shape[:2]
+    top, bottom, left, right = height // 4, 3 * height // 4, width // 4, 3 * width // 4
+    seen = [found[y, x] for y in (top, bottom) for x in (left, right)]
+    assert np.abs(np.array(seen) - [RED, GREEN, BLUE, YELLOW]).max() <= tolerance
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", EXIF_SIDES)
+def test_every_orientation_comes_out_upright(kind, orientation):
+    upright = np.asarray(corners(60, 40))
+    data = oriented(stored_as(upright, orientation), kind, orientation)
+    found = pixels(data)
+    assert found.shape == upright.shape
+    assert_corners(found, 0 if kind in ("PNG", "WEBP", "TIFF") else 4)
+    if kind in ("PNG", "WEBP", "TIFF"):
+        assert (found == upright).all()
+
+
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-'
+    b'syntax-ns#"><rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="3"/>'
+    b"</rdf:RDF></x:xmpmeta>"
+)
+
+
+def test_xmp_speaks_where_exif_is_silent_except_in_avif():
+    upright = corners(60, 40)
+    turned = Image.fromarray(stored_as(np.asarray(upright), 3))
+    assert_corners(pixels(saved(turned, "JPEG", quality=95, xmp=XMP)), 4)
+    # In an AVIF the boxes irot and imir alone count (HEIF), and here are none.
+    assert_corners(pixels(saved(upright, "AVIF", quality=90, xmp=XMP)), 4)
+    exif = Image.Exif()
+    exif[0x010E] = "a description, no orientation"
+    assert_corners(pixels(saved(upright, "AVIF", quality=90, xmp=XMP, exif=exif)), 4)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_an_orientation_that_does_not_exist_turns_nothing(orientation):
+    data = oriented(np.asarray(corners(60, 40)), "JPEG", orientation)
+    assert_corners(pixels(data), 4)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_damaged_exif_turns_nothing():
+    good = oriented(np.asarray(corners(60, 40)), "JPEG", 6)
+    for damage in (b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0garbage!!!!"):
+        start = good.index(b"Exif\0\0")
+        data = good[:start] + damage + good[start + len(damage) :]
+        assert_corners(pixels(data), 4)
+
+
+def test_a_png_orientation_behind_the_pixels_counts():
+    data = oriented(stored_as(np.asarray(corners(60, 40)), 6), "PNG", 6)
+    start = data.index(b"eXIf") - 4
+    (length,) = struct.unpack_from(">I", data, start)
+    chunk = data[start : start + 12 + length]
+    moved = data.replace(chunk, b"")
+    assert_corners(pixels(moved[:-12] + chunk + moved[-12:]), 0)
+
+
+@pytest.mark.parametrize("orientation", EXIF_SIDES)
+@pytest.mark.parametrize("way", ["stretch", "fit", "pad", "crop"])
+@pytest.mark.parametrize("gap", [0.0, 1.0, 3.0])
+def test_scaled_jpegs_are_upright_at_odd_sizes(orientation, way, gap):
+    picture = make_image(7, 501, 333)
+    upright = np.asarray(picture)
+    data = oriented(stored_as(upright, orientation), "JPEG", orientation)
+    encoded = encode_image(data, sized(70, 45, way, reducing_gap=gap))
+    found = as_array(encoded)
+    # 501x333 fits 70x45 as 68x45 and covers it as 70x47 (46.53).
+    sizes = {"stretch": (70, 45), "fit": (68, 45), "crop": (70, 47), "pad": (68, 45)}
+    expected = np.asarray(picture.resize(sizes[way], Image.Resampling.BILINEAR)).astype(int)
+    if way == "pad":
+        assert found.shape == (45, 70, 3)
+        assert (found[:, [0, -1]] == 0).all()
+        found = found[:, 1:-1]
+    if way == "crop":
+        expected = expected[1:46]
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).mean() < (1.0 if gap != 1 else 1.5)
+
+
+@pytest.mark.parametrize("orientation", EXIF_SIDES)
+def test_a_scaled_jpeg_is_taken_for_what_it_covers(orientation):
+    """129 pixels at 1/8 are 16.125 blocks: taken for 17, all would shift by up to 10 levels."""
+    ramp = np.broadcast_to(np.linspace(0, 255, 129)[None, :, None], (129, 129, 3)).astype(np.uint8)
+    for upright in (ramp, ramp.transpose(1, 0, 2)):
+        image = Image.fromarray(np.ascontiguousarray(upright))
+        expected = np.asarray(image.resize((3, 3), Image.Resampling.BILINEAR)).astype(int)
+        data = oriented(stored_as(upright, orientation), "JPEG", orientation)
+        found = as_array(encode_image(data, sized(3, 3)))
+        assert np.abs(found - expected).max() <= 4
+
+
+def test_the_stored_bytes_are_what_was_scaled():
+    picture = make_image(3, 97, 61)
+    spec = sized(50, 40, encoding="png")
+    encoded = encode_image(saved(picture, "PNG"), spec)
+    expected = picture.resize((50, 40), Image.Resampling.BILINEAR)
+    assert (np.asarray(Image.open(io.BytesIO(encoded.data))) == np.asarray(expected)).all()
+
+
+# Several frames
+
+
+def frames() -> list[Image.Image]:
+    return [Image.new("RGB", (20, 10), color) for color in (RED, GREEN, BLUE)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("GIF", {}),
+        ("PNG", {}),
+        ("PNG", {"default_image": True}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("WEBP", {"lossless": True}),
+        ("AVIF", {}),
+        ("MPO", {"quality": 95}),
+    ],
+)
+def test_the_first_of_several_frames_is_taken_and_counted(kind, options):
+    first, *others = frames()
+    data = saved(first, kind, save_all=True, append_images=others, **options)
+    encoded = encode_image(data, full())
+    assert encoded.multi_frame
+    assert encoded.size == (20, 10)
+    assert np.abs(as_array(encoded) - RED).max() <= 3
+    alone = encode_image(saved(first, kind, **options), full())
+    assert not alone.multi_frame
+    assert np.abs(as_array(alone) - RED).max() <= 3
+
+
+@pytest.mark.parametrize("disposal", [0, 1, 2, 3])
+def test_a_transparent_gif_shows_its_first_frame_over_white(disposal):
+    first = Image.new("P", (4, 1), 1)
+    first.putpalette([0, 0, 0, *RED, *GREEN])
+    first.putdata([0, 1, 2, 0])
+    second = first.copy()
+    second.putdata([2, 2, 0, 1])
+    data = saved(
+        first, "GIF", save_all=True, append_images=[second], transparency=0, disposal=disposal
+    )
+    encoded = encode_image(data, full())
+    assert encoded.multi_frame
+    assert as_array(encoded)[0].tolist() == [[255] * 3, list(RED), list(GREEN), [255] * 3]
+
+
+def test_what_a_small_first_gif_frame_leaves_free_is_transparent():
+    data = bytearray(saved(Image.new("RGB", (4, 2), RED), "GIF"))
+    data[6:10] = struct.pack("<HH", 6, 3)  # the screen
+    found = pixels(bytes(data), 4)
+    assert found.shape == (3, 6, 4)
+    assert (found[:2, :4] == [*RED, 255]).all()
+    assert (found[2, :, 3] == 0).all()
+    assert (found[:, 4:, 3] == 0).all()
+    assert (pixels(bytes(data))[:, 4:] == 255).all()
+
+
+def test_a_damaged_second_frame_does_not_harm_the_first():
+    first, *others = frames()
+    for kind in ("GIF", "TIFF", "WEBP"):
+        options = {"lossless": True} if kind == "WEBP" else {}
+        data = bytearray(saved(first, kind, save_all=True, append_images=others, **options))
+        alone = len(saved(first, kind, **options))
+        damage = alone + 8 if kind != "WEBP" else len(data) - 6
+        data[damage : damage + 4] = b"\xff\xff\xff\xff"
+        encoded = encode_image(bytes(data), full())
+        assert np.abs(as_array(encoded) - RED).max() == 0, kind
+
+
+# The bytes decide
+
+
+def test_bytes_decide_between_formats_that_look_alike():
+    """A cursor of over 64 KiB also reads as the header of a TGA, which has no signature."""
+    image = Image.new("RGBA", (128, 128), (*RED, 255))
+    icon = bytearray(saved(image, "ICO", sizes=[(128, 128)], bitmap_format="bmp"))
+    icon[2] = 2  # a cursor
+    struct.pack_into("<HH", icon, 10, 3, 64)  # where it points
+    assert icon[16] == 1
+    found = pixels(bytes(icon))
+    assert found.shape == (128, 128, 3)
+    assert (found == RED).all()
+
+
+# Hostile and damaged files
+
+
+def test_bombs_are_refused_by_their_headers():
+    claim = png(100_000, 100_000, 8, 2, b"\0")
+    assert refusal(claim).error == "too_large"
+    gif = bytearray(saved(Image.new("L", (1, 1)), "GIF"))
+    gif[6:10] = struct.pack("<HH", 65535, 65535)
+    assert refusal(bytes(gif)).error == "too_large"
+    bitmap = bytearray(saved(Image.new("L", (1, 1)), "BMP"))
+    struct.pack_into("<ii", bitmap, 18, 60_000, 60_000)
+    assert refusal(bytes(bitmap)).error == "too_large"
+
+
+def test_bombs_are_refused_where_pillows_own_limit_was_lifted(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert refusal(png(20_000, 20_000, 8, 0, b"\0")).error == "too_large"
+
+
+def test_a_bomb_that_is_a_whole_valid_file_is_refused():
+    side = 30_000
+    assert side * side > MAX_PIXELS
+    packer = zlib.compressobj(1)
+    row = bytes(1 + side // 8)
+    body = b"".join(packer.compress(row * 1000) for _ in range(side // 1000)) + packer.flush()
+    data = png(side, side, 1, 0, b"")
+    start = data.index(b"IDAT") - 4
+    data = data[:start] + png_chunk(b"IDAT", body) + png_chunk(b"IEND", b"")
+    assert refusal(data).error == "too_large"
+    assert len(data) < 1 << 20
+
+
+def test_a_thin_image_is_not_blown_up_to_be_cropped():
+    thin = saved(Image.new("L", (20_000, 1), 9), "PNG")
+    assert refusal(thin, sized(300, 300, "crop")).error == "too_large"
+    assert encode_image(thin, sized(300, 300, "fit")).size == (300, 1)
+    short = saved(Image.new("L", (900, 1), 9), "PNG")
+    assert (as_array(encode_image(short, sized(300, 300, "crop"))) == 9).all()
+
+
+def test_a_text_chunk_bomb_is_refused():
+    text = png_chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1 << 27)))
+    assert refusal(png(1, 1, 8, 0, b"\0\0", text)).error == "decode"
+
+
+def test_an_input_over_the_byte_limit_is_not_read():
+    ref = Ref("a.jpg", "/nowhere/a.jpg", MAX_FILE_BYTES + 1, "", None)
+    with pytest.raises(RejectedError) as caught:
+        read_input(ref)
+    assert (caught.value.stage, caught.value.error) == ("read", "too_large")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "empty"),
+        (LFS, "not_an_image"),
+        (b"<!DOCTYPE html><html></html>", "not_an_image"),
+        (b"\xff\xd8\xff", "not_an_image"),
+        (b"\x89PNG\r\n\x1a\n", "not_an_image"),
+        (bytes(1000), "not_an_image"),
+    ],
+)
+def test_what_is_no_image(data, error):
+    assert refusal(data).error == error
+
+
+def samples() -> dict[str, bytes]:
+    photo = make_image(11, 64, 48)
+    kinds = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "JPEG2000", "AVIF", "TGA", "PPM", "ICO")
+    files = {kind: saved(photo, kind) for kind in kinds}
+    files["TIFF-LZW"] = saved(photo, "TIFF", compression="tiff_lzw")
+    files["JPEG-progressive"] = saved(photo, "JPEG", progressive=True)
+    files["GIF-frames"] = saved(photo, "GIF", save_all=True, append_images=[make_image(12, 64, 48)])
+    files["PNG-16"] = saved(
+        Image.fromarray(np.arange(3072, dtype=np.uint16).reshape(48, 64)), "PNG"
+    )
+    return files
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG-progressive", "PNG", "GIF", "TIFF", "WEBP", "BMP"])
+def test_a_truncated_image_is_refused(kind):
+    data = samples()[kind]
+    for share in (0.3, 0.6, 0.9):
+        assert refusal(data[: int(len(data) * share)]).error in ("decode", "not_an_image")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_damage_is_refused_or_decoded_and_never_anything_else():
+    """2,000 damaged files of all formats: a RejectedError with a listed reason, or an image."""
+    rng = random.Random(20)
+    outcomes = set()
+    spec = sized(8, 8)
+    for kind, data in samples().items():
+        for _ in range(2000 // len(samples())):
+            damaged = bytearray(data)
+            for _ in range(rng.choice((1, 1, 3, 10))):
+                damaged[rng.randrange(min(len(data), rng.choice((64, 600, len(data)))))] = (
+                    rng.randrange(256)
+                )
+            outcome = outcome_of(bytes(damaged), spec)
+            assert outcome == "ok" or outcome[1] in REASONS, kind
+            outcomes.add(outcome if outcome == "ok" else outcome[1])
+    assert {"ok", "decode", "not_an_image"} <= outcomes
+
+
+def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
+    try:
+        encode_image(data, spec)
+    except RejectedError as error:
+        return error.stage, error.error, error.message
+    return "ok"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_messages_are_the_same_each_time_and_name_no_addresses():
+    files = [data[: len(data) // 2] for data in samples().values()] + [LFS, b"", b"\xff\xd8\xff"]
+    first = [outcome_of(data, full()) for data in files]
+    assert first == [outcome_of(bytes(bytearray(data)), full()) for data in files]
+    for outcome in first:
+        assert not re.search(r"0x[0-9a-f]{6,}", str(outcome))
+    error = OSError(f"cannot identify image file {io.BytesIO(b'')!r}")
+    assert plain_message(error) == "cannot identify image file"
+    assert plain_message(OSError(f"bad {object()!r}\n  here")) == "bad here"
+    assert plain_message(KeyError()) == "KeyError"
+
+
+# Determinism and clean output
+
+
+def dirty(kind: str) -> bytes:
+    """An image that carries along all that a file can."""
+    photo = make_image(4, 120, 90)
+    exif = Image.Exif()
+    exif[ORIENTATION] = 1
+    exif[0x010E] = "SECRET"
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    options = {"exif": exif, "icc_profile": profile, "dpi": (300, 300)}
+    if kind == "PNG":
+        text = PngImagePlugin.PngInfo()
+        text.add_text("Comment", "SECRET")
+        text.add(b"gAMA", struct.pack(">I", 45455))
+        return saved(photo, kind, pnginfo=text, **options)
+    if kind == "GIF":
+        return saved(photo.convert("P"), kind, comment=b"SECRET", transparency=3)
+    if kind == "CMYK":
+        return saved(photo.convert("CMYK"), "JPEG", comment=b"SECRET", **options)
+    return saved(photo, kind, comment=b"SECRET", xmp=b"<x:xmpmeta>SECRET</x:xmpmeta>", **options)
+
+
+def jpeg_segments(data: bytes) -> list[tuple[int, bytes]]:
+    """The markers before the scan, with their bodies."""
+    found, offset = [], 2
+    while data[offset + 1] != 0xDA:
+        (length,) = struct.unpack_from(">H", data, offset + 2)
+        found.append((data[offset + 1], data[offset + 4 : offset + 2 + length]))
+        offset += 2 + length
+    return found
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "CMYK", "TIFF", "WEBP"])
+@pytest.mark.parametrize("way", ["none", "stretch"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_nothing_but_pixels_leaks_into_the_output(kind, way, channels):
+    data = dirty(kind)
+    for icc in (False, True):
+        spec = sized(40, 30, way, encoding="jpeg", channels=channels, icc=icc)
+        if icc and kind == "CMYK":
+            continue  # an RGB profile on inks is a reject
+        segments = jpeg_segments(encode_image(data, spec).data)
+        # JFIF without a resolution; tables; the frame.
+        assert {marker for marker, _ in segments} <= {0xE0, 0xDB, 0xC0, 0xC4}
+        assert segments[0] == (0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
+        spec = sized(40, 30, way, encoding="png", channels=channels, icc=icc)
+        encoded = encode_image(data, spec).data
+        assert png_chunks(encoded) == {b"IHDR", b"IDAT", b"IEND"}
+
+
+def png_chunks(data: bytes) -> set[bytes]:
+    names, offset = set(), 8
+    while offset < len(data):
+        (length,) = struct.unpack_from(">I", data, offset)
+        names.add(data[offset + 4 : offset + 8])
+        offset += 12 + length
+    return names
+
+
+def test_four_channels_leak_no_transparency_chunk():
+    data = saved(Image.new("P", (4, 4), 3), "PNG", transparency=3)
+    encoded = encode_image(data, sized(4, 4, "none", encoding="png", channels=4))
+    assert png_chunks(encoded.data) == {b"IHDR", b"IDAT", b"IEND"}
+    assert encoded.data[25] == 6  # RGBA
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
+def test_the_same_bytes_again_and_from_many_threads(encoding):
+    files = [
+        *samples().values(),
+        *(oriented(np.asarray(corners(99, 77)), "JPEG", n) for n in (3, 6)),
+    ]
+    spec = sized(24, 18, "crop", encoding=encoding)
+    alone = [encode_image(data, spec) for data in files]
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        assert list(pool.map(lambda data: encode_image(data, spec), files * 8)) == alone * 8

@@ -1,0 +1,382 @@
+"""Every pixel of real files, judged by other people's decoders and by the files themselves."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import struct
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.transforms.images.convert import encode_image
+from shardmill.transforms.images.decode import decode_image
+from tests.support.pixel_tools import EXIF_SIDES, as_array, full, pixels, sized, stored_as
+
+PNG, JPEG, GIF, BMP = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM"
+SETS = [
+    "photos/caltech101", "photos/cats_dogs_folders", "photos/cifar10_jpg", "photos/dogs_vs_cats",
+    "photos/dogs_vs_cats_100px_mixed_gray", "photos/flower_photos", "photos/flowers_128px_with_junk",
+    "photos/imagenet_sample", "photos/mixed_formats_dali", "photos/mnist_png",
+    "photos/standard_images", "photos/voc_bccd", "photos/voc_fish_mixed", "photos/voc_helmet",
+    "photos/voc_jpegext", "photos/voc_raccoon", "photos/voc_traffic",
+    "bad/dali_bitdepth_lossless", "bad/exif_orientation", "bad/exif_samples",
+    "bad/git_lfs_pointers", "bad/golang_image", "bad/image_rs", "bad/imagetestsuite",
+    "bad/libjpeg_turbo", "bad/libspng_crashers", "bad/pillow_tests", "bad/pngsuite",
+    "bad/skimage_truncated", "bad/zune_fuzz", "bad/zune_images",
+]  # fmt: skip
+
+
+def files(shared: Path, name: str) -> list[Path]:
+    found = sorted(p for p in (shared / name).rglob("*") if p.is_file() and p.suffix != ".xml")
+    assert found, name
+    return found
+
+
+@cache
+def facts(shared: Path, name: str) -> dict[str, dict[str, str]]:
+    """What the index beside a set says of each file."""
+    text = (shared / f"{name}.index.tsv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {row["path"]: row for row in rows}
+
+
+def refusal(data: bytes) -> RejectedError | None:
+    try:
+        encode_image(data, full())
+    except RejectedError as error:
+        return error
+    return None
+
+
+# What is accepted and what is refused
+
+
+def plain_pillow(data: bytes) -> Image.Image | None:
+    """What Pillow alone makes of a file, with its default settings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = Image.open(io.BytesIO(data))
+            image.load()
+        except Exception:  # noqa: BLE001 - the judge may fail in any way
+            return None
+    return image
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::RuntimeWarning:PIL")
+@pytest.mark.parametrize("name", SETS)
+def test_what_pillow_decodes_is_accepted_and_the_rest_refused_with_a_reason(shared_data, name):
+    for path in files(shared_data, name):
+        data = path.read_bytes()
+        error, image = refusal(data), plain_pillow(data)
+        if error is None:
+            assert image is not None, path
+            continue
+        assert error.error in REASONS, path
+        assert error.stage == "decode", path
+        assert not re.search(r"0x[0-9a-f]{5,}", error.message), (path, error.message)
+        again = refusal(bytes(bytearray(data)))
+        assert str(again) == str(error), path
+        if image is not None:
+            assert error.error == {"F": "float_range", "I": "int_range"}.get(image.mode), path
+
+
+def test_both_kinds_of_file_are_in_the_data(shared_data):
+    refused = [p for p in files(shared_data, "bad/zune_fuzz") if refusal(p.read_bytes())]
+    assert 100 < len(refused) < 400
+    pointers = [refusal(p.read_bytes()) for p in files(shared_data, "bad/git_lfs_pointers")]
+    assert {error and error.error for error in pointers} == {"not_an_image"}
+
+
+# The same pixels as libjpeg, libpng, libwebp and TensorFlow's own readers give
+
+
+def jpeg_judge(data: bytes) -> np.ndarray:
+    """TensorFlow's libjpeg with its exact DCT; its default is a faster, rougher one."""
+    import tensorflow as tf
+
+    return tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy().astype(int)
+
+
+def over_white(rgba: np.ndarray) -> np.ndarray:
+    share = rgba[..., 3:] / 255
+    return rgba[..., :3] * share + 255 * (1 - share)
+
+
+def check_jpeg(data: bytes, mode: str, orientation: int) -> bool:
+    judged = jpeg_judge(data)
+    found = pixels(data)
+    # The judge does not turn: our picture is brought to how the camera stored it.
+    found = stored_as(found, orientation if orientation in EXIF_SIDES else 1)
+    assert found.shape == judged.shape
+    # CMYK: both multiply ink by black, and round differently.
+    assert np.abs(found - judged).max() <= (1 if mode == "CMYK" else 0)
+    return True
+
+
+def check_png(data: bytes, _mode: str, orientation: int) -> bool:
+    import tensorflow as tf
+
+    if orientation not in (0, 1):
+        return False
+    depth, color = data[24], data[25]
+    found = pixels(data)
+    if color in (4, 6) or b"tRNS" in data[: data.index(b"IDAT")]:
+        judged = tf.io.decode_png(data, channels=4).numpy().astype(int)
+        four = pixels(data, 4)
+        tolerance = 1 if depth == 16 else 0  # libpng cuts 16 bits to 8, grey is rounded here
+        visible = judged[..., 3] > 0
+        assert (four[..., 3] == judged[..., 3]).all()
+        assert np.abs(four - judged)[visible].max(initial=0) <= tolerance
+        assert np.abs(found - over_white(judged)).max() <= 1 + tolerance
+    elif depth == 16:
+        judged = tf.io.decode_png(data, channels=3, dtype=tf.uint16).numpy() / 257
+        # Grey is rounded to the nearest; Pillow hands out colours cut to their high bytes.
+        assert np.abs(found - judged).max() <= (0.5 if color == 0 else 1)
+    else:
+        judged = tf.io.decode_png(data, channels=3).numpy().astype(int)
+        assert (found == judged).all()
+    return True
+
+
+def check_gif(data: bytes, _mode: str, _orientation: int) -> bool:
+    import tensorflow as tf
+
+    judged = tf.image.decode_image(data, channels=3, expand_animations=False).numpy().astype(int)
+    found = pixels(data)
+    if found.shape != judged.shape:
+        return False  # TensorFlow gives the frame alone, not the screen
+    # TensorFlow leaves black what is transparent.
+    same = (found == judged).all(axis=-1)
+    cleared = (found == 255).all(axis=-1) & (judged == 0).all(axis=-1)
+    assert (same | cleared).all()
+    return True
+
+
+def check_bmp(data: bytes, mode: str, _orientation: int) -> bool:
+    import tensorflow as tf
+
+    judged = masked_bmp(data) if data[28] == 32 else tf.io.decode_bmp(data).numpy().astype(int)
+    if mode == "P" or judged.shape[-1] == 1:
+        return False  # TensorFlow takes palette indices for grey
+    judged = over_white(judged) if mode == "RGBA" else judged[..., :3]
+    assert np.abs(pixels(data) - judged).max() <= 1
+    return True
+
+
+def masked_bmp(data: bytes) -> np.ndarray:
+    """32 bits by the bit masks of the header, which TensorFlow does not read."""
+    start, _, width, height = struct.unpack_from("<IIii", data, 10)
+    words = np.frombuffer(data, "<u4", width * abs(height), start).reshape(-1, width)
+    compression = struct.unpack_from("<I", data, 30)[0]
+    masks = (0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    if compression == 3:  # BI_BITFIELDS
+        masks = struct.unpack_from("<4I", data, 54)
+    channels = [(words & mask) / max(mask, 1) * 255 for mask in masks]
+    rgba = np.rint(np.stack(channels, axis=-1)).astype(int)
+    return rgba[::-1] if height > 0 else rgba
+
+
+def check_webp(data: bytes, _mode: str, orientation: int) -> bool:
+    import tensorflow as tf
+
+    judged = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
+    found = stored_as(pixels(data), orientation or 1)
+    if judged.shape[-1] == 4:
+        assert np.abs(found - over_white(judged)).max() <= 1
+    else:
+        assert (found == judged).all()
+    return True
+
+
+CHECKS = {"JPEG": check_jpeg, "PNG": check_png, "GIF": check_gif, "BMP": check_bmp}
+CHECKS["WEBP"] = check_webp
+# What else the judge can decode is too little to compare; at least so many files are compared.
+COMPARED = {
+    "photos/dogs_vs_cats": 200, "photos/cifar10_jpg": 300, "photos/mnist_png": 300,
+    "photos/mixed_formats_dali": 25, "photos/standard_images": 25, "bad/exif_orientation": 9,
+    "bad/golang_image": 12, "bad/imagetestsuite": 24, "bad/pillow_tests": 120, "bad/pngsuite": 49,
+    "bad/zune_images": 8, "bad/image_rs": 17, "bad/exif_samples": 20,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::RuntimeWarning:PIL")
+@pytest.mark.parametrize("name", SETS)
+def test_pixels_are_those_of_tensorflow(shared_data, name):
+    from tensorflow.errors import InvalidArgumentError
+
+    compared = 0
+    rows = facts(shared_data, name)
+    for path in files(shared_data, name):
+        row = rows.get(path.relative_to(shared_data / name).as_posix())
+        if row is None or row["format"] not in CHECKS or refusal(path.read_bytes()):
+            continue
+        try:
+            check = CHECKS[row["format"]]
+            orientation = int(row["exif_orientation"] or 1)
+            compared += check(path.read_bytes(), row["mode"], orientation)
+        except InvalidArgumentError:
+            continue  # TensorFlow cannot read it: see disagree.tsv
+        except AssertionError as error:
+            raise AssertionError(f"{path}: {error}") from error
+    assert compared >= COMPARED.get(name, 0)
+
+
+def test_tensorflows_default_differs_by_its_faster_dct_alone(shared_data):
+    """decode_image takes JIDCT_IFAST: 1 level off on average, and never 3, for photos."""
+    import tensorflow as tf
+
+    means = []
+    for path in files(shared_data, "photos/flower_photos"):
+        data = path.read_bytes()
+        if data.startswith(JPEG):
+            judged = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
+            means.append(np.abs(pixels(data) - judged).mean())
+    assert len(means) > 60
+    assert np.median(means) < 1.3
+    assert max(means) < 3
+
+
+# Reference pixels by a third party
+
+
+@pytest.mark.parametrize("name", ["jpeg/swan-3584559_640.jpg", "png/cat-3449999_640.png"])
+def test_dali_reference_pixels(shared_data, name):
+    path = shared_data / "numpy" / "decode_reference_dali" / name
+    reference = np.load(path.with_suffix(".npy"))
+    assert (pixels(path.read_bytes()) == reference).all()  # the JPEG too
+
+
+# What names and pairs of files say
+
+
+def test_pngsuite_names_say_size_and_colour(shared_data):
+    """PngSuite: s40i3p04 is 40 pixels, interlaced, colour type 3 (palette), 4 bits."""
+    checked = 0
+    for path in files(shared_data, "bad/pngsuite"):
+        stem, data = path.stem, path.read_bytes()
+        side = int(stem[1:3]) if re.match(r"s\d\d[in]", stem) else 32
+        color, depth = int(stem[4]), int(stem[6:8])
+        if refusal(data):
+            assert stem[0] == "x", stem  # the corrupt ones
+            continue
+        found = pixels(data, 4)
+        assert (data[24], data[25]) == (depth, color) or stem[0] == "x", stem
+        if re.match(r"s\d\d[in]", stem):
+            assert found.shape[:2] == (side, side), stem
+        if color in (0, 4):
+            assert (np.ptp(found[..., :3], axis=-1) == 0).all(), stem  # grey
+        opaque = (found[..., 3] == 255).all()
+        # tb: transparent with a background; tp1: transparent; bg: alpha. tp0: not transparent.
+        if stem[:2] in ("tb", "bg") or stem.startswith("tp1") or color in (4, 6):
+            assert stem.startswith("bg") or not opaque, stem
+        else:
+            assert opaque, stem
+        checked += 1
+    assert checked >= 50
+
+
+def test_every_exif_orientation_is_the_same_portrait(shared_data):
+    folder = shared_data / "bad" / "exif_orientation"
+    upright = pixels((folder / "Portrait_1.jpg").read_bytes())
+    assert upright.shape == (1800, 1200, 3)
+    for number in range(9):
+        data = (folder / f"Portrait_{number}.jpg").read_bytes()
+        # Each was compressed by itself, which costs up to 2.2; turned wrong, it would be over 40.
+        assert np.abs(pixels(data) - upright).mean() < 2.5, number
+        small = as_array(encode_image(data, sized(100, 150, reducing_gap=3.0)))
+        plain = Image.fromarray(upright.astype(np.uint8)).resize(
+            (100, 150), Image.Resampling.BILINEAR
+        )
+        assert np.abs(small - np.asarray(plain).astype(int)).mean() < 2, number
+
+
+PAIRS = [
+    # file, reference, channels, greatest mean difference
+    ("sunraster.im1", "sunraster.im1.png", 3, 0),
+    ("ftex_uncompressed.ftu", "ftex_uncompressed.png", 3, 0),
+    ("tiff_strip_planar_16bit_RGBa.tiff", "tiff_16bit_RGBa_target.png", 4, 0),
+    ("tiff_tiled_planar_16bit_RGBa.tiff", "tiff_16bit_RGBa_target.png", 3, 0),
+    ("16bit.cropped.jp2", "16bit.deflate.tif", 3, 0),  # 16-bit grey in two formats
+    ("hopper.im", "hopper.qoi", 3, 0),
+    ("hopper_float_dpi_2.tif", "hopper.qoi", 3, 0),
+    ("hopper_idat_after_image_end.png", "hopper.qoi", 3, 0),
+    ("hopper.fits", "hopper.ppm", 1, 0),
+    ("hopper_orientation_4.webp", "hopper.ppm", 3, 6),
+    ("hopper_orientation_5.webp", "hopper.ppm", 3, 6),
+    ("hopper_orientation_6.webp", "hopper.ppm", 3, 6),
+    ("hopper_orientation_8.jpg", "hopper.ppm", 3, 6),
+    ("avif/hopper.avif", "hopper.ppm", 3, 6),
+    # The label in the picture differs: 7 or 8; turned wrong, over 40.
+    ("avif/rot0mir1.avif", "avif/rot2mir0.avif", 3, 10),
+    ("avif/rot2mir1.avif", "avif/rot2mir0.avif", 3, 10),
+    ("avif/rot3mir0.avif", "avif/rot2mir0.avif", 3, 10),
+    ("avif/rot3mir1.avif", "avif/rot2mir0.avif", 3, 10),
+    ("tga/common/200x32_l_bl_raw.tga", "tga/common/200x32_l_tl_raw.tga", 1, 0),
+    ("tga/common/200x32_p_bl_rle.tga", "tga/common/200x32_p_tl_rle.tga", 3, 0),
+    ("tga/common/200x32_p_bl_raw.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 3),
+    ("tga/common/200x32_rgb_tl_rle.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 0),
+    ("tga/common/200x32_rgba_bl_rle.tga", "tga/common/200x32_rgba_tl_raw.tga", 4, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "reference", "channels", "tolerance"), PAIRS)
+def test_one_picture_in_two_formats(shared_data, name, reference, channels, tolerance):
+    folder = shared_data / "bad" / "pillow_tests"
+    found = pixels((folder / name).read_bytes(), channels)
+    expected = pixels((folder / reference).read_bytes(), channels)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).mean() <= tolerance
+    assert np.ptp(expected) > 0
+
+
+def test_jpeg2000_is_the_picture_that_the_png_is(shared_data):
+    jp2 = shared_data / "photos/mixed_formats_dali/single/jpeg2k/2/tiled-cat-3449999_640.jp2"
+    reference = np.load(shared_data / "numpy/decode_reference_dali/png/cat-3449999_640.npy")
+    assert np.abs(pixels(jp2.read_bytes()) - reference).mean() < 2  # it is a lossy file
+
+
+def test_wide_greys_span_what_their_files_do(shared_data):
+    folder = shared_data / "bad" / "pillow_tests"
+    nine = pixels((folder / "9bit.j2k").read_bytes(), 1)
+    assert (nine.min(), nine.max()) == (0, 255)
+    assert 80 < nine.mean() < 110  # a CT slice; clipped it is nearly white
+    chess = shared_data / "photos/standard_images/skimage_data/chessboard_GRAY_U16B.tif"
+    # Its squares are 0 and 255 of 65535; a decoder that clips gives 0 and 255 of 255.
+    assert set(np.unique(pixels(chess.read_bytes()))) == {0, 1}
+
+
+def test_xmp_does_not_turn_an_avif(shared_data):
+    """Its XMP says 3, left by whoever turned it; its stems point down as it is."""
+    path = shared_data / "bad/pillow_tests/avif/xmp_tags_orientation.avif"
+    stored = np.asarray(Image.open(path)).astype(int)
+    assert (pixels(path.read_bytes()) == stored).all()
+
+
+# What scaled decoding costs
+
+
+@pytest.mark.parametrize(("side", "step", "least"), [(32, 6, 60), (64, 3, 50)])
+def test_scaled_decoding_is_close_to_full_decoding(shared_data, side, step, least):
+    """Measured over all 1,173 photos: median 56.9 dB and no less than 40.5 at 32x32 (486 files)."""
+    found = []
+    for path in sorted((shared_data / "photos").rglob("*.jp*g"))[::step]:
+        data, spec = path.read_bytes(), sized(side, side, reducing_gap=3.0)
+        if not data.startswith(JPEG):
+            continue
+        decoded = decode_image(data, spec.resize, spec.gap)
+        if sorted(decoded.image.size) == sorted(decoded.size):
+            continue  # too small to be decoded at a fraction
+        fast = as_array(encode_image(data, spec))
+        exact = as_array(encode_image(data, sized(side, side, reducing_gap=0.0)))
+        found.append(10 * np.log10(255**2 / max(((fast - exact) ** 2).mean(), 1e-9)))
+    assert len(found) >= least
+    assert np.mean(np.array(found) >= 40) >= 0.95
+    assert np.median(found) >= 50

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardmill.schemas.errors import UsageError
+from shardmill.transforms.images.convert import ImageSpec, encode_image
+from shardmill.transforms.images.decode import decode_image
+from shardmill.transforms.images.resize import (
+    MAX_SIDE,
+    RESIZES,
+    ResizeSpec,
+    Size,
+    draft_size,
+    parse_image_size,
+)
+from tests.support.pixel_tools import ORIENTATION, saved, sized
+
+sides = st.integers(1, MAX_SIDE)
+sizes = st.builds(Size, sides, sides)
+ways = st.sampled_from(RESIZES)
+
+
+@given(sizes, sizes)
+def test_stretch_is_the_target_and_none_the_source(source, target):
+    assert ResizeSpec(target, "stretch").scaled(source) == target
+    assert ResizeSpec(target, "none").scaled(source) == source
+
+
+@given(sizes, sizes, st.sampled_from(["fit", "pad"]))
+def test_fit_and_pad_stay_inside_and_touch_one_side(source, target, way):
+    scaled = ResizeSpec(target, way).scaled(source)
+    assert scaled.width <= target.width
+    assert scaled.height <= target.height
+    assert scaled.width == target.width or scaled.height == target.height
+
+
+@given(sizes, sizes)
+def test_crop_covers_the_target_and_touches_one_side(source, target):
+    scaled = ResizeSpec(target, "crop").scaled(source)
+    assert scaled.width >= target.width
+    assert scaled.height >= target.height
+    assert scaled.width == target.width or scaled.height == target.height
+
+
+@given(sizes, sizes, st.sampled_from(["fit", "pad", "crop"]), st.booleans())
+def test_the_aspect_is_kept_to_half_a_pixel(source, target, way, only_shrink):
+    scaled = ResizeSpec(target, way, only_shrink).scaled(source)
+    # One side is exact, so the other is at most half a pixel off, or 1 where it would vanish.
+    exact_height = Fraction(source.height * scaled.width, source.width)
+    exact_width = Fraction(source.width * scaled.height, source.height)
+    half = Fraction(1, 2)
+    assert (
+        abs(scaled.height - exact_height) <= half
+        or abs(scaled.width - exact_width) <= half
+        or (scaled.height == 1 and exact_height < half)
+        or (scaled.width == 1 and exact_width < half)
+    )
+
+
+@given(sizes, sizes, ways)
+def test_only_shrink_never_enlarges(source, target, way):
+    scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
+    assert scaled.width <= source.width
+    assert scaled.height <= source.height
+    freely = ResizeSpec(target, way).scaled(source)
+    if freely.width <= source.width and freely.height <= source.height:
+        assert scaled == freely
+
+
+@example(Size(1, 3), Size(2, 4), "fit")  # 1.33 x 4 rounds to a width that is not larger
+@given(*[st.builds(Size, st.integers(1, 9), st.integers(1, 9))] * 2, ways)
+def test_only_shrink_never_enlarges_where_rounding_decides(source, target, way):
+    scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
+    assert scaled.width <= source.width
+    assert scaled.height <= source.height
+
+
+@given(sizes, sizes, ways, st.booleans())
+def test_turning_source_and_target_turns_the_result(source, target, way, only_shrink):
+    scaled = ResizeSpec(target, way, only_shrink).scaled(source)
+    turned = ResizeSpec(Size(*target[::-1]), way, only_shrink).scaled(Size(*source[::-1]))
+    assert turned == Size(*scaled[::-1])
+
+
+@pytest.mark.parametrize(
+    ("way", "source", "scaled"),
+    [
+        ("fit", (400, 300), (224, 168)),
+        ("crop", (400, 300), (299, 224)),
+        ("fit", (3, 1000), (1, 224)),  # 0.67 rounds to 1
+        ("fit", (1, 1000), (1, 224)),  # 0.22 would vanish
+        ("crop", (500, 333), (336, 224)),  # 336.3
+        ("fit", (64, 1), (224, 4)),  # 3.5 rounds up
+    ],
+)
+def test_known_sizes(way, source, scaled):
+    assert ResizeSpec(Size(224, 224), way).scaled(Size(*source)) == scaled
+
+
+@given(sizes, sizes, st.floats(1, 64))
+def test_a_draft_keeps_the_gap_on_both_sides(source, scaled, gap):
+    least = draft_size(source, scaled, gap)
+    if least is None:
+        return
+    in_force = max(gap, 4.0) if min(scaled) < 64 else gap
+    # What libjpeg then gives: the largest of 1/2, 1/4, 1/8 that is not smaller than asked.
+    ratio = min(source.width // least.width, source.height // least.height)
+    step = max(s for s in (1, 2, 4, 8) if s <= ratio)
+    assert source.width / step >= scaled.width * in_force
+    assert source.height / step >= scaled.height * in_force
+
+
+@given(sizes, sizes, st.floats(1, 64))
+def test_no_draft_is_missed(source, scaled, gap):
+    in_force = max(gap, 4.0) if min(scaled) < 64 else gap
+    room = min(source.width / (scaled.width * in_force), source.height / (scaled.height * in_force))
+    if room >= 2.001 and min(scaled) * in_force > 500:  # far from where rounding decides
+        assert draft_size(source, scaled, gap) is not None
+    if room < 2:
+        assert draft_size(source, scaled, gap) is None
+
+
+def test_a_gap_of_nothing_and_of_any_size_is_well():
+    assert draft_size(Size(4000, 3000), Size(100, 100), 0) is None
+    assert draft_size(Size(4000, 3000), Size(100, 100), 1e308) is None
+    assert draft_size(Size(4000, 3000), Size(100, 100), 3) == (300, 300)
+    assert draft_size(Size(4000, 3000), Size(50, 50), 3) == (200, 200)  # small: 4 times
+    assert draft_size(Size(1200, 1200), Size(100, 100), 3.001) == (301, 301)  # 1/4 would be less
+
+
+@given(st.integers(0, 999_999_999), st.integers(0, 999_999_999), st.sampled_from("xX"))
+def test_image_sizes_are_height_by_width(height, width, x):
+    assert parse_image_size(f"{height}{x}{width}") == Size(width=width, height=height)
+    assert parse_image_size(str(height)) == Size(height, height)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "224x", "x224", "2x2x2", "-5", "+5", " 224", "2_24", "1e3", "2.5", "٢٢٤", "9" * 5000],
+)
+def test_what_is_no_size_is_a_usage_error(text):
+    with pytest.raises(UsageError, match="--image_size"):
+        parse_image_size(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_a_usage_error(text):
+    try:
+        size = parse_image_size(text)
+    except UsageError:
+        return
+    assert all(side >= 0 for side in size)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (5, 0), (MAX_SIDE + 1, 5), (5, -1)])
+def test_sides_out_of_range_are_usage_errors(size):
+    with pytest.raises(UsageError, match="1 to 65500"):
+        ResizeSpec(Size(*size))
+
+
+@pytest.fixture(scope="module")
+def large_jpeg() -> bytes:
+    return saved(Image.new("RGB", (2001, 1501), (10, 120, 230)), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "gap", "decoded_width"),
+    [
+        ("bilinear", 3.0, 501),  # 1/4: 500.25 >= 3 x 100
+        ("bicubic", 3.0, 501),
+        ("lanczos", 3.0, 501),
+        ("box", 3.0, 501),
+        ("bilinear", 1.0, 251),  # 1/8
+        ("bilinear", 6.0, 1001),  # 1/2
+        ("bilinear", 0.0, 2001),
+        ("nearest", 3.0, 2001),
+        ("hamming", 3.0, 2001),
+    ],
+)
+def test_what_libjpeg_is_asked_for(large_jpeg, interpolation, gap, decoded_width):
+    spec = sized(100, 80, interpolation=interpolation, reducing_gap=gap)
+    decoded = decode_image(large_jpeg, spec.resize, spec.gap)
+    assert decoded.image.width == decoded_width
+    assert decoded.size == (2001, 1501)
+    assert decoded.box[2] == pytest.approx(2001 / round(2001 / decoded_width))
+
+
+def test_a_turned_file_is_asked_for_its_own_way_round():
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = saved(Image.new("RGB", (400, 1600)), "JPEG", exif=exif)
+    decoded = decode_image(data, ResizeSpec(Size(200, 40), "stretch"), 3.0)
+    assert decoded.size == (1600, 400)
+    assert decoded.image.size == (200, 800)  # at least 160 x 800
+
+
+def test_none_and_a_crop_that_does_not_scale_decode_in_full(large_jpeg):
+    for rule in (
+        ResizeSpec(Size(100, 80), "none"),
+        ResizeSpec(Size(2001, 700), "crop"),
+        ResizeSpec(Size(4000, 4000), "pad", only_shrink=True),
+    ):
+        assert decode_image(large_jpeg, rule, 3.0).image.size == (2001, 1501)
+
+
+@given(
+    st.integers(1, 700), st.integers(1, 700), st.integers(1, 90), st.integers(1, 90),
+    ways, st.booleans(), st.sampled_from([0.0, 1.0, 3.0]),
+)  # fmt: skip
+def test_records_have_the_size_that_was_asked_for(
+    width, height, target_width, target_height, way, only_shrink, gap
+):
+    data = saved(Image.new("L", (width, height), 128), "JPEG")
+    rule = ResizeSpec(Size(target_width, target_height), way, only_shrink)
+    encoded = encode_image(data, ImageSpec(rule, encoding="png", reducing_gap=gap))
+    assert Image.open(io.BytesIO(encoded.data)).size == encoded.size
+    scaled = rule.scaled(Size(width, height))
+    if way in ("stretch", "fit", "none"):
+        assert encoded.size == scaled
+    elif way == "pad":
+        assert encoded.size == rule.size
+    else:
+        assert encoded.size == tuple(map(min, scaled, rule.size))

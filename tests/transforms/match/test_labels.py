@@ -1,0 +1,68 @@
+"""Labels: one regular expression over the key, and presets for the usual layouts."""
+
+import pytest
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.match.labels import LabelSpec, parse_labels, sort_labels
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "label"),
+    [
+        (LabelSpec(), "roses/1.jpg", "roses"),
+        (LabelSpec(), "train/roses/1.jpg", "roses"),
+        (LabelSpec(), "a\nb/1.jpg", None),
+        (LabelSpec(), "1.jpg", None),
+        (LabelSpec("filename"), "train/cat.0.jpg", "cat"),
+        (LabelSpec("filename"), "cat.jpg", "cat"),
+        (LabelSpec("filename"), "cat", None),
+        (LabelSpec("filename", r"(?P<label>[a-z]+)_\d+\.png"), "x/dog_12.png", "dog"),
+        (LabelSpec("filename", r"(?P<label>[a-z]+)_\d+\.png"), "x/dog.png", None),
+        (LabelSpec("directory", r"(?P<label>[^/]+)/.*"), "a/b/c.png", "a"),
+    ],
+)
+def test_labels_of_keys(spec: LabelSpec, key: str, label: str | None) -> None:
+    ref = spec.with_label(Ref(key, ""))
+    if label is None:
+        assert ref.error in ("no_label", "label_text")
+    else:
+        assert (ref.label, ref.error) == (label, "")
+
+
+def test_listed_labels_and_none() -> None:
+    assert LabelSpec("listing").with_label(Ref("a", "", label="x")).label == "x"
+    assert LabelSpec("listing").with_label(Ref("a", "")).error == "no_label"
+    assert LabelSpec("none").with_label(Ref("a/b", "", label="x")).label is None
+
+
+def test_given_labels_refuse_others() -> None:
+    spec = LabelSpec(fixed=("cat", "dog"))
+    assert spec.with_label(Ref("dog/1", "")).error == ""
+    assert spec.with_label(Ref("cow/1", "")).error == "unknown_label"
+
+
+def test_class_ids_sort_by_utf8_bytes() -> None:
+    labels = ["b", "\U00010000", "a", "\uffff", "B", "é"]
+    assert sort_labels(labels) == ("B", "a", "b", "é", "\uffff", "\U00010000")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("filename", "(?P<name>.)"), "no group called label"),
+        (("filename", "("), "no regular expression"),
+        (("folder", ""), "is unknown"),
+        (("none", "(?P<label>.)"), "has no use"),
+    ],
+)
+def test_bad_patterns_get_one_sentence(args: tuple[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        LabelSpec(*args)
+
+
+def test_labels_files() -> None:
+    assert parse_labels("\ufeffcat\r\ndog\n", "f") == ("cat", "dog")
+    for text, message in (("", "is empty"), ("a\n\nb\n", "empty line 2"), ("a\na\n", "'a' twice")):
+        with pytest.raises(UsageError, match=message):
+            parse_labels(text, "f")

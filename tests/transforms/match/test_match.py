@@ -1,0 +1,265 @@
+"""Matching: every file is accounted for, nothing outside the root is touched."""
+
+import os
+import pickle
+import socket
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.build.coders import RefCoder
+from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.listing import merge_entries, parse_listing
+from shardmill.transforms.match.transform import MatchFiles, find_input, walk_input
+from shardmill.transforms.match.walk import SKIPPED, first_level, glob_regex, glob_root
+from tests.conftest import make_image
+
+
+def touch(path: Path, data: bytes = b"x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def match(pattern: str | Path, **kwargs) -> dict[str, str]:
+    """Returns {key: error} of all that an input matches, walked without a pipeline."""
+    spec = find_input(str(pattern), **kwargs)
+    top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
+    found = [ref for task in first_level(top) for ref in walk_input(spec, task)]
+    assert len({ref.key for ref in found}) == len(found)
+    return {ref.key: ref.error for ref in found}
+
+
+def test_a_folder_is_walked_whole(tmp_path) -> None:
+    for name in ("a.jpg", "x/b.png", "x/y/z/c", "e mpty/d.jpg", "[odd]*?/e.jpg"):
+        touch(tmp_path / name)
+    assert match(tmp_path) == dict.fromkeys(
+        ["a.jpg", "x/b.png", "x/y/z/c", "e mpty/d.jpg", "[odd]*?/e.jpg"], ""
+    )
+
+
+def test_a_folder_whose_name_is_a_glob_is_a_folder(tmp_path) -> None:
+    touch(tmp_path / "a[1]*" / "b.jpg")
+    touch(tmp_path / "a1" / "c.jpg")
+    assert match(tmp_path / "a[1]*") == {"b.jpg": ""}
+
+
+def test_globs(tmp_path) -> None:
+    for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG"):
+        touch(tmp_path / name)
+    assert sorted(match(tmp_path / "*/*.jpg")) == ["a/1.jpg", "b/3.jpg"]
+    assert sorted(match(tmp_path / "**/*.jpg")) == ["a/1.jpg", "b/3.jpg", "b/c/4.jpg"]
+    assert sorted(match(tmp_path / "b/**")) == ["3.jpg", "c/4.jpg", "c/5.JPG"]
+    assert sorted(match(tmp_path / "b/**", root=str(tmp_path))) == [
+        "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG",
+    ]  # fmt: skip
+    assert sorted(match(tmp_path / "a/[12].???")) == ["1.jpg", "2.png"]
+    assert sorted(match(tmp_path / "a/[!1].*")) == ["2.png"]
+
+
+@given(st.text("ab/.*?[]!^-\\", max_size=8), st.text("ab/.^-\\", max_size=8))
+def test_glob_regexes_always_compile(pattern: str, text: str) -> None:
+    glob_regex(pattern).fullmatch(text)
+
+
+def test_junk_is_skipped_and_counted(tmp_path) -> None:
+    for name in (
+        ".DS_Store", "a/desktop.ini", "a/Thumbs.db", "a/._1.jpg", "a/notes.txt", "b/ann.XML",
+        ".git/config", "a/1.jpg", "a/no_suffix",
+    ):  # fmt: skip
+        touch(tmp_path / name)
+    found = match(tmp_path)
+    assert {key for key, error in found.items() if not error} == {"a/1.jpg", "a/no_suffix"}
+    assert set(found.values()) == {"", SKIPPED}
+    assert len([e for e in found.values() if e]) == 7  # a hidden folder is not entered
+
+
+def test_the_output_inside_the_input_is_left_out(tmp_path) -> None:
+    touch(tmp_path / "a/1.jpg")
+    touch(tmp_path / "ds/train-00000-of-00001.tfrecord.gz")
+    assert match(tmp_path, exclude=str(tmp_path / "ds")) == {"a/1.jpg": ""}
+
+
+def test_links(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(root / "a/1.jpg")
+    outside = touch(tmp_path / "outside/2.jpg")
+    (root / "a/out.jpg").symlink_to(outside)
+    (root / "out").symlink_to(outside.parent)
+    (root / "a/loop").symlink_to(root)
+    (root / "b").symlink_to(root / "a")
+    (root / "nowhere.jpg").symlink_to(tmp_path / "missing")
+    (root / "self.jpg").symlink_to(root / "self.jpg")
+    found = match(root)
+    assert found["a/out.jpg"] == "outside_root"
+    assert found["out"] == "outside_root"
+    assert found["b/1.jpg"] == ""
+    assert found["nowhere.jpg"] == "outside_root"  # it points outside, even if nothing is there
+    assert found["self.jpg"] == "not_found"
+    followed = match(root, follow_links=True)
+    assert followed["out/2.jpg"] == followed["a/out.jpg"] == ""
+    assert followed["nowhere.jpg"] == "not_found"
+    assert len(followed) < 20  # the loop was entered once
+
+
+def test_many_links_to_each_other_stay_few(tmp_path) -> None:
+    for a in range(8):
+        touch(tmp_path / f"d{a}/x.jpg")
+        for b in range(8):
+            (tmp_path / f"d{a}/l{b}").symlink_to(tmp_path / f"d{b}")
+    assert len(match(tmp_path)) <= 8 * 9
+
+
+def test_odd_files_are_refused_and_never_opened(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(tmp_path / "s.jpg"))
+    raw = os.path.join(os.fsencode(tmp_path), b"bad\xff%.jpg")
+    with open(raw, "wb"):
+        pass
+    os.mkdir(os.path.join(os.fsencode(tmp_path), b"dir\xfe"))
+    with open(os.path.join(os.fsencode(tmp_path), b"dir\xfe", b"in.jpg"), "wb"):
+        pass
+    found = match(tmp_path)
+    server.close()
+    assert found == {
+        "pipe.jpg": "not_a_file",
+        "s.jpg": "not_a_file",
+        "bad%FF%25.jpg": "bad_name",
+        "dir%FE/in.jpg": "bad_name",
+    }
+
+
+def test_keys_are_nfc_and_uris_are_as_on_disk(tmp_path) -> None:
+    touch(tmp_path / "cafe\u0301/1.jpg")
+    spec = find_input(str(tmp_path))
+    refs = [ref for task in first_level(spec.input) for ref in walk_input(spec, task)]
+    assert [ref.key for ref in refs] == ["caf\u00e9/1.jpg"]
+    assert Path(refs[0].uri).exists()
+
+
+def test_one_file_is_an_input(tmp_path) -> None:
+    touch(tmp_path / "a/1.jpg")
+    spec = find_input(str(tmp_path / "a/1.jpg"), root=str(tmp_path))
+    assert (spec.kind, spec.root) == ("file", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "root", "message"),
+    [("", "", "is empty"), ("nowhere", "", "does not exist"), ("in", "elsewhere", "not lie under")],
+)
+def test_inputs_that_are_not_there(tmp_path, monkeypatch, pattern, root, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path / "in/1.jpg")
+    with pytest.raises((InputError, UsageError), match=message):
+        find_input(pattern, root)
+
+
+HEADER = b"path,label,split,group\n"
+
+
+def listing(data: bytes, root: str = "/data", **kwargs) -> list[Ref]:
+    kwargs = {"labelled": True, "split": False, **kwargs}
+    return list(parse_listing(data, "list.csv", root, **kwargs))
+
+
+def test_listings() -> None:
+    refs = listing(
+        b"\xef\xbb\xbfpath, label,split,group\r\n"
+        b'a/1.jpg,"cat, big",train,g1\r\n/data/2.jpg,dog,,\r\n'
+    )
+    assert refs == [
+        Ref("a/1.jpg", "/data/a/1.jpg", label="cat, big", split="train", group="g1"),
+        Ref("2.jpg", "/data/2.jpg", label="dog"),
+    ]
+    gs = listing(b"uri,label\ngs://b/d/x 1.jpg,cat\n", "gs://b/d")
+    assert gs == [Ref("x 1.jpg", "gs://b/d/x 1.jpg", label="cat")]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"name,label\na,b\n", "no column uri or path"),
+        (b"path\na\n", "no column label"),
+        (b"", "no column uri or path"),
+        (b"path,label\n../x.jpg,a\n", "leads outside the root"),
+        (b"path,label\na/../../x.jpg,a\n", "leads outside the root"),
+        (b"path,label\n/etc/passwd,a\n", "leads outside the root"),
+        (b"path,label\n/data2/x,a\n", "leads outside the root"),
+        (b"path,label\ngs://b/x.jpg,a\n", "share its scheme"),
+        (b"path,label\nhttp://b/x.jpg,a\n", "share its scheme"),
+        (b"path,label\n,a\n", "line 2: the path is empty"),
+        (b'path,label\n"a,b\n', "unexpected end of data"),
+        (b"path,label\n\xff,a\n", "is not UTF-8"),
+        (b"path,label\na\0b,a\n", "leads outside|NUL"),
+    ],
+)
+def test_bad_listings_get_one_sentence(data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        listing(data)
+
+
+def test_gs_entries_do_not_climb() -> None:
+    with pytest.raises(InputError, match="leads outside"):
+        listing(b"uri,label\ngs://b/d/../x.jpg,a\n", "gs://b/d")
+
+
+def test_the_same_key_twice() -> None:
+    a, b = Ref("k", "u", label="x"), Ref("k", "u", label="x")
+    kept, extra = merge_entries("k", [a, b])
+    assert (kept, extra.error) == (a, "duplicate")
+    with pytest.raises(InputError, match="'k' is listed with the labels 'x' and 'y'"):
+        list(merge_entries("k", [a, b._replace(label="y")]))
+    with pytest.raises(InputError, match="with the splits"):
+        list(merge_entries("k", [a, b._replace(split="test")]))
+
+
+@given(
+    st.builds(Ref, st.text(), st.text(), st.integers(0, 2**62), st.text(), st.none() | st.text())
+)
+def test_refs_survive_their_coder(ref: Ref) -> None:
+    coder = RefCoder()
+    decoded = coder.decode(coder.encode(ref))
+    assert decoded == ref
+    assert isinstance(decoded, Ref)
+
+
+def run_match(folder: Path, **kwargs) -> list[Ref]:
+    """Returns what the transform finds in a real pipeline."""
+    result = folder / "found.pickle"
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        found = pipeline | MatchFiles(**kwargs) | beam.combiners.ToList()
+        _ = found | beam.Map(lambda refs: result.write_bytes(pickle.dumps(refs)) and None)
+    return sorted(pickle.loads(result.read_bytes()), key=lambda ref: (ref.key, ref.error))
+
+
+def test_the_transform_finds_what_the_function_finds(tmp_path) -> None:
+    for name in ("a/1.jpg", "b/c/2.jpg", "3.jpg"):
+        touch(tmp_path / "in" / name)
+    found = run_match(tmp_path, spec=find_input(str(tmp_path / "in")), labels=LabelSpec())
+    assert [(ref.key, ref.label, ref.error) for ref in found] == [
+        ("3.jpg", None, "no_label"),
+        ("a/1.jpg", "a", ""),
+        ("b/c/2.jpg", "c", ""),
+    ]
+
+
+def test_a_listing_in_the_pipeline(tmp_path) -> None:
+    make_image(1).save(tmp_path / "1.jpg")
+    (tmp_path / "sub").mkdir()
+    touch(tmp_path / "list.csv", b"path,label\n1.jpg,x\n1.jpg,x\nmissing.jpg,y\nsub,z\n")
+    spec = find_input(str(tmp_path / "list.csv"))
+    found = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
+    assert [(ref.key, ref.error) for ref in found] == [
+        ("1.jpg", ""),
+        ("1.jpg", "duplicate"),
+        ("missing.jpg", "not_found"),
+        ("sub", "not_a_file"),
+    ]
+    assert found[0].size == (tmp_path / "1.jpg").stat().st_size

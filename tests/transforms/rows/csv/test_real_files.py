@@ -1,0 +1,193 @@
+"""Every real CSV file beside the project is read to the cell as its judge says, or refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.rows.csv.dialect import Dialect
+from tests.conftest import SHARED
+from tests.support.csv_tools import by_python, read_csv
+
+TABLES = SHARED / "csv"
+NOT_CSV = {".names", ".tsv", ".json"}
+JUDGES = {"clean", "json", "parameters"}  # folders
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a file gives. Files that are not named below give what Python's csv module reads."""
+
+    dialect: dict = field(default_factory=dict)
+    refused: str = ""  # the reason, and words of the message
+    rejects: dict = field(default_factory=dict)
+    extra: int = 0  # rows that a clean version left out: second headers, rows of empty cells
+    lost: int = 0  # rows of the clean version that the file does not have in this form
+
+
+ENCODING, QUOTE, RAGGED = "encoding", "quote", "ragged"
+ONE_QUOTE = Case(rejects={QUOTE: 1}, lost=1)
+ONE_RAGGED = Case(rejects={RAGGED: 1}, lost=1)
+# Every row ends with a delimiter more than the header does, and names stand twice in that.
+TWICE = Case(refused="header two columns called 'x'")
+TRAILING = Case(rejects={RAGGED: 1}, lost=1)
+NONE = {"header": "none"}
+CASES = {
+    "arrow_csv_fuzz/fuzzing/clusterfuzz-testcase-minimized-arrow-csv-fuzz-5003506164760576": Case(
+        rejects={ENCODING: 1}
+    ),
+    "arrow_csv_fuzz/fuzzing/clusterfuzz-testcase-minimized-arrow-csv-fuzz-5600990083743744": Case(
+        refused="encoding its first row has the byte 0xff"
+    ),
+    "messytables_horror/horror/characters.csv": Case({"encoding": "big5"}),
+    "messytables_horror/horror/complex.csv": Case(rejects={RAGGED: 1}),
+    "messytables_horror/horror/null.csv": Case(NONE),
+    "messytables_horror/horror/simple.psv": Case({"delimiter": "|"}),
+    "messytables_horror/horror/simple.ssv": Case({"delimiter": ";"}),
+    "messytables_horror/horror/skip_initials.csv": Case({"skip_lines": 1}),
+    "messytables_horror/horror/spanish_chars.csv": Case({"encoding": "latin-1"}),
+    "messytables_horror/horror/sparse_with_column_errors.csv": Case({"encoding": "cp1252"}),
+    "miller/test/input/het.csv": Case(rejects={RAGGED: 4}),
+    "miller/test/input/pr-1787.csv": Case(rejects={RAGGED: 1}),
+    "miller/test/input/ragged-long.csv": Case(rejects={RAGGED: 1}),
+    "pollock_polluted/csv/file_multitable_less.csv": Case(rejects={RAGGED: 82, QUOTE: 1}),
+    "pollock_polluted/csv/row_extra_quote17_col1.csv": ONE_QUOTE,
+    "pollock_polluted/csv/row_extra_quote35_col6.csv": ONE_QUOTE,
+    "pollock_polluted/csv/row_extra_quote36_col1.csv": ONE_QUOTE,
+    # Well-formed, and nine cells: a quoted comma takes the part of the one that was lost.
+    "pollock_polluted/csv/row_less_sep_row38_col5.csv": Case(extra=1, lost=1),
+    "pollock_polluted/csv/row_less_sep_row30_col7.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row45_col3.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row51_col3.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row54_col4.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row59_col5.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row63_col5.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_less_sep_row64_col6.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_more_sep_row29_col2.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_more_sep_row43_col5.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_more_sep_row68_col7.csv": ONE_RAGGED,
+    "pollock_polluted/csv/row_more_sep_row78_col3.csv": ONE_RAGGED,
+    # The file has U+009C where the clean version has the œ that was meant, in three rows.
+    "pollock_survey/csv/Copy_of_2016-17_Q3_Final_V2.csv": Case(extra=3, lost=3),
+    "pollock_survey/csv/Feb-2016.csv": Case(extra=2),
+    "pollock_survey/csv/Note_4_Staff_costs_-_Average_number_of_persons_employed_13-14.csv": Case(
+        extra=5
+    ),
+    "pollock_survey/csv/ResultsOR30x100-0.50_1.dat__m21.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x100-0.50_3.dat.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x100-0.50_5.dat__m23.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x100-0.75_10.dat__m13.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x250-0.50_4.dat.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x500-0.75_3.dat.csv": TWICE,
+    "pollock_survey/csv/ResultsOR30x250-0.75_4.datInfos.csv": TRAILING,
+    "pollock_survey/csv/ResultsOR30x250-0.75_9.datInfos.csv": TRAILING,
+    "pollock_survey/csv/Resultsgk06.datInfos.csv": TRAILING,
+    "pollock_survey/csv/Sun2014-Rs.csv": Case(extra=1),
+    "pollock_survey/csv/Sustainability_-_Water_consumption_P_56.csv": Case(extra=1),
+    "pollock_survey/csv/Takakai2008-ch4.csv": Case(extra=1),
+    "pollock_survey/csv/business_expenses_apr_jun_14_peter_lewis.csv": Case(extra=2),
+    "rust_csv/smallpop-colon.csv": Case({"delimiter": ":"}),
+    "rust_csv/smallpop-no-headers.csv": Case(NONE),
+    # Its quotes are escaped by backslashes, which no rule of CSV knows.
+    "rust_csv/strange.csv": Case(
+        {"delimiter": ";"}, refused="header line 1 has text between a closing quote"
+    ),
+    "tables/adult_test_noheader.csv": Case(NONE),
+    "tables/horse_colic_noheader_qmarks.csv": Case(NONE),
+    "tables/iris_noheader.csv": Case(NONE),
+    "tables/winequality_red_noheader.csv": Case(NONE),
+    "tabulator/special/skip-blank-at-the-end.csv": Case(rejects={RAGGED: 1}),
+    "tabulator/special/skip-rows-before-headers.csv": Case({"skip_lines": 1}),
+}
+
+
+def files() -> list[str]:
+    return sorted(
+        str(path.relative_to(TABLES))
+        for path in TABLES.glob("*/**/*")
+        if path.is_file() and path.suffix not in NOT_CSV and not JUDGES & set(path.parts)
+    )
+
+
+def dialect_of(name: str) -> Dialect:
+    """Returns how a file is written: as its parameters say, or as the case does."""
+    path = TABLES / name
+    parameters = path.parent.parent / "parameters" / f"{path.name}_parameters.json"
+    case = CASES.get(name, Case())
+    if not parameters.exists():
+        return Dialect(**case.dialect)
+    said = json.loads(parameters.read_text())
+    if not said["delimiter"]:
+        return Dialect()
+    return Dialect(
+        delimiter=said["delimiter"],
+        quote=said["quotechar"],
+        header="first" if int(said["header_lines"]) else "none",
+        skip_lines=int(said["preamble_lines"]),
+    )
+
+
+def judged(name: str, dialect: Dialect) -> list[list[str]]:
+    """Returns the rows that the file's judge says there are."""
+    path = TABLES / name
+    expected = path.parent.parent / "json" / path.with_suffix(".json").name
+    if expected.exists():
+        return [list(map(str, row.values())) for row in json.loads(expected.read_text("utf-8"))]
+    clean = path.parent.parent / "clean" / path.name
+    if clean.exists():
+        return by_python(clean.read_bytes().decode())[1:]
+    text = path.read_bytes().decode(dialect.encoding, "replace").removeprefix("\ufeff")
+    lines = re.split("(?<=\n)", text)[dialect.skip_lines :]
+    rows = by_python("".join(lines), delimiter=dialect.delimiter)
+    first = 1 if dialect.header == "first" else 0
+    return [
+        row for row in rows[first:] if len(row) == len(rows[0]) and "\ufffd" not in "".join(row)
+    ]
+
+
+def test_the_table_names_files_that_are_there(shared_data: Path) -> None:
+    assert CASES.keys() <= set(files())
+    assert len(files()) > 120
+
+
+@pytest.mark.parametrize("name", files())
+def test_each_file_is_read_to_the_cell_or_refused(name: str) -> None:
+    case, dialect = CASES.get(name, Case()), dialect_of(name)
+    path = TABLES / name
+    if case.refused:
+        reason, _, words = case.refused.partition(" ")
+        with pytest.raises(RejectedError) as caught:
+            read_csv(path, dialect)
+        assert caught.value.error == reason
+        assert words in caught.value.message
+        return
+    reading = read_csv(path, dialect)
+    assert reading.reasons() == case.rejects
+    expected, rows = judged(name, dialect), reading.rows
+    if not case.extra and not case.lost:
+        assert rows == expected
+    else:
+        ours, theirs = Counter(map(tuple, rows)), Counter(map(tuple, expected))
+        assert (ours - theirs).total() == case.extra
+        assert (theirs - ours).total() == case.lost
+        kept = theirs & ours
+        assert [row for row in rows if tuple(row) in kept] == [
+            row for row in expected if tuple(row) in kept
+        ]
+        assert kept.total() or len(expected) == case.lost
+    assert rows or not expected or case.lost
+
+
+@pytest.mark.parametrize("name", files())
+def test_ranges_of_each_file_give_what_the_whole_gives(name: str) -> None:
+    path = TABLES / name
+    dialect = replace(dialect_of(name), header="none")
+    whole = read_csv(path, dialect) if not CASES.get(name, Case()).refused else None
+    if whole is not None:
+        assert read_csv(path, dialect, max(7, path.stat().st_size // 40)) == whole

@@ -1,0 +1,216 @@
+"""Rows are where Python's csv module finds them, however the text is cut; bad ones cost no other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from shardmill.transforms.rows.csv import row_bounds, text
+from shardmill.transforms.rows.csv.dialect import Dialect
+from shardmill.transforms.rows.csv.ranges import cut_ranges
+from shardmill.transforms.rows.csv.row_bounds import Syntax
+from shardmill.transforms.rows.csv.scanner import RowScanner
+from tests.conftest import examples
+from tests.support.csv_tools import by_python, read_bytes, read_csv
+
+COMMA = Syntax(b",", b'"')
+SYNTAXES = [COMMA, Syntax(b";", b"'"), Syntax(b"||", b'"'), Syntax(b"|a|", b'"'), Syntax(b",", b"")]
+# Quotes, delimiters and breaks mostly; a letter, one beyond ASCII, a byte that is no UTF-8.
+PIECES = st.sampled_from(
+    ['"', '"', '""', ",", ",", "\n", "\n", "\r", "\r\n", "a", "é", "||", "|a|", "'", '",', '\n"']
+)
+TEXTS = st.lists(PIECES, max_size=60).map("".join).map(str.encode)
+
+
+def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[list, list]:
+    """Returns good and bad rows of data that is fed in blocks."""
+    scanner, good, bad = RowScanner(syntax), [], []
+
+    def take(found):
+        for rows in found:
+            spans = zip(rows.starts.tolist(), rows.ends.tolist(), rows.lines.tolist(), strict=True)
+            good.extend((rows.offset + a, bytes(rows.data[a:b]), line) for a, b, line in spans)
+            bad.extend((rows.offset + row.start, *row[2:]) for row in rows.bad)
+
+    stream = io.BytesIO(data)
+    for size in sizes:
+        block = stream.read(size)
+        if not block:
+            break
+        take(scanner.feed(block))
+    take(scanner.finish())
+    return good, bad
+
+
+@settings(max_examples=examples(300))
+@given(
+    data=TEXTS,
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+    limit=st.sampled_from([3, 8, 20, 1 << 24]),
+    syntax=st.sampled_from(SYNTAXES),
+)
+@example(
+    data=b'a,"a\n,""\n\r\n\n"a\n,aa\n', sizes=[4], limit=4, syntax=COMMA
+)  # a break at the limit
+@example(data=b'"a\naaaa""' + b"b" * 20, sizes=[3], limit=8, syntax=COMMA)  # a pair parted by it
+@example(data=b'"x\ny"||z\n', sizes=[6, 9], limit=99, syntax=SYNTAXES[2])  # a delimiter cut
+def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax) -> None:
+    with mock.patch.object(row_bounds, "MAX_ROW_BYTES", limit):
+        whole = scan(data, [len(data)], syntax)
+        assert scan(data, itertools.cycle(sizes), syntax) == whole
+        assert scan(data, itertools.repeat(1), syntax) == whole
+
+
+@settings(max_examples=examples(100))
+@given(
+    data=TEXTS,
+    range_bytes=st.integers(1, 40),
+    block=st.integers(1, 30),
+    limit=st.sampled_from([8, 20, 1 << 24]),
+    delimiter=st.sampled_from([",", "||", "é"]),
+)
+def test_ranges_give_the_rows_that_the_whole_gives(
+    data, range_bytes, block, limit, delimiter
+) -> None:
+    dialect = Dialect(header="none", columns=("x", "y"), delimiter=delimiter)
+    # The first row has the two cells that --columns names, so that the rest may be anything.
+    data = f"1{delimiter}2\n".encode() + data
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(row_bounds, "MAX_ROW_BYTES", limit),
+    ):
+        path = Path(folder) / "some.csv"
+        path.write_bytes(data)
+        whole = read_csv(path, dialect, 1 << 20)
+        with mock.patch.object(text, "BLOCK_BYTES", block):
+            parts = list(cut_ranges(str(path), dialect, range_bytes))
+            assert read_csv(path, dialect, range_bytes) == whole
+    assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
+    starts = sorted([*whole.offsets, *(reject.offset for reject in whole.rejects)])
+    assert {part.start for part in parts[1:]} <= set(starts)
+    assert len(set(starts)) == len(starts)
+
+
+def test_ranges_of_one_byte_are_rows(tmp_path: Path) -> None:
+    data = b'a,b\n1,2\r\n"x\ny",3\n\n4\n5,6'
+    whole = read_bytes(tmp_path, data)
+    parts = list(cut_ranges(str(tmp_path / "some.csv"), Dialect(), 1))
+    assert [part.start for part in parts] == [4, 9, 18, 20]
+    assert [part.line for part in parts] == [2, 3, 6, 7]
+    assert read_csv(tmp_path / "some.csv", Dialect(), 1) == whole
+    assert whole.rows == [["1", "2"], ["x\ny", "3"], ["5", "6"]]
+    assert [(reject.line, reject.error) for reject in whole.rejects] == [(6, "ragged")]
+
+
+CELLS = st.text(st.sampled_from("ab \",;|\n\ré1#'"), max_size=6)
+TABLES = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1, max_size=8)
+)
+
+
+@settings(max_examples=examples(150))
+@given(
+    rows=TABLES,
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    delimiter=st.sampled_from([",", ";", "|", "\t", " ", "é", "\x1f"]),
+    quote=st.sampled_from(['"', "'"]),
+    end=st.sampled_from(["\n", "\r", "\r\n"]),
+    range_bytes=st.integers(1, 50),
+)
+def test_what_python_writes_is_read(rows, quoting, delimiter, quote, end, range_bytes) -> None:
+    written = io.StringIO(newline="")
+    options = {"delimiter": delimiter, "quotechar": quote}
+    csv.writer(written, quoting=quoting, lineterminator=end, **options).writerows(rows)
+    judge = by_python(written.getvalue(), strict=True, **options)
+    assume(judge == rows)  # Python leaves a lone carriage return unquoted
+    with tempfile.TemporaryDirectory() as folder:
+        reading = read_bytes(
+            Path(folder),
+            written.getvalue().encode(),
+            range_bytes,
+            header="none",
+            delimiter=delimiter,
+            quote=quote,
+        )
+    assert reading.rows == judge
+    assert not reading.rejects
+
+
+BAD_LINES = st.sampled_from(['"a"b,c', 'a,"b"c', '"a" ,b', 'x,"y""z"w', '"",""a'])
+GOOD_LINES = st.sampled_from(["a,b", '"a","b"', '5" x,b', '"a,""b""",c', ",", '"","', 'a,b"c"'])
+
+
+def alone(line: str) -> list[str] | None:
+    """Returns the cells of a line by itself, or None when Python's csv refuses it."""
+    try:
+        rows = list(csv.reader(io.StringIO(line + "\n", newline=""), strict=True))
+    except csv.Error:
+        return None
+    return rows[0] if rows and len(rows[0]) == 2 else None
+
+
+@given(
+    lines=st.lists(BAD_LINES | GOOD_LINES.filter(alone), max_size=12),
+    end=st.sampled_from(["\n", "\r", "\r\n"]),
+)
+def test_a_bad_line_costs_no_other(lines, end, tmp_path_factory) -> None:
+    data = "".join(line + end for line in ["x,y", *lines]).encode()
+    reading = read_bytes(tmp_path_factory.mktemp("bad"), data)
+    assert reading.rows == [alone(line) for line in lines if alone(line)]
+    bad = [number for number, line in enumerate(lines, 2) if not alone(line)]
+    assert [(reject.line, reject.error) for reject in reading.rejects] == [
+        (line, "quote") for line in bad
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows", "bad"),
+    [
+        (['1,"open', "2,b", "3,c"], ["2", "3"], [2]),
+        (['1,"open', '2,"b"', '3,"c ""d"""'], ["2", "3"], [2]),
+        (["1,a", '2,"open at the end'], ["1"], [3]),
+        (['1,"two', 'lines"b', "2,c"], ["2"], [2]),
+        (['1,"two', 'lines"', '2,"open', "3,c"], ["1", "3"], [4]),
+        (['"', "1,a"], ["1"], [2]),
+        (['1,""""', '2,"""', "3,c"], ["1", "3"], [3]),
+    ],
+)
+def test_a_quote_that_is_not_closed_costs_its_line(lines, rows, bad, tmp_path) -> None:
+    data = "\n".join(["x,y", *lines, ""]).encode()
+    reading = read_bytes(tmp_path, data)
+    quotes = [reject for reject in reading.rejects if reject.error == "quote"]
+    assert [reject.line for reject in quotes] == bad
+    assert [row[0] for row in reading.rows] == rows
+    assert read_csv(tmp_path / "some.csv", Dialect(), 1) == reading
+
+
+def test_messages_name_line_and_fault(tmp_path: Path) -> None:
+    long = "c" * 200
+    data = f'x,y\n"a"b,1\n1,2,3\n"open,{long}\n1,{long},2\n'.encode()
+    assert [reject.message for reject in read_bytes(tmp_path, data).rejects] == [
+        "line 2 has text between a closing quote and the next delimiter",
+        "line 3 has 3 cells, not 2: '1,2,3'",
+        "line 4 opens a quote at the start of a cell that is not properly closed behind it",
+        f"line 5 has 3 cells, not 2: '1,{'c' * 78}'…",
+    ]
+
+
+def test_a_quoted_empty_cell_is_a_row_and_an_empty_line_is_none(tmp_path: Path) -> None:
+    reading = read_bytes(tmp_path, b'x\n\n""\n\r\n\r""\n \n')
+    assert reading.rows == [[""], [""], [" "]]
+    assert reading.lines == [3, 6, 7]
+
+
+def test_a_byte_order_mark_within_is_a_letter(tmp_path: Path) -> None:
+    data = "x,y\n\ufeffa,b\n\ufeff,\n".encode()
+    for range_bytes in (1, 1 << 20):
+        assert read_bytes(tmp_path, data, range_bytes).rows == [["\ufeffa", "b"], ["\ufeff", ""]]

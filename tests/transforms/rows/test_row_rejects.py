@@ -1,0 +1,85 @@
+"""Very many bad rows: the first are told one by one, all are counted, no good one is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.transforms.rows import row_rejects
+from shardmill.transforms.rows.csv import arrow, cells
+from shardmill.transforms.rows.csv.dialect import Dialect
+from shardmill.transforms.rows.csv.ranges import read_head
+from tests.support.rows_tools import check_dataset, make_table, published
+from tests.transforms.verify.test_verify import faults
+
+LISTED = 5
+
+
+@pytest.fixture(autouse=True)
+def few_are_listed(monkeypatch) -> None:
+    for module in (arrow, cells, row_rejects):
+        monkeypatch.setattr(module, "MAX_LISTED", LISTED)
+
+
+def told(found: list[cells.RowReject]) -> int:
+    return sum(reject.rows for reject in found)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_ragged_rows_are_counted(quoted: bool, tmp_path) -> None:
+    good = '"g",1' if quoted else "g,1"
+    rows = [good if number % 3 else ["one", "a,b,c", "x,y,z,"][number // 3 % 3]
+            for number in range(90)]  # fmt: skip
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,b", *rows, ""]))
+    found = read_head(str(path), Dialect(), 1 << 20).cells
+    assert found.columns["a"].to_pylist() == [b"g"] * 60
+    assert found.columns["b"].to_pylist() == [b"1"] * 60
+    assert found.lines.tolist() == [number + 2 for number in range(90) if number % 3]
+    assert told(found.rejects) == 30
+    assert found.rows == 90
+    assert {reject.error for reject in found.rejects} == {"ragged"}
+    one_by_one = [reject for reject in found.rejects if reject.rows == 1]
+    assert [reject.line for reject in one_by_one] == [2, 5, 8, 11, 14]
+    assert one_by_one[0].message == "line 2 has 1 cell, not 2: 'one'"
+    assert one_by_one[1].message == "line 5 has 3 cells, not 2: 'a,b,c'"
+    (rest,) = (reject for reject in found.rejects if reject.rows > 1)
+    assert (rest.line, rest.rows) == (17, 25)
+    assert rest.message == "line 17 and 24 more rows up to line 89 are refused as ragged"
+
+
+def test_bad_quotes_and_encodings_are_counted(tmp_path) -> None:
+    path = tmp_path / "t.csv"
+    lines = [b'x,"y"z' if number % 2 else b"x,\xff" for number in range(40)]
+    path.write_bytes(b"\n".join([b"a,b", b"g,1", *lines, b"g,2", b""]))
+    found = read_head(str(path), Dialect(), 1 << 20).cells
+    assert found.columns["b"].to_pylist() == [b"1", b"2"]
+    counts = {"quote": 0, "encoding": 0}
+    for reject in found.rejects:
+        counts[reject.error] += reject.rows
+    assert counts == {"quote": 20, "encoding": 20}
+    assert len(found.rejects) == 2 * (LISTED + 1)
+
+
+def test_bad_values_are_counted_in_the_manifest(tmp_path) -> None:
+    columns = (Column("n", "int64"), Column("x", "float32"))
+    (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
+    rows = [(number, number / 2) for number in range(300)]
+    bad = [("oops", 1)] * 40 + [(1, "1e99")] * 30 + [(10**30, 1)] * 20
+    path = make_table(tmp_path / "t.csv", ["n", "x"], [*rows[:100], *bad, *rows[100:]])
+    examples, manifest = published(
+        input=path, output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
+        max_reject_fraction=0.5,
+    )  # fmt: skip
+    assert sorted(example["n"][0] for example in examples) == list(range(300))
+    assert manifest.inputs.rejected_by_reason == {"cast": 40, "range": 50}
+    lines = (tmp_path / "ds" / "rejects.jsonl").read_text().splitlines()
+    rejects = [json.loads(line) for line in lines]
+    assert [reject["key"] for reject in rejects[:LISTED]] == [f"t.csv:{n}" for n in range(102, 107)]
+    assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 30, 20]
+    assert rejects[LISTED]["message"].startswith("line 107, column 'n': 'oops' is no int64: ")
+    assert rejects[LISTED]["message"].endswith("; so are 34 more rows up to line 141")
+    assert faults(tmp_path / "ds") == []
+    check_dataset(tmp_path / "ds", manifest)

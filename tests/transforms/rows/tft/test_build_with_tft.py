@@ -1,0 +1,89 @@
+"""Rows through TensorFlow Transform, from the command's options to the published graph."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.rows_tools import build_rows, by_split, check_dataset, frozen, make_table
+
+pytestmark = pytest.mark.heavy
+
+PREPROCESSING = """
+import tensorflow as tf
+import tensorflow_transform as tft
+
+
+def preprocessing_fn(inputs):
+    return {
+        "mass": tft.scale_to_z_score(inputs["mass"]),
+        "island": tft.compute_and_apply_vocabulary(inputs["island"], vocab_filename="island"),
+        "label": inputs["species"],
+    }
+"""
+GRAPH = "transform_fn/transform_fn/saved_model.pb"
+
+
+def penguins(path: Path) -> Path:
+    rng = random.Random(6)
+    rows = [
+        [rng.choice(["Adelie", "Gentoo"]), rng.choice(["Dream", "Biscoe", "Biscoe"]),
+         f"{rng.gauss(4_200, 800):.1f}"]
+        for _ in range(300)
+    ]  # fmt: skip
+    return make_table(path, ["species", "island", "mass"], rows)
+
+
+@pytest.mark.xdist_group("transform")
+def test_a_transformed_dataset(tmp_path) -> None:
+    """Records are what the published graph, and sums by hand, make of the rows."""
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    (tmp_path / "pp.py").write_text(PREPROCESSING)
+    raw = {"input": penguins(tmp_path / "in.csv"), "splits": "train:0.7,validation:0.3"}
+    options = {**raw, "output": tmp_path / "ds", "preprocessing": tmp_path / "pp.py"}
+    _, plain = build_rows(**raw, output=tmp_path / "plain")
+    outcome, manifest = build_rows(**options)
+    assert outcome.status == "published", outcome
+    check_dataset(tmp_path / "ds", manifest, others={"transform_fn"})
+    assert (tmp_path / "ds" / GRAPH).exists()
+    output = tft.TFTransformOutput(str(tmp_path / "ds" / "transform_fn"))
+    rows = by_split(tmp_path / "plain", plain)
+    made = by_split(tmp_path / "ds", manifest)
+    train = np.array([row["mass"][0] for row in rows["train"]], np.float64)
+    islands = output.vocabulary_by_name("island")
+    assert islands == [b"Biscoe", b"Dream"]
+    for split in ("train", "validation"):  # the same rows in the same order
+        assert len(made[split]) == len(rows[split]) > 50
+        batch = {
+            name: tf.constant([row[name] for row in rows[split]])
+            for name in ("species", "island", "mass")
+        }
+        by_graph = output.transform_raw_features(batch)
+        for number, (row, example) in enumerate(zip(rows[split], made[split], strict=True)):
+            assert set(example) == {"mass", "island", "label"}
+            assert example["label"] == row["species"]
+            assert example["island"] == [islands.index(row["island"][0])]
+            by_hand = (row["mass"][0] - train.mean()) / train.std()
+            assert example["mass"] == pytest.approx([by_hand], abs=1e-4)
+            assert example["mass"] == by_graph["mass"][number].numpy().tolist()
+    spec = output.transformed_feature_spec()
+    files = [str(tmp_path / "ds" / name) for name in manifest.files]
+    payloads = tf.data.TFRecordDataset(files, "GZIP").batch(1_000).get_single_element()
+    parsed = tf.io.parse_example(payloads, spec)
+    assert {name: tensor.shape[0] for name, tensor in parsed.items()} == dict.fromkeys(spec, 300)
+    assert set(spec) == {"mass", "island", "label"} == {f["name"] for f in manifest.features}
+
+    assert build_rows(**options)[0].status == "up_to_date"
+    (tmp_path / "pp.py").write_text(PREPROCESSING + "\n# another\n")
+    assert "add --overwrite" in build_rows(**options)[0].message
+    assert not list((tmp_path / "ds").glob(".*"))
+    outcome, manifest = build_rows(**raw, output=tmp_path / "ds", overwrite=True)
+    assert outcome.status == "published"
+    examples = check_dataset(tmp_path / "ds", manifest)
+    assert not (tmp_path / "ds" / GRAPH).exists()
+    assert set(map(frozen, examples)) == {frozen(row) for split in rows.values() for row in split}

@@ -1,0 +1,326 @@
+"""``shardmill verify``: a dataset is what its manifest and schema say, or each fault has a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shardmill.pipelines.cli import main
+from shardmill.pipelines.commands.verify import lines
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.tfrecord.compression import TENSORFLOW_READS
+from shardmill.schemas.tfrecord.framing import crc32c, frame
+from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, stored_member
+from shardmill.schemas.tfrecord.member_index import build_index
+from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.transforms.runtime import process_pool
+from shardmill.transforms.verify import verify
+from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dataset
+from tests.conftest import build_dataset, make_photos, shardmill
+from tests.pipelines.test_count import count
+from tests.support.readers import tf_records
+from tests.support.record_tools import make_payloads, write_records
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A dataset of two splits, four shards and one reject."""
+    folder = tmp_path_factory.mktemp("verify")
+    photos = make_photos(folder / "photos", {"cat": 14, "dog": 16})
+    (photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    build_dataset(
+        input=photos, output=folder / "ds", image_size=24, num_shards=2,
+        splits="train:0.6,validation:0.4",
+    )  # fmt: skip
+    return folder / "ds"
+
+
+@pytest.fixture
+def dataset(made, tmp_path) -> Path:
+    return shutil.copytree(made, tmp_path / "ds")
+
+
+def faults(path: Path | str, processes: int = 1) -> list[Finding]:
+    return verify_dataset(find_dataset(str(path)), processes)
+
+
+def first_shard(dataset: Path) -> Path:
+    return dataset / "train-00000-of-00002.tfrecord.gz"
+
+
+def edit_manifest(dataset: Path, change) -> None:
+    path = dataset / "manifest.json"
+    body = json.loads(path.read_text())
+    change(body)
+    path.write_text(json.dumps(body))
+
+
+def rewrite(dataset: Path, shard: Path, examples: list[bytes]) -> None:
+    """Writes a sound shard of other examples and has the manifest agree with it."""
+    body = stored_member(b"".join(map(frame, examples)))[len(HEADER) :]
+    data = build_index([Member(512 + len(body), len(examples))]) + body
+    shard.write_bytes(data)
+
+    def change(manifest) -> None:
+        for split in manifest["splits"].values():
+            for entry in split["shards"]:
+                if entry["file"] == shard.name:
+                    entry.update(records=len(examples), bytes=len(data))
+                    entry["crc32c"] = f"{crc32c(data):08x}"
+            split["num_examples"] = sum(entry["records"] for entry in split["shards"])
+            split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
+            split["label_counts"] = {}
+        manifest["written"] = sum(split["num_examples"] for split in manifest["splits"].values())
+
+    edit_manifest(dataset, change)
+
+
+def read_payloads(shard: Path) -> list[bytes]:
+    with open_records(str(shard)) as records:
+        return list(records)
+
+
+def features_of(payload: bytes) -> dict:
+    return {name: feature.values for name, feature in parse_example(payload).items()}
+
+
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_a_sound_dataset_has_no_fault(photos, tmp_path, compression, encoding, monkeypatch) -> None:
+    build_dataset(
+        input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
+        encoding=encoding,
+    )  # fmt: skip
+    assert faults(tmp_path / "ds") == []
+    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
+    assert faults(tmp_path / "ds", processes=2) == []
+    assert faults(tmp_path / "ds" / "manifest.json") == []
+
+
+def test_every_byte_of_a_shard_counts(dataset) -> None:
+    shard = first_shard(dataset)
+    whole = shard.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 150)):
+        shard.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        found = faults(dataset)
+        assert [finding.file for finding in found] == [shard.name], at
+        shard.write_bytes(whole[:at])
+        assert {finding.file for finding in faults(dataset)} == {shard.name}
+    shard.write_bytes(whole)
+    assert faults(dataset) == []
+
+
+def test_processes_find_the_same_faults(dataset, monkeypatch) -> None:
+    shard = first_shard(dataset)
+    examples = read_payloads(shard)
+    rewrite(dataset, shard, [*examples[:1], b"no example", *examples[1:]])
+    other = dataset / "train-00001-of-00002.tfrecord.gz"
+    other.write_bytes(other.read_bytes()[:-9])
+    alone = faults(dataset)
+    assert {finding.file for finding in alone} == {shard.name, other.name}
+    started = []
+    pools = process_pool.ProcessPool
+    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(
+        process_pool, "ProcessPool", lambda number: started.append(number) or pools(number)
+    )
+    assert faults(dataset, processes=2) == alone
+    assert started == [2]
+
+
+def test_damage_says_where(dataset) -> None:
+    shard = first_shard(dataset)
+    whole = bytearray(shard.read_bytes())
+    whole[-100] ^= 1
+    shard.write_bytes(whole)
+    (finding,) = faults(dataset)
+    assert finding.message.startswith("record ")
+    assert finding.message.endswith("the CRC of its payload does not match")
+
+
+def test_missing_and_stray_files(dataset) -> None:
+    first_shard(dataset).rename(dataset / "train-00000-of-00009.tfrecord.gz")
+    (dataset / "notes").write_text("mine")
+    (dataset / ".hidden").write_text("nobody's")
+    assert faults(dataset) == [
+        Finding("notes", "it is not in the manifest"),
+        Finding("train-00000-of-00009.tfrecord.gz", "it is not in the manifest"),
+        Finding("train-00000-of-00002.tfrecord.gz", "it is missing"),
+    ]
+
+
+def test_another_sound_shard_in_its_place(dataset) -> None:
+    shutil.copy(dataset / "train-00001-of-00002.tfrecord.gz", first_shard(dataset))
+    assert all(finding.file == first_shard(dataset).name for finding in faults(dataset))
+    assert any("the manifest says" in finding.message for finding in faults(dataset))
+
+
+def test_the_same_records_in_other_bytes(dataset) -> None:
+    shard = first_shard(dataset)
+    data = bytearray(shard.read_bytes())
+    data[9] = 3  # the operating system in the gzip header: harmless, and yet not ours
+    shard.write_bytes(data)
+    (finding,) = faults(dataset)
+    assert "its bytes are others than those that were written" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m["splits"]["train"].update(num_examples=1), "train says 1 examples"),
+        (lambda m: m["splits"]["train"].update(num_bytes=1), "train says 1 bytes"),
+        (lambda m: m.update(written=7), "written is 7"),
+        (lambda m: m["inputs"].update(matched=99), "99 inputs were matched"),
+        (lambda m: m["splits"]["train"]["label_counts"].update(cat=99), "labels for"),
+        (lambda m: m["splits"]["train"]["label_counts"].update(cow=0), "counts the label 'cow'"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(crc32c="0" * 8), "CRC-32C is"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(records=1), "records, the manifest"),
+        (lambda m: m["splits"]["train"]["shards"][0].update(bytes=1), "bytes, the manifest says 1"),
+    ],
+)
+def test_numbers_that_are_wrong(dataset, change, why) -> None:
+    edit_manifest(dataset, change)
+    assert any(why in finding.message for finding in faults(dataset))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("labels.txt", "cat\ncow\n", "lists other labels"),
+        ("labels.txt", None, "it is missing"),
+        ("rejects.jsonl", "", "it tells of 0 rejects, the manifest says 1"),
+        ("rejects.jsonl", "what?\n", "no JSON object"),
+        ("rejects.jsonl", None, "it is missing"),
+        ("schema.pbtxt", None, "examples were not checked"),
+        ("schema.pbtxt", "what?", "schema"),
+    ],
+)
+def test_what_stands_beside_the_shards(dataset, name, text, why) -> None:
+    (dataset / name).unlink()
+    if text is not None:
+        (dataset / name).write_text(text)
+    (finding,) = faults(dataset)
+    assert finding.file == name
+    assert why in finding.message
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "why"),
+    [
+        ("image/class/label", [2], "image/class/label"),
+        ("image/class/label", [-1], "image/class/label"),
+        ("image/class/label", [b"cat"], "image/class/label"),
+        ("image/height", [24, 24], "image/height"),
+        ("image/height", None, "'image/height' is missing"),
+        ("image/encoded", [b"GIF89a"], "image/encoded"),
+        ("other", [1], "'other' is not in the schema"),
+    ],
+)
+def test_examples_that_do_not_fit_the_schema(dataset, feature, values, why) -> None:
+    shard = first_shard(dataset)
+    examples = read_payloads(shard)
+    changed = features_of(examples[2])
+    if values is None:
+        del changed[feature]
+    else:
+        changed[feature] = values
+    rewrite(dataset, shard, [*examples[:2], encode_example(changed), *examples[3:]])
+    (finding,) = faults(dataset)
+    assert finding.file == shard.name
+    assert finding.message.startswith("record 2: ")
+    assert why in finding.message
+
+
+def test_many_bad_examples_take_few_lines(dataset) -> None:
+    rewrite(dataset, first_shard(dataset), [b"no example"] * 50)
+    found = faults(dataset)
+    assert [finding.message[:9] for finding in found[:3]] == ["record 0:", "record 1:", "record 2:"]
+    assert found[3].message == "47 more of its records do not fit the schema"
+
+
+def test_a_shard_that_tensorflow_reads_in_part_is_a_fault(dataset) -> None:
+    small = read_payloads(first_shard(dataset))
+    large = features_of(small[0]) | {"image/encoded": [b"\xff\xd8\xff" + bytes(400_000)]}
+    for length in range(TENSORFLOW_READS - 1200, TENSORFLOW_READS):
+        large["image/encoded"] = [b"\xff\xd8\xff" + bytes(length)]
+        first = encode_example(large)
+        if len(stored_member(frame(first))) + 502 == TENSORFLOW_READS + 3:
+            break
+    rewrite(dataset, first_shard(dataset), [first])
+    path = first_shard(dataset)
+    data = path.read_bytes()
+    rest = [Member(len(stored_member(b"".join(map(frame, small)))), len(small))]
+    body = stored_member(frame(first))[len(HEADER) :]
+    data = build_index([Member(512 + len(body), 1), *rest]) + body
+    data += stored_member(b"".join(map(frame, small)))
+    path.write_bytes(data)
+    assert len(tf_records(path)) == 1
+    texts = [finding.message for finding in faults(dataset) if finding.file == path.name]
+    assert any("TensorFlow stops reading there" in text for text in texts)
+
+
+def test_counted_files_are_verified_too(tmp_path) -> None:
+    folder = tmp_path / "in"
+    write_records(folder / "train.tfrecord", make_payloads(20))
+    write_records(folder / "test.tfrecord", make_payloads(9), "gzip")
+    count(folder, manifest=str(tmp_path / "m.json"))
+    assert faults(tmp_path / "m.json") == []
+    write_records(folder / "new.tfrecord", make_payloads(1))
+    data = bytearray((folder / "train.tfrecord").read_bytes())
+    data[40] ^= 1
+    (folder / "train.tfrecord").write_bytes(data)
+    found = faults(tmp_path / "m.json")
+    assert found[0] == Finding("new.tfrecord", "it is not in the manifest")
+    assert (found[1].file, "record 0" in found[1].message) == ("train.tfrecord", True)
+    assert len(found) == 2
+
+    count(folder, manifest=str(tmp_path / "fast.json"), check="index")
+    assert [finding.file for finding in faults(tmp_path / "fast.json")] == ["train.tfrecord"]
+
+
+def test_the_command_shows_a_table_and_a_line_a_fault(dataset) -> None:
+    done = shardmill("verify", dataset)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all sound" in done.stdout
+    first_shard(dataset).unlink()
+    done = shardmill("verify", dataset, "--processes=2")
+    assert done.returncode == 1
+    assert "  train " in done.stdout
+    assert "1 faulty" in done.stdout
+    assert "  fault  train-00000-of-00002.tfrecord.gz: it is missing\n" in done.stdout
+    assert done.stderr.startswith("shardmill: 1 file is not as the manifest says")
+    body = json.loads(shardmill("verify", dataset, "--json").stdout)
+    assert body["sound"] is False
+    assert body["faults"] == [
+        {"file": "train-00000-of-00002.tfrecord.gz", "message": "it is missing"}
+    ]
+
+
+def test_no_dataset_is_one_sentence(tmp_path, capsys) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        find_dataset(str(tmp_path / "nothing"))
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "has no manifest.json: run `shardmill count" in capsys.readouterr().err
+    (tmp_path / "manifest.json").write_text("{}")
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_manifest_cannot_lead_elsewhere(dataset, tmp_path) -> None:
+    (tmp_path / "secret").write_text("x")
+    edit_manifest(dataset, lambda m: m["splits"]["train"]["shards"][0].update(file="../secret"))
+    with pytest.raises(InputError, match="leads elsewhere"):
+        find_dataset(str(dataset))
+
+
+def test_the_table_is_aligned(made) -> None:
+    rows = list(lines(find_dataset(str(made)), [], 1.0))[1:4]
+    ends = {
+        row.index(word) + len(word) for row, word in zip(rows, ("bytes", "KiB", "KiB"), strict=True)
+    }
+    assert len(ends) == 1

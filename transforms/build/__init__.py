@@ -1,0 +1,1 @@
+"""Build a dataset: place, plan, write parts, assemble shards and finalize."""

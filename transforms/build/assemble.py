@@ -1,0 +1,143 @@
+"""Assembling: finished parts become temporary shards; nothing of the parts is deleted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
+from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
+from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.transforms.build.parts import FOLDER as PARTS_FOLDER
+from shardmill.transforms.build.parts import PartFile
+from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.planning import ShardSpec, count_shards, deal_parts
+from shardmill.transforms.build.rechunk import loses_records, repack
+
+SHARDS_FOLDER = "shards"
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard that is to be assembled from consecutive parts; no shard where total is 0."""
+
+    series: Series
+    index: int
+    total: int
+    parts: tuple[PartFile, ...]
+
+
+@dataclass(frozen=True)
+class BuiltShard:
+    """A temporary shard. Publishing holds all of them at once, so it is small.
+
+    Attributes:
+        series: Series that it belongs to.
+        index: Its number in the series.
+        file: Final name; empty for the refs that were refused while matching.
+        source: Where it lies now, relative to the build folder.
+        num_bytes: Size.
+        crc32c: CRC-32C of the file.
+        records: Number of records.
+        rejects: Sidecars of those of its parts that have rejects, in the parts' order.
+    """
+
+    series: Series
+    index: int
+    file: str = ""
+    source: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    rejects: tuple[str, ...] = ()
+
+
+def plan_shards(
+    spec: ShardSpec, series: Series, parts: int, found: Sequence[PartFile]
+) -> Iterator[ShardJob]:
+    """Yields the shards of a series.
+
+    Args:
+        spec: What shards are wanted.
+        series: The series.
+        parts: How many parts it has by plan.
+        found: The parts that got any refs.
+    """
+    if series == REFUSED:
+        yield ShardJob(series, 0, 0, tuple(sorted(found)))
+        return
+    by_number = {part.number: part for part in found}
+    ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
+    records = sum(part.records for part in ordered)
+    if not records and spec.num_shards is None:  # its tallies stand all the same
+        yield ShardJob(series, 0, 0, tuple(sorted(found)))
+        return
+    num_bytes = sum(part.num_bytes for part in ordered)
+    shards = count_shards(spec, records, num_bytes, parts)
+    by_records = spec.shard_examples is not None
+    sizes = [part.records if by_records else part.num_bytes for part in ordered]
+    ranges = deal_parts(sizes, shards, exact=spec.num_shards is not None)
+    for index, numbers in enumerate(ranges):
+        mine = tuple(ordered[n] for n in numbers if n in by_number)
+        yield ShardJob(series, index, len(ranges), mine)
+
+
+def assemble_shard(
+    storage: Storage, build: str, job: ShardJob, template: ShardTemplate, *, gzip: bool
+) -> BuiltShard:
+    """Concatenates a shard's parts under a temporary name.
+
+    Args:
+        storage: Where the build folder lies.
+        build: The build folder.
+        job: What to assemble.
+        template: Pattern of the final name.
+        gzip: Whether shards are gzip; one without records is then an empty member.
+
+    Raises:
+        FileNotFoundError: A part is gone.
+    """
+    rejects = tuple(part.rejects for part in job.parts if part.rejects)
+    if not job.total:
+        return BuiltShard(job.series, 0, rejects=rejects)
+    full = [part for part in job.parts if part.payload]
+    records = sum(part.records for part in full)
+    name = template.format(
+        ShardName(job.series.split, job.index, job.total, records, job.series.label)
+    )
+    empty = b"" if full or not gzip else empty_shard()
+    crc, size = crc32c(empty), len(empty)
+    for part in full:
+        crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
+        size += part.num_bytes
+    source = f"{SHARDS_FOLDER}/{_content_id(job, full)}"
+    path = join(build, source)
+    sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
+    if gzip and loses_records(storage, sources, size):
+        size, crc = repack(storage, sources, path)
+    elif not _is_there(storage, path, size, crc):
+        storage.concat(sources, [(0, empty)] if not full else [], path)
+    return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
+
+
+def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
+    """Returns a name for a temporary shard that says what is in it.
+
+    So attempts that were killed do not pile up, and a shard that one of them finished is found.
+    """
+    text = repr((tuple(job.series), job.index, job.total, [part.payload for part in parts]))
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
+
+
+def _is_there(storage: Storage, path: str, size: int, crc: int) -> bool:
+    try:
+        # In this order: a store tells at once that there is no such file, but has to be asked
+        # twice whether there is a folder.
+        if storage.checksum(path) != crc:
+            return False
+        entry = storage.stat(path)
+    except FileNotFoundError:
+        return False
+    return entry is not None and entry.size == size

@@ -1,0 +1,148 @@
+"""Census: the one small summary of all refs that planning needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+
+from shardmill.schemas.refs import Ref
+from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
+from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+
+_EXAMPLES = 3
+_MODULUS = 1 << 128
+
+
+@dataclass
+class Census:
+    """What was matched, whatever the order it came in.
+
+    Attributes:
+        series: (refs, input bytes) a series of shards; refused refs under ``REFUSED``.
+        digests: Sum of the refs' digests a series, modulo 2**128.
+        labels: All labels of refs that were not refused.
+        matched: All refs, skipped ones and duplicates included.
+        skipped: Junk beside the inputs.
+        duplicates: Entries that repeat another.
+        identity: Sum of the refs' digests, modulo 2**128.
+        errors: Refused refs by reason.
+        examples: A few keys by reason, the smallest ones.
+        fatal: The smallest message of what makes the whole input unusable, or empty.
+    """
+
+    series: dict[Series, tuple[int, int]] = field(default_factory=dict)
+    digests: dict[Series, int] = field(default_factory=dict)
+    labels: set[str] = field(default_factory=set)
+    matched: int = 0
+    skipped: int = 0
+    duplicates: int = 0
+    identity: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    fatal: str = ""
+
+    @property
+    def input_id(self) -> str:
+        """Identity of the inputs as 32 hexadecimal digits."""
+        return f"{self.identity:032x}"
+
+    @property
+    def refs(self) -> int:
+        """How many refs go to parts."""
+        return sum(count for count, _ in self.series.values())
+
+    def add(self, ref: Ref, series: Series, size: int | None = None) -> None:
+        """Counts one ref.
+
+        Args:
+            ref: The ref.
+            series: Where its records go.
+            size: Its bytes for planning, where they are not those of the file.
+        """
+        if ref.error == FATAL:
+            self.fatal = min(filter(None, (self.fatal, ref.message)))
+            return
+        self.matched += 1
+        if ref.error == SKIPPED:
+            self.skipped += 1
+            return
+        if ref.error == DUPLICATE:
+            self.duplicates += 1
+            return
+        digest = ref.digest()
+        self.identity = (self.identity + digest) % _MODULUS
+        self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
+        count, total = self.series.get(series, (0, 0))
+        self.series[series] = (count + 1, total + (ref.size if size is None else size))
+        if ref.error:
+            self.errors[ref.error] = self.errors.get(ref.error, 0) + 1
+            self._show(ref.error, [ref.key])
+        else:
+            if ref.label is not None:
+                self.labels.add(ref.label)
+            self._show("", [ref.key])
+
+    def merge(self, other: Census) -> None:
+        """Adds another census to this one."""
+        for series, (count, size) in other.series.items():
+            mine = self.series.get(series, (0, 0))
+            self.series[series] = (mine[0] + count, mine[1] + size)
+        for series, digest in other.digests.items():
+            self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
+        self.labels |= other.labels
+        self.matched += other.matched
+        self.skipped += other.skipped
+        self.duplicates += other.duplicates
+        self.identity = (self.identity + other.identity) % _MODULUS
+        for reason, count in other.errors.items():
+            self.errors[reason] = self.errors.get(reason, 0) + count
+        for reason, keys in other.examples.items():
+            self._show(reason, keys)
+        self.fatal = min(filter(None, (self.fatal, other.fatal)), default="")
+
+    def _show(self, reason: str, keys: list[str]) -> None:
+        known = self.examples.get(reason, [])
+        if len(known) < _EXAMPLES or keys[0] < known[-1]:
+            self.examples[reason] = sorted({*known, *keys})[:_EXAMPLES]
+
+
+class SumCensuses(beam.CombineFn):
+    """Combines censuses into their sum."""
+
+    def create_accumulator(self) -> Census:
+        """Returns an empty census."""
+        return Census()
+
+    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
+        """Adds one census."""
+        mutable_accumulator.merge(element)
+        return mutable_accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
+        """Sums partial censuses."""
+        total = Census()
+        for accumulator in accumulators:
+            total.merge(accumulator)
+        return total
+
+    def extract_output(self, accumulator: Census) -> Census:
+        """Returns the census."""
+        return accumulator
+
+
+class CountRefs(SumCensuses):
+    """Combines refs into one ``Census``."""
+
+    def __init__(self, place: PlaceSpec) -> None:
+        self._place = place
+
+    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
+        """Counts one ref."""
+        mutable_accumulator.add(element, self._place.series_of(element))
+        return mutable_accumulator
+
+
+__all__ = ["REFUSED", "Census", "CountRefs", "SumCensuses"]

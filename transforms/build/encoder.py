@@ -1,0 +1,140 @@
+"""What the sink asks of a pipeline: a way to turn a part's refs into records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.statistics.sums import Summary
+
+
+class Example(NamedTuple):
+    """One record to write.
+
+    Attributes:
+        record: The payload, a serialized tf.train.Example or whatever the encoder makes.
+        label: Label text for the counts in the manifest, or None.
+        multi_frame: Whether only the first of several frames was taken.
+        summary: What the manifest should say of its values; all records have one, or none has.
+    """
+
+    record: bytes
+    label: str | None = None
+    multi_frame: bool = False
+    summary: Summary | None = None
+
+
+class Block(NamedTuple):
+    """Many records to write at once.
+
+    Attributes:
+        frames: The records, framed as in a TFRecord file, one after another.
+        lengths: Bytes of each frame; int64, shape [records].
+        labels: Records by label text, for the counts in the manifest.
+        duplicates: Inputs that were left out since they repeat another.
+        summary: What the manifest should say of the values of these records, and of those of
+            blocks without one that follow; None where there is nothing to say.
+    """
+
+    frames: memoryview
+    lengths: npt.NDArray[np.int64]
+    labels: Mapping[str, int]
+    duplicates: int = 0
+    summary: Summary | None = None
+
+
+Item = Example | Reject | Block
+
+
+class Encoder(Protocol):
+    """Turns refs into records; a small picklable value that travels to every worker.
+
+    The same refs must give the same records in the same order, whatever the machine, or datasets
+    are not reproducible.
+    """
+
+    @property
+    def packing(self) -> Packing:
+        """How members of a gzip shard are packed."""
+        ...
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """About how many bytes a record takes; None: as many as its input."""
+        ...
+
+    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:
+        """Yields the records of some refs, and rejects, in an order that the refs alone decide.
+
+        Args:
+            refs: The part's refs in their final order.
+            labels: All labels in the order of their class ids.
+        """
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of all code that decides the records' bytes."""
+        ...
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """Returns the text of ``schema.pbtxt``."""
+        ...
+
+    def features(self) -> list[dict[str, Any]]:
+        """Returns the features as the manifest lists them."""
+        ...
+
+
+class Beside(NamedTuple):
+    """What a pipeline publishes beside the shards, where it knows better than the encoder.
+
+    Attributes:
+        files: Finished files: final name to path in the build folder.
+        schema: Text of ``schema.pbtxt``; empty for the encoder's.
+        features: Features as the manifest lists them; empty for the encoder's.
+    """
+
+    files: Mapping[str, str] = {}
+    schema: str = ""
+    features: Sequence[dict[str, Any]] = ()
+
+
+class Finishing:
+    """What a pipeline may add at the end of a build; a small picklable value. Adds nothing.
+
+    Attributes:
+        watches_inputs: Whether writing parts is what progress is told in.
+    """
+
+    watches_inputs: bool = True
+
+    def countable(self, counted: Collection[str]) -> bool:  # noqa: ARG002
+        """Tells whether labels are few enough to be listed and counted."""
+        return True
+
+    def labels(self, counted: Collection[str]) -> tuple[str, ...]:
+        """Returns the labels in the order of their class ids, where only records tell them.
+
+        Args:
+            counted: The labels that the records have.
+        """
+        return tuple(sorted(counted, key=str.encode))
+
+    def beside(self, build: str, input_id: str) -> Beside:  # noqa: ARG002
+        """Returns what is published beside the shards.
+
+        Args:
+            build: The build folder.
+            input_id: Identity of the inputs.
+        """
+        return Beside()
+
+    def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
+        """Returns what to change when too many inputs were rejected, as a sentence, or nothing."""
+        return ""

@@ -1,0 +1,353 @@
+"""Finishing: built shards and tallies become a manifest, or the reason why there is none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.statistics import Statistics
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join
+from shardmill.transforms.build.assemble import BuiltShard
+from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.encoder import Beside, Encoder, Finishing
+from shardmill.transforms.build.outcome import Outcome, Status
+from shardmill.transforms.build.parts import FOLDER as PARTS_FOLDER
+from shardmill.transforms.build.parts import parse_sidecar
+from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
+from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.shard_reuse import Takeover, describe_series, series_ids, take_over
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.publish.journal import Move
+from shardmill.transforms.publish.publish import publish
+from shardmill.transforms.runtime.map_calls import map_calls
+from shardmill.transforms.statistics.sums import merged, publish_summary
+
+_SHOWN_REJECTS = 3
+_SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """What the sink makes; a small picklable value that travels to every worker.
+
+    Attributes:
+        output: Folder of the dataset, absolute.
+        config_id: Identity of all options that decide bytes.
+        place: How refs find their places.
+        shards: How many shards there are and what they are called.
+        compression: ``gzip`` or ``none``.
+        labels: Labels that were given, or None to collect them.
+        max_reject_fraction: How many inputs may be refused; one always may.
+        overwrite: Whether another dataset may be replaced.
+        dry_run: Plan only, write nothing.
+        root: Folder that keys are relative to.
+        config: Options as the manifest shows them (an allow-list).
+        runner: Name of the runner.
+        invocation: Identity of this run of the command.
+        finishing: What the pipeline adds at the end.
+        keep_id: Identity of the options that decide the shards of one label, whatever the others
+            are; empty where shards are never kept.
+    """
+
+    output: str
+    config_id: str
+    place: PlaceSpec
+    shards: ShardSpec
+    compression: Literal["gzip", "none"] = "gzip"
+    labels: tuple[str, ...] | None = None
+    max_reject_fraction: float = 0.05
+    overwrite: bool = False
+    dry_run: bool = False
+    root: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    runner: str = ""
+    invocation: str = ""
+    finishing: Finishing = field(default_factory=Finishing)
+    keep_id: str = ""
+
+    @property
+    def build_name(self) -> str:
+        """Name of the build folder in the output."""
+        return shard_names.BUILD_PREFIX + self.config_id
+
+    @property
+    def build(self) -> str:
+        """Path of the build folder."""
+        return join(self.output, self.build_name)
+
+    @property
+    def parts(self) -> str:
+        """Path of the folder of parts."""
+        return join(self.build, PARTS_FOLDER)
+
+
+class Built(NamedTuple):
+    """What is there when all shards are built.
+
+    Attributes:
+        shards: All shards, sorted by series and index.
+        totals: What the parts of each series come to.
+        told: Rejects of series that are kept, as they were published before.
+    """
+
+    shards: Sequence[BuiltShard]
+    totals: Mapping[Series, Totals]
+    told: Mapping[Series, tuple[Reject, ...]] = {}
+
+    def with_kept(self, kept: Takeover) -> Built:
+        """Returns it with what is taken over from the published dataset."""
+        shards = sorted([*self.shards, *kept.shards], key=lambda each: (each.series, each.index))
+        return Built(shards, {**self.totals, **kept.totals}, kept.told)
+
+
+def planned_outcome(plan: Plan, census: Census) -> Outcome:
+    """Returns the outcome of a plan under which nothing is built."""
+    series = tuple(
+        (*name, *census.series.get(name, (0, 0)), 0 if name in plan.kept else parts)
+        for name, parts in plan.parts.items()
+        if name != REFUSED
+    )
+    status: Status = "failed" if plan.status == "build" else plan.status
+    return Outcome(status, plan.message, matched=census.matched, series=series)
+
+
+def finish(
+    storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census,
+    built: Built,
+) -> Outcome:  # fmt: skip
+    """Checks a finished build, writes what stands beside the shards, and publishes it all."""
+    made = sum(each.made for each in built.totals.values())
+    found = sum(each.found for each in built.totals.values())
+    try:
+        takeover = take_over(storage, spec, plan)
+        if takeover is None:
+            with storage.lock(spec.output):
+                storage.delete_tree(spec.build)
+            return Outcome("up_to_date", "", made, found, census.matched)
+        built = built.with_kept(takeover)
+        _check_names(built.shards)
+        _check_versions(built.totals.values())
+        beside = spec.finishing.beside(spec.build, plan.input_id)
+        manifest = make_manifest(spec, encoder, plan, census, built, beside)
+        _check_rejects(storage, spec, manifest.inputs, built)
+        schema = beside.schema or encoder.schema(manifest.labels)
+        moves = list(_beside(storage, spec, schema, manifest.labels, built, beside.files))
+        moves += [
+            Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
+            for shard in built.shards
+            if shard.source
+        ]
+        new = publish(
+            storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite,
+            kept=takeover.kept,
+        )  # fmt: skip
+    except OutputError as error:
+        return Outcome("failed", str(error), made, found, census.matched)
+    if not new:
+        return Outcome("up_to_date", "", made, found, census.matched)
+    text = manifest.to_json()
+    kept = len(takeover.kept.files), sum(shard.records for shard in takeover.shards)
+    return Outcome("published", "", made, found, census.matched, manifest=text, kept=kept)
+
+
+def make_manifest(
+    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Built, beside: Beside
+) -> Manifest:
+    """Returns the manifest of a build; every number in it is counted, none assumed."""
+    whole = Totals()
+    for each in built.totals.values():
+        whole.merge(each)
+    inputs = Inputs(
+        root=spec.root,
+        matched=census.matched,
+        accepted=whole.records,
+        rejected=sum(whole.rejects.values()),
+        skipped=census.skipped,
+        duplicates=census.duplicates + whole.duplicates,
+        rejected_by_reason=dict(sorted(whole.rejects.items())),
+        multi_frame=whole.multi_frame,
+    )
+    total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
+    if inputs.matched != total:
+        raise AssertionError(f"{inputs} does not add up")
+    countable = spec.finishing.countable(whole.label_counts)
+    labels = plan.labels or (spec.finishing.labels(whole.label_counts) if countable else ())
+    splits = _splits(spec, labels, built)
+    warnings = list(_warnings(splits, inputs))
+    if not countable:
+        warnings.append("the label has too many distinct values: they are not counted")
+        splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
+    return Manifest(
+        splits=splits,
+        written=whole.records,
+        compression=spec.compression,
+        inputs=inputs,
+        build=Build(
+            config_id=spec.config_id,
+            input_id=plan.input_id,
+            config=spec.config,
+            versions=encoder.versions(),
+            runner=spec.runner,
+            finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        ),
+        labels=labels,
+        features=tuple(beside.features or encoder.features()),
+        warnings=(*plan.warnings, *warnings),
+        beside=tuple(sorted(beside.files)),
+        series=describe_series(series_ids(spec.keep_id, plan, census), census, built.totals),
+    )
+
+
+def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
+    wanted = [name for name, share in spec.place.splits.shares if share]
+    found: dict[str, list[BuiltShard]] = {}
+    for shard in built.shards:
+        if shard.file:
+            found.setdefault(shard.series.split, []).append(shard)
+    others = set(found) - set(wanted)
+    ids = {label: number for number, label in enumerate(listed)}
+    last = len(ids)
+    splits = {}
+    for name in wanted + sorted(others, key=lambda split: (_SPLIT_ORDER.get(split, 9), split)):
+        shards = found.get(name, [])
+        totals = [each for series, each in built.totals.items() if series.split == name]
+        labels: Counter[str] = Counter()
+        for each in totals:
+            labels.update(each.label_counts)
+        splits[name] = Split(
+            num_examples=sum(shard.records for shard in shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            label_counts={
+                label: labels[label]
+                for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
+            },
+            statistics=_statistics(totals),
+            shards=tuple(map(_listed, shards)),
+        )
+    return splits
+
+
+def _statistics(totals: Sequence[Totals]) -> Statistics | None:
+    records = sum(each.records for each in totals)
+    summary = merged(each.summary for each in totals)
+    return publish_summary(summary, records) if records else None
+
+
+def _listed(shard: BuiltShard) -> Shard:
+    crc32c, label = f"{shard.crc32c:08x}", shard.series.label or None
+    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label)
+
+
+def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
+    for name, split in splits.items():
+        empty = sum(not shard.records for shard in split.shards)
+        if not split.num_examples:
+            yield f"the split {name} is empty: too few examples fell into its share"
+        elif empty:
+            yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
+    if inputs.multi_frame:
+        yield f"{inputs.multi_frame} files have several frames: the first of each was taken"
+
+
+def _check_names(built: Iterable[BuiltShard]) -> None:
+    seen: dict[str, BuiltShard] = {}
+    for shard in built:
+        if not shard.file:
+            continue
+        other = seen.setdefault(shard.file, shard)
+        if other is not shard:
+            raise OutputError(
+                f"--shard_name gives two shards the name {shard.file!r}: "
+                "add {index}, {split} or {label}."
+            )
+
+
+def _check_versions(totals: Iterable[Totals]) -> None:
+    found = set().union(*(each.versions for each in totals))
+    if len(found) > 1:
+        differing = sorted(
+            {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
+        )
+        raise OutputError(
+            f"The parts were made by different versions of {', '.join(differing)}: "
+            "install the same constraints.txt on every worker, run `shardmill clean`, build again."
+        )
+
+
+def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Built) -> None:
+    considered = inputs.accepted + inputs.rejected
+    # The share as it was written: 0.29 of 100 is 29, and not what the nearest double gives.
+    limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
+    if inputs.accepted and inputs.rejected <= limit:
+        return
+    if not considered:
+        raise OutputError("The input holds nothing that could become a record: check --input.")
+    worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
+    report = join(spec.build, shard_names.REJECTS)
+    with storage.open_write(report) as target:
+        for line in _reject_lines(storage, spec, built):
+            target.write(line)
+    advice = spec.finishing.advice(read_rejects(storage, spec, built))
+    if not inputs.accepted:
+        rule, remedy = "none could become a record", "mend them and run again"
+    else:
+        rule = f"more than --max_reject_fraction={spec.max_reject_fraction:g} allows"
+        remedy = "mend or remove them, or raise the limit, and run again: finished parts are kept"
+    raise OutputError(
+        f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
+        f"{report} lists each with its reason; {advice or remedy}."
+    )
+
+
+def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Reject]:
+    """Yields all rejects in part order, reading only sidecars that have some."""
+    sidecars = [join(spec.parts, name) for shard in built.shards for name in shard.rejects]
+    read = map_calls(spec.parts, storage.read, sidecars)
+    for shard in built.shards:
+        if shard.index == 0:
+            yield from built.told.get(shard.series, ())
+        for name in shard.rejects:
+            parsed = parse_sidecar(next(read))
+            if parsed is None:
+                raise OutputError(f"{join(spec.parts, name)} is damaged: run again.")
+            yield from parsed[1]
+
+
+def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[bytes]:
+    for reject in read_rejects(storage, spec, built):
+        yield reject.to_json().encode() + b"\n"
+
+
+def _beside(
+    storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], built: Built,
+    files: Mapping[str, str],
+) -> Iterator[Move]:  # fmt: skip
+    """Writes schema, labels and rejects in the build folder and yields the moves of all."""
+    folder = f"final-{uuid.uuid4().hex[:12]}"
+    texts = {shard_names.SCHEMA: schema.encode()}
+    if labels:
+        texts[shard_names.LABELS] = "".join(f"{label}\n" for label in labels).encode()
+    for name, data in texts.items():
+        storage.replace(join(spec.build, folder, name), data)
+        yield Move(f"{spec.build_name}/{folder}/{name}", name, len(data))
+    size = 0
+    with storage.open_write(join(spec.build, folder, shard_names.REJECTS)) as target:
+        for line in _reject_lines(storage, spec, built):
+            target.write(line)
+            size += len(line)
+    yield Move(f"{spec.build_name}/{folder}/{shard_names.REJECTS}", shard_names.REJECTS, size)
+    for name, path in sorted(files.items()):
+        entry = storage.stat(join(spec.build, path))
+        if entry is None:
+            raise FileNotFoundError(join(spec.build, path))
+        yield Move(f"{spec.build_name}/{path}", name, entry.size)

@@ -1,0 +1,272 @@
+"""Parts: slices of a shard, each written by one worker under a name of its own.
+
+A part is done when its sidecar exists. The sidecar is written last and create-if-absent, so of
+two workers that make the same part at once one wins and both go on with the winner's payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build.encoder import Block, Example, Item
+from shardmill.transforms.build.placement import PartKey
+from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.build.sidecar import seal, unseal
+from shardmill.transforms.statistics.sums import Summary, merged
+
+FOLDER = "parts"
+FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
+_SUMMARIES = 256  # that wait to be added up
+
+
+class PartFile(NamedTuple):
+    """The little of a finished part that assembling needs.
+
+    Attributes:
+        number: Number of the part in its series.
+        payload: See ``Part``.
+        num_bytes: See ``Part``.
+        crc32c: See ``Part``.
+        records: See ``Part``.
+        rejects: File name of the sidecar if it lists rejects, else empty.
+    """
+
+    number: int
+    payload: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    rejects: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a sidecar says of a finished part.
+
+    Attributes:
+        key: Which part it is, as (split, label, part).
+        payload: File name of its bytes in the folder of parts; empty when it has none.
+        num_bytes: Size of the payload.
+        crc32c: CRC-32C of the payload.
+        records: Number of records.
+        label_counts: Records by label.
+        rejects: Refused inputs by reason.
+        duplicates: Refs that repeat another's key.
+        multi_frame: Records that are the first of several frames.
+        versions: Of the codecs that made it.
+        summary: Exact sums of the records' values, for the manifest.
+        sidecar: File name of the sidecar.
+        found: Whether it was there before.
+    """
+
+    key: tuple[str, str, int]
+    payload: str = ""
+    num_bytes: int = 0
+    crc32c: int = 0
+    records: int = 0
+    label_counts: dict[str, int] = field(default_factory=dict)
+    rejects: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    multi_frame: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    summary: Summary = field(default_factory=Summary)
+    sidecar: str = ""
+    found: bool = False
+
+    @property
+    def file(self) -> PartFile:
+        """What assembling needs of it."""
+        rejects = self.sidecar if self.rejects else ""
+        return PartFile(
+            self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects
+        )
+
+    def to_json(self, rejects: Sequence[Reject]) -> str:
+        """Returns the sidecar's text, sealed with its own CRC-32C."""
+        body: dict[str, Any] = asdict(self)
+        del body["found"]
+        body["reject_list"] = [list(reject) for reject in rejects]
+        return seal(body)
+
+
+def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
+    """Returns what a sidecar says, or None when it is damaged."""
+    body = unseal(data)
+    if body is None:
+        return None
+    try:
+        rejects = [Reject(*values) for values in body.pop("reject_list")]
+        split, label, part = body.pop("key")
+        summary = Summary.from_json(body.pop("summary"))
+        return Part(key=(split, label, part), summary=summary, **body), rejects
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def order_refs(placed: Iterable[tuple[bytes, Ref]]) -> tuple[list[Ref], int]:
+    """Returns a part's refs in their final order, and how many repeated another's key."""
+    refs: list[Ref] = []
+    duplicates = 0
+    for _, ref in sorted(placed, key=lambda item: (item[0], item[1].key, item[1].uri)):
+        if refs and refs[-1].key == ref.key:
+            duplicates += 1
+        else:
+            refs.append(ref)
+    return refs, duplicates
+
+
+def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[str]) -> str:
+    """Returns the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
+    ids = {label: number for number, label in enumerate(labels)}
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part2")
+    state.update(json.dumps([config_id, *key]).encode())
+    for ref in refs:
+        number = -1 if ref.label is None else ids.get(ref.label, -1)
+        state.update(ref.digest().to_bytes(16, "big") + number.to_bytes(4, "big", signed=True))
+    return state.hexdigest()
+
+
+@dataclass
+class _Tally:
+    labels: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    rejects: list[Reject] = field(default_factory=list)
+    records: int = 0
+    multi_frame: int = 0
+    duplicates: int = 0
+    summaries: list[Summary] = field(default_factory=list)
+
+    def reject(self, reject: Reject) -> None:
+        self.rejects.append(reject)
+        self.reasons[reject.error] = self.reasons.get(reject.error, 0) + reject.inputs
+
+    def example(self, example: Example) -> None:
+        self.records += 1
+        self.multi_frame += example.multi_frame
+        if example.label is not None:
+            self.labels[example.label] = self.labels.get(example.label, 0) + 1
+        self._summary(example.summary)
+
+    def block(self, block: Block) -> None:
+        self.records += len(block.lengths)
+        self.duplicates += block.duplicates
+        for label, count in block.labels.items():
+            self.labels[label] = self.labels.get(label, 0) + count
+        self._summary(block.summary)
+
+    def _summary(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self.summaries.append(summary)
+        if len(self.summaries) >= _SUMMARIES:
+            self.summaries = [merged(self.summaries)]
+
+
+def find_part(storage: Storage, folder: str, name: str) -> Part | None:
+    """Returns the finished part of an id, or None when it must be made.
+
+    A sidecar whose payload is missing or damaged is taken away, so that it can be made anew.
+    """
+    path = join(folder, f"{name}.json")
+    try:
+        parsed = parse_sidecar(storage.read(path))
+    except FileNotFoundError:
+        return None
+    if parsed is not None and parsed[0].sidecar == f"{name}.json":
+        part = parsed[0]
+        try:
+            if not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c:
+                return replace(part, found=True)
+        except FileNotFoundError:
+            pass
+    storage.delete(path)
+    return None
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """One part that is to be written.
+
+    Attributes:
+        key: Which part.
+        name: Its id.
+        folder: Folder of parts in the build folder.
+        packing: How members are packed.
+        versions: Of the codecs in this process.
+        duplicates: Refs already left out.
+    """
+
+    key: PartKey
+    name: str
+    folder: str
+    packing: Packing
+    versions: dict[str, str]
+    duplicates: int = 0
+
+
+def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
+    """Writes a part's payload, then its sidecar, and returns the part that won.
+
+    Args:
+        storage: Where the build folder lies.
+        job: What to write.
+        items: Examples, blocks of records and rejects in their final order.
+    """
+    tally = _Tally()
+    payload = f"{job.name}-{uuid.uuid4().hex[:12]}.part"
+    with storage.open_write(join(job.folder, payload)) as target:
+        writer = MemberWriter(target, job.packing)
+        for item in items:
+            if isinstance(item, Reject):
+                tally.reject(item)
+            elif isinstance(item, Block):
+                tally.block(item)
+                writer.add_frames(item.frames, item.lengths)
+            else:
+                tally.example(item)
+                writer.add(item.record)
+        writer.close()
+    if not tally.records:
+        storage.delete(join(job.folder, payload))
+        payload = ""
+    part = Part(
+        key=(job.key.split, job.key.label, job.key.part),
+        payload=payload,
+        num_bytes=writer.num_bytes,
+        crc32c=writer.crc,
+        records=tally.records,
+        label_counts=tally.labels,
+        rejects=tally.reasons,
+        duplicates=job.duplicates + tally.duplicates,
+        multi_frame=tally.multi_frame,
+        versions=job.versions,
+        summary=merged(tally.summaries),
+        sidecar=f"{job.name}.json",
+    )
+    winner = None
+    try:
+        winner = _settle(storage, job, part, part.to_json(tally.rejects).encode())
+    finally:  # also on a full disk: leave no payload there that nothing names
+        if payload and winner is not part:
+            storage.delete(join(job.folder, payload))
+    return winner
+
+
+def _settle(storage: Storage, job: PartJob, part: Part, sidecar: bytes) -> Part:
+    """Writes a part's sidecar, or returns the part of a worker who was there before."""
+    path = join(job.folder, part.sidecar)
+    if storage.create(path, sidecar):
+        return part
+    winner = find_part(storage, job.folder, job.name)
+    if winner is not None:
+        return winner
+    storage.create(path, sidecar)  # the other's payload is gone: ours stands
+    return part

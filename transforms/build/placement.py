@@ -1,0 +1,137 @@
+"""Placement: which split an example belongs to, and where it stands in the global order.
+
+Both come from one hash of the key, so they never move when other files come or go. The functions
+here are pinned for ever by golden tests: changing them would reshuffle every user's splits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, Splits, check_split_name
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.refs import Ref
+
+_PERSON = b"shardmill-place"
+
+
+class PartKey(NamedTuple):
+    """One part: the unit of work, retry and resume.
+
+    Attributes:
+        split: Split; empty for refs that were refused while matching and belong to no shard.
+        label: Label where shards are made by label, else empty.
+        part: Number of the part, from 0.
+    """
+
+    split: str
+    label: str
+    part: int
+
+
+class Series(NamedTuple):
+    """One numbered series of shards: a split, or a split and a label."""
+
+    split: str
+    label: str
+
+
+REFUSED = Series("", "")
+
+
+class Hash(NamedTuple):
+    """The two 64-bit halves of a key's hash: one for the split, one for the position."""
+
+    split: int
+    position: int
+
+
+def hash_key(seed: int, key: str) -> Hash:
+    """Returns the placement hash of a key: blake2b with 128 bits, salted with the seed."""
+    digest = hashlib.blake2b(
+        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=_PERSON
+    ).digest()
+    return Hash(int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big"))
+
+
+@dataclass(frozen=True)
+class PlaceSpec:
+    """How examples find their places.
+
+    Attributes:
+        splits: The splits and their shares.
+        seed: 0 or more; another seed gives another shuffle and other splits.
+        group_pattern: A regular expression that is searched in the key; what its group ``group``
+            (or first group, or all of it) matches stays on one side. No match: the key itself.
+        by_label: Whether each label has shards of its own.
+
+    Raises:
+        UsageError: The seed is out of range or the pattern is no regular expression.
+    """
+
+    splits: Splits
+    seed: int = 0
+    group_pattern: str = ""
+    by_label: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"--seed={self.seed} is out of range: use 0 to 2**64 - 1.")
+        _ = self._group
+
+    @cached_property
+    def _group(self) -> re.Pattern[str] | None:
+        if not self.group_pattern:
+            return None
+        try:
+            return re.compile(self.group_pattern)
+        except re.error as error:
+            raise UsageError(
+                f"--group_pattern={self.group_pattern} is no regular expression: {error}."
+            ) from error
+
+    def group_of(self, ref: Ref) -> str:
+        """Returns what decides a ref's split: its group, or its key where it has none."""
+        if ref.group:
+            return ref.group
+        match = self._group.search(ref.key) if self._group else None
+        if match is None:
+            return ref.key
+        named = match.groupdict().get("group")
+        found = named if named is not None else match.group(1 if match.re.groups else 0)
+        return found or ref.key
+
+    def with_split(self, ref: Ref) -> Ref:
+        """Returns the ref with its split, or refused when it has none."""
+        if ref.error:
+            return ref
+        if self.splits.mode == "fractions":
+            return ref._replace(
+                split=self.splits.of_hash(hash_key(self.seed, self.group_of(ref)).split)
+            )
+        if self.splits.mode == "directory":
+            folder = ref.key.split("/", 1)[0] if "/" in ref.key else ""
+            split = SPLIT_FOLDERS.get(folder.lower(), "")
+        else:
+            split = SPLIT_FOLDERS.get(ref.split.lower(), ref.split)
+        problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"
+        return ref.rejected("no_split", problem) if problem else ref._replace(split=split)
+
+    def series_of(self, ref: Ref) -> Series:
+        """Returns the series of shards that a ref with a split goes to."""
+        if ref.error:
+            return REFUSED
+        return Series(ref.split, ref.label or "" if self.by_label else "")
+
+    def position_of(self, ref: Ref) -> int:
+        """Returns a ref's 64-bit place in the global order; always the key's, not the group's."""
+        return hash_key(self.seed, ref.key).position
+
+
+def part_of(position: int, parts: int) -> int:
+    """Returns which of ``parts`` equal slices of the order a position lies in."""
+    return (position * parts) >> 64

@@ -1,0 +1,179 @@
+"""Planning: how many parts and shards there are, and which part goes where. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shardmill.schemas.dataset.shard_names import ShardTemplate
+from shardmill.schemas.errors import UsageError
+from shardmill.transforms.build.placement import REFUSED, Series
+
+PART_BYTES = 32 << 20
+PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
+MAX_SHARDS = 100_000
+DEFAULT_SHARD_BYTES = 128 << 20
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """How many shards there are and what they are called.
+
+    Attributes:
+        template: Pattern of the names.
+        num_shards: Exact number of shards in each series, or None.
+        shard_bytes: About how many bytes a shard takes, where the number is not given.
+        shard_examples: About how many examples a shard takes; comes before ``shard_bytes``.
+
+    Raises:
+        UsageError: A number is out of range, or two ways of saying the size are mixed.
+    """
+
+    template: ShardTemplate
+    num_shards: int | None = None
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    shard_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_shards is not None and self.shard_examples is not None:
+            raise UsageError("--num_shards and --shard_examples exclude each other: give one.")
+        if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
+            raise UsageError(
+                f"--num_shards={self.num_shards} is out of range: 1 to {MAX_SHARDS:,}."
+            )
+        if self.shard_examples is not None and self.shard_examples < 1:
+            raise UsageError(f"--shard_examples={self.shard_examples} must be 1 or more.")
+        if self.shard_bytes < 1:
+            raise UsageError(f"--shard_bytes={self.shard_bytes} must be 1 or more.")
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """Returns the bytes that a size such as ``128MiB``, ``1G`` or ``5000`` means (powers of 1024).
+
+    Raises:
+        UsageError: The text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip().upper())
+    if match is None:
+        raise UsageError(f"--{flag}={text} is no size: write it as in 128MiB, 1GiB or 5000.")
+    return int(float(match.group(1)) * _UNITS[match.group(2)])
+
+
+def count_parts(refs: int, output_bytes: int, spec: ShardSpec) -> int:
+    """Returns how many parts a series falls into.
+
+    A power of two (times the number of shards, where that is given), so that a few more inputs
+    rarely change it and a re-run can use the parts that it finds. Where the shards' size is given,
+    at least 4 parts a shard, so that shards come out near it.
+
+    Args:
+        refs: Inputs in the series.
+        output_bytes: About how many bytes they become.
+        spec: What shards are wanted.
+    """
+    needed = max(1, -(-refs // PART_REFS), -(-output_bytes // PART_BYTES))
+    if spec.shard_examples is not None:
+        needed = max(needed, -(-4 * refs // spec.shard_examples))
+    elif spec.num_shards is None:
+        needed = max(needed, -(-4 * output_bytes // spec.shard_bytes))
+    parts = spec.num_shards or 1
+    while parts < needed:
+        parts *= 2
+    return parts
+
+
+def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> int:
+    """Returns how many shards a finished series makes; never more than it has parts."""
+    if spec.num_shards is not None:
+        return spec.num_shards
+    if spec.shard_examples is not None:
+        wanted = -(-records // spec.shard_examples)
+    else:
+        wanted = (num_bytes + spec.shard_bytes // 2) // spec.shard_bytes
+    return max(1, min(wanted, parts))
+
+
+def deal_parts(sizes: Sequence[int], shards: int, *, exact: bool) -> list[range]:
+    """Returns which consecutive parts make each shard.
+
+    Args:
+        sizes: Bytes (or records) of each part.
+        shards: Number of shards.
+        exact: The same number of parts for each (their number is a multiple of the shards);
+            else parts are dealt so that shards come out about even in size.
+    """
+    if exact:
+        each = len(sizes) // shards
+        return [range(i * each, (i + 1) * each) for i in range(shards)]
+    total = sum(sizes)
+    bounds = [0]
+    passed = 0
+    for number, size in enumerate(sizes):
+        # A part belongs to the shard that its middle falls into.
+        shard = (
+            (2 * passed + size) * shards // (2 * total) if total else number * shards // len(sizes)
+        )
+        while len(bounds) <= min(shard, shards - 1):
+            bounds.append(number)
+        passed += size
+    bounds += [len(sizes)] * (shards + 1 - len(bounds))
+    return [r for r in map(range, bounds, bounds[1:]) if r]
+
+
+Status = Literal["build", "up_to_date", "failed", "dry_run"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done; a small side input of every later step.
+
+    Attributes:
+        status: Whether to build; otherwise ``message`` says why not.
+        message: One sentence for a person.
+        parts: Number of parts in each series.
+        labels: Labels in the order of their class ids.
+        input_id: Identity of the inputs.
+        elsewhere: Number of parts in a series that is not in ``parts``: where only records tell
+            their split.
+        warnings: What the manifest should say.
+        kept: Series whose published shards stay as they are; nothing is made of their refs.
+        base: Fingerprint of the manifest that names those shards; empty where none is kept.
+    """
+
+    status: Status
+    message: str = ""
+    parts: dict[Series, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    input_id: str = ""
+    elsewhere: int = 0
+    warnings: tuple[str, ...] = ()
+    kept: frozenset[Series] = frozenset()
+    base: str = ""
+
+    def parts_of(self, series: Series) -> int:
+        """Returns the number of parts in a series."""
+        return self.parts.get(series, self.elsewhere)
+
+
+def plan_parts(
+    series: Mapping[Series, tuple[int, int]], expected_bytes: int | None, spec: ShardSpec
+) -> dict[Series, int]:
+    """Returns the number of parts of each series.
+
+    Args:
+        series: (refs, input bytes) of each.
+        expected_bytes: Bytes that one record becomes, or None where that is the input's size.
+        spec: What shards are wanted.
+    """
+    plan = {}
+    for name, (refs, size) in sorted(series.items()):
+        output = size if expected_bytes is None else refs * expected_bytes
+        if name == REFUSED:  # no records, so no bytes and no shards
+            plan[name] = count_parts(refs, 0, ShardSpec(spec.template, num_shards=1))
+        else:
+            plan[name] = count_parts(refs, output, spec)
+    return plan

@@ -1,0 +1,133 @@
+"""Writing records: framed, cut into members by order and bytes alone, and indexed."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.schemas.storage import Written
+from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame
+from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, Packing, pack_member
+from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index, entry_bytes, fits
+from shardmill.transforms.runtime.process_pool import usable_cores
+
+MEMBER_BYTES = 2 << 20
+
+
+@functools.cache
+def _packers() -> ThreadPoolExecutor:
+    """Threads that compress; the codec lets others work meanwhile."""
+    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="pack")
+
+
+class MemberWriter:
+    """Frames records, cuts them into gzip members by order and bytes alone, and counts.
+
+    The first member of each group leaves room for the group's index, which is filled in when the
+    group is closed. Members are compressed side by side and written in their order.
+
+    Args:
+        target: The new file.
+        packing: How members are packed.
+        member_bytes: Bytes of records from which on a member is closed; by default 2 MiB.
+    """
+
+    def __init__(self, target: Written, packing: Packing, member_bytes: int = 0) -> None:
+        self._target = target
+        self._member_bytes = member_bytes or MEMBER_BYTES
+        self._packing = packing
+        self._pending: list[bytes | memoryview] = []
+        self._pending_bytes = 0
+        self._pending_records = 0
+        self._packed: deque[tuple[Future[bytes], int]] = deque()
+        self._group: list[Member] = []
+        self._group_crc = 0
+        self._group_entries = 0
+        self.crc = 0
+        self.num_bytes = 0
+
+    def add(self, record: bytes) -> None:
+        """Appends one record."""
+        self._append(frame(record), 1)
+
+    def add_frames(self, frames: memoryview, lengths: npt.NDArray[np.int64]) -> None:
+        """Appends records that are framed already; the members come out as if added one by one.
+
+        Args:
+            frames: The frames, one after another.
+            lengths: Bytes of each; int64, shape [records].
+        """
+        ends = np.cumsum(lengths)
+        first = at = 0
+        while first < len(ends):
+            room = self._member_bytes - self._pending_bytes
+            after = min(int(np.searchsorted(ends, at + room)) + 1, len(ends))
+            end = int(ends[after - 1])
+            self._append(frames[at:end], after - first)
+            first, at = after, end
+
+    def close(self) -> None:
+        """Writes what is pending, and the index."""
+        self._close_member()
+        while self._packed:
+            self._write_first()
+        self._close_group()
+
+    def _append(self, frames: bytes | memoryview, records: int) -> None:
+        self._pending.append(frames)
+        self._pending_bytes += len(frames)
+        self._pending_records += records
+        if self._pending_bytes >= self._member_bytes:
+            self._close_member()
+
+    def _close_member(self) -> None:
+        if not self._pending:
+            return
+        data, records = b"".join(self._pending), self._pending_records
+        self._pending, self._pending_bytes, self._pending_records = [], 0, 0
+        if self._packing != "deflated":
+            self._write(pack_member(data, self._packing), records)
+            return
+        self._packed.append((_packers().submit(pack_member, data, self._packing), records))
+        if len(self._packed) > 2 * usable_cores():
+            self._write_first()
+
+    def _write_first(self) -> None:
+        packed, records = self._packed.popleft()
+        self._write(packed.result(), records)
+
+    def _write(self, packed: bytes, records: int) -> None:
+        member = Member(len(packed), records)
+        if self._packing == "none":
+            self._target.write(packed)
+            self.crc = google_crc32c.extend(self.crc, packed)
+            self.num_bytes += len(packed)
+            return
+        if self._group and not fits(self._group_entries + entry_bytes(member)):
+            self._close_group()
+        if not self._group:
+            packed = packed[len(HEADER) :]
+            member = Member(INDEX_BYTES + len(packed), member.records)
+            self._target.write(bytes(INDEX_BYTES))
+        self._target.write(packed)
+        self._group_crc = google_crc32c.extend(self._group_crc, packed)
+        self._group_entries += entry_bytes(member)
+        self._group.append(member)
+
+    def _close_group(self) -> None:
+        if not self._group:
+            return
+        index = build_index(self._group)
+        size = sum(member.num_bytes for member in self._group)
+        self._target.seek(self.num_bytes)
+        self._target.write(index)
+        self._target.seek(self.num_bytes + size)
+        self.crc = combine_crc32c(self.crc, crc32c(index), INDEX_BYTES)
+        self.crc = combine_crc32c(self.crc, self._group_crc, size - INDEX_BYTES)
+        self.num_bytes += size
+        self._group, self._group_crc, self._group_entries = [], 0, 0

@@ -1,0 +1,297 @@
+"""Keeping: what is published of a label stays where its inputs and options are the same.
+
+Where each label has shards of its own, a series of shards (one split and label) has an identity
+over all that decides its bytes. The manifest lists it, with what became of the series' inputs, so
+that the next build need not look at them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Manifest, PixelSums, SeriesEntry, Shard
+from shardmill.schemas.dataset.shard_names import ShardName
+from shardmill.schemas.errors import FormatError
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import Storage, join
+from shardmill.transforms.build.assemble import BuiltShard
+from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.publish.journal import NOTHING_KEPT, Kept, fingerprint
+from shardmill.transforms.publish.publish import read_manifest, replaced_error
+from shardmill.transforms.statistics.sums import Summary, Sums
+
+if TYPE_CHECKING:  # finish.py, where it stands, needs this module
+    from shardmill.transforms.build.finalize import SinkSpec
+
+# Reasons that lie in the moment and not in the file, so that another try may end otherwise.
+_PASSING = frozenset({"changed", "not_found", "unreadable"})
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a new dataset takes over from the published one.
+
+    Attributes:
+        shards: The shards that stay; one without a file for a series that has none.
+        totals: What became of the inputs of their series.
+        told: The rejects of series that have some, as they were published.
+        kept: The shards' files, and the manifest that names them.
+    """
+
+    shards: tuple[BuiltShard, ...] = ()
+    totals: Mapping[Series, Totals] = field(default_factory=dict)
+    told: Mapping[Series, tuple[Reject, ...]] = field(default_factory=dict)
+    kept: Kept = field(default=NOTHING_KEPT)
+
+
+def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
+    """Returns the identity of each series: 32 hexadecimal digits over all that decides its bytes.
+
+    Args:
+        keep_id: Identity of the options without the list of labels; empty gives no identities.
+        plan: Number of parts in each series, and the labels.
+        census: Of all refs.
+    """
+    if not keep_id:
+        return {}
+    classes = {label: number for number, label in enumerate(plan.labels)}
+    ids = {}
+    for series, (refs, _) in census.series.items():
+        if series == REFUSED:
+            continue
+        body = [keep_id, *series, classes.get(series.label, -1), plan.parts_of(series), refs]
+        text = json.dumps([*body, f"{census.digests[series]:032x}"])
+        state = hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-series")
+        ids[series] = state.hexdigest()
+    return ids
+
+
+def describe_series(
+    ids: Mapping[Series, str], census: Census, totals: Mapping[Series, Totals]
+) -> tuple[SeriesEntry, ...]:
+    """Returns what the manifest says of each series that has an identity.
+
+    Args:
+        ids: Identities.
+        census: Of all refs.
+        totals: What the parts of each series come to, those that are kept included.
+    """
+    entries = []
+    for series in sorted(ids):
+        total = totals.get(series, Totals())
+        if total.summary.features:  # there is no room for them, so such shards are never kept
+            continue
+        entries.append(
+            SeriesEntry(
+                split=series.split,
+                label=series.label,
+                id=ids[series],
+                refs=census.series[series][0],
+                rejected_by_reason=dict(sorted(total.rejects.items())),
+                duplicates=total.duplicates,
+                multi_frame=total.multi_frame,
+                pixels=_pixels(total.summary.channels),
+            )
+        )
+    return tuple(entries)
+
+
+def _pixels(channels: Sequence[Sums]) -> PixelSums | None:
+    if not channels:
+        return None
+    totals, squares = zip(*((sums.total, sums.squares) for sums in channels), strict=True)
+    return PixelSums(channels[0].values, totals, squares)
+
+
+def _summary(pixels: PixelSums | None, records: int) -> Summary:
+    if pixels is None:
+        return Summary()
+    return Summary(
+        channels=tuple(
+            Sums("integer", records, pixels.count, total=total, squares=squares)
+            for total, squares in zip(pixels.totals, pixels.squares, strict=True)
+        )
+    )
+
+
+def keep_series(
+    storage: Storage, spec: SinkSpec, plan: Plan, published: Manifest, ids: Mapping[Series, str]
+) -> Plan:
+    """Returns a plan that leaves alone the series whose published shards are what it would make.
+
+    Shards are looked at by name and size. The rejects of a series must be there to be told again,
+    and of a kind and under a root that make telling them again right.
+
+    Args:
+        storage: Of the output.
+        spec: The sink's.
+        plan: What there is to do where nothing is published.
+        published: The dataset that stands at the output.
+        ids: Identity of each series; none where nothing is ever kept.
+    """
+    entries = {Series(each.split, each.label): each for each in published.series}
+    same = [series for series in ids if series in entries and entries[series].id == ids[series]]
+    if not same:
+        return plan
+    shards = _by_series(published)
+    sizes = {
+        entry.path.rsplit("/", 1)[-1]: entry.size
+        for entry in storage.list_dir(spec.output)
+        if entry.kind == "file"
+    }
+    kept = {
+        series
+        for series in same
+        if _adds_up(entries[series], shards.get(series, []))
+        and _is_whole(spec, series, shards.get(series, []), sizes)
+    }
+    with_rejects = {series for series in kept if entries[series].rejected_by_reason}
+    if with_rejects:
+        told = _published_rejects(storage, spec.output, published)
+        kept -= {
+            series
+            for series in with_rejects
+            if series not in told
+            or published.inputs.root != spec.root
+            or _PASSING & entries[series].rejected_by_reason.keys()
+        }
+    return replace(plan, kept=frozenset(kept), base=fingerprint(published)) if kept else plan
+
+
+def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
+    """Returns the published shards that a plan keeps, or None where its dataset is published now.
+
+    Raises:
+        StaleBuildError: The dataset that was planned on is not the published one any more.
+    """
+    if not plan.kept:
+        return Takeover()
+    output = spec.output
+    published = read_manifest(storage, output)
+    if published is None or fingerprint(published) != plan.base:
+        if published is not None and published.is_dataset(spec.config_id, plan.input_id):
+            return None  # by another builder, or by this one: steps may run twice
+        raise replaced_error(output)
+    told: dict[Series, tuple[Reject, ...]] = {}
+    entries = [each for each in published.series if Series(each.split, each.label) in plan.kept]
+    if any(each.rejected_by_reason for each in entries):
+        told = _published_rejects(storage, output, published)
+    shards = _by_series(published)
+    built: list[BuiltShard] = []
+    totals: dict[Series, Totals] = {}
+    for each in entries:
+        series = Series(each.split, each.label)
+        if each.rejected_by_reason and series not in told:
+            raise replaced_error(output)
+        built += _rebuilt(series, shards.get(series, []))
+        totals[series] = _totals(each, sum(shard.records for shard in shards.get(series, ())))
+    files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
+    mine = {series: told[series] for series in totals if series in told}
+    return Takeover(tuple(built), totals, mine, Kept(plan.base, files))
+
+
+def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:
+    found: dict[Series, list[Shard]] = {}
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            found.setdefault(Series(name, shard.label or ""), []).append(shard)
+    return found
+
+
+def _adds_up(entry: SeriesEntry, shards: Sequence[Shard]) -> bool:
+    records = sum(shard.records for shard in shards)
+    return entry.refs == records + sum(entry.rejected_by_reason.values()) + entry.duplicates
+
+
+def _is_whole(
+    spec: SinkSpec, series: Series, shards: Sequence[Shard], sizes: Mapping[str, int]
+) -> bool:
+    for number, shard in enumerate(shards):
+        name = ShardName(series.split, number, len(shards), shard.records, series.label)
+        if shard.file != spec.shards.template.format(name) or shard.crc32c is None:
+            return False
+        if sizes.get(shard.file) != shard.bytes:
+            return False
+    return True
+
+
+def _rebuilt(series: Series, shards: Sequence[Shard]) -> Iterator[BuiltShard]:
+    """Yields the shards of a series as if they had just been made; one without a file for none."""
+    if not shards:
+        yield BuiltShard(series, 0)
+    for index, shard in enumerate(shards):
+        crc = int(shard.crc32c or "", 16)
+        yield BuiltShard(series, index, shard.file, "", shard.bytes, crc, shard.records)
+
+
+def _totals(entry: SeriesEntry, records: int) -> Totals:
+    return Totals(
+        records=records,
+        label_counts={entry.label: records} if records else {},
+        rejects=entry.rejected_by_reason,
+        duplicates=entry.duplicates,
+        multi_frame=entry.multi_frame,
+        summary=_summary(entry.pixels, records),
+    )
+
+
+def _published_rejects(
+    storage: Storage, output: str, manifest: Manifest
+) -> dict[Series, tuple[Reject, ...]]:
+    """Returns the published rejects of each series; none when they are not what was published.
+
+    They stand in the order of the series, after those that were refused while matching.
+    """
+    try:
+        lines = storage.read(join(output, shard_names.REJECTS)).splitlines()
+        left = iter([_parse(line) for line in lines])
+    except (FileNotFoundError, FormatError):
+        return {}
+    refused = Counter(manifest.inputs.rejected_by_reason)
+    for entry in manifest.series:
+        refused.subtract(entry.rejected_by_reason)
+    wanted: list[tuple[Series, Mapping[str, int]]] = [(REFUSED, +refused)]
+    wanted += [
+        (Series(each.split, each.label), each.rejected_by_reason) for each in manifest.series
+    ]
+    told = {}
+    for series, reasons in wanted:
+        mine = _take(left, sum(reasons.values()))
+        found: Counter[str] = Counter()
+        for reject in mine:
+            found[reject.error] += reject.inputs
+        if found != Counter(reasons):
+            return {}
+        told[series] = mine
+    return told if next(left, None) is None else {}
+
+
+def _take(rejects: Iterator[Reject], inputs: int) -> tuple[Reject, ...]:
+    mine = []
+    while inputs > 0:
+        reject = next(rejects, None)
+        if reject is None:
+            break
+        mine.append(reject)
+        inputs -= reject.inputs
+    return tuple(mine)
+
+
+def _parse(line: bytes) -> Reject:
+    try:
+        reject = Reject(**json.loads(line))
+        reject.to_json().encode()
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"this is no reject ({error})") from error
+    if not isinstance(reject.inputs, int) or not isinstance(reject.error, str):
+        raise FormatError(f"this is no reject ({reject})")
+    return reject

@@ -1,0 +1,1 @@
+"""Columns of values to serialized tf.train.Examples; shared by rows and arrays."""

@@ -1,0 +1,1 @@
+"""Count records of TFRecord files into a manifest."""

@@ -1,0 +1,245 @@
+"""CountRecords: refs to TFRecord files become one manifest of their records."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import apache_beam as beam
+from apache_beam.pvalue import AsDict, AsList
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import MANIFEST
+from shardmill.schemas.errors import DeniedError, FormatError
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.tfrecord.ranges import (
+    Check,
+    Found,
+    Range,
+    RangeCount,
+    find_ranges,
+    scan_range,
+)
+from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
+from shardmill.schemas.tfrecord.scanner import Fault
+from shardmill.transforms.build.outcome import Outcome, deliver
+from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
+from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+from shardmill.transforms.runtime import metrics, progress
+from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
+
+_HOP_RANGE_BYTES = 1 << 30  # where payloads are skipped
+_RANGE_BYTES = 64 << 20
+_HELD = 10_000
+_REMOTE_LOOKS = 16
+
+
+@dataclass(eq=False)
+class CountRecords(beam.PTransform):
+    """Counts the records of TFRecord files: ``MatchFiles(...) | CountRecords(CountSpec(root))``.
+
+    Takes the ``Ref`` elements of ``MatchFiles`` and gives one ``Outcome`` with the manifest's
+    text. Damaged files do not fail it: the manifest lists them.
+
+    Args:
+        spec: What is counted, and where the manifest goes.
+    """
+
+    spec: CountSpec
+
+    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+        """Wires looking at files, scanning their ranges and joining what was found."""
+        spec = self.spec
+        refs = (
+            pcoll
+            | "ByKey" >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, Ref])
+            | "SameKey" >> beam.GroupByKey()
+            | "Once" >> beam.FlatMapTuple(_once).with_output_types(Ref)
+        )
+        found = (
+            refs
+            | "Usable" >> beam.Filter(lambda ref: not ref.error)
+            | "Look" >> beam.ParDo(_Look(spec.check, spec.invocation))
+        )
+        counts = (
+            found
+            | "Ranges" >> beam.FlatMap(_ranges)
+            | "FanOut" >> beam.Reshuffle()
+            | "Scan" >> beam.ParDo(_Scan(spec.check, spec.processes, spec.invocation))
+        )
+        files = (
+            {"found": found, "counts": counts}
+            | "ByFile" >> beam.CoGroupByKey()
+            | "Join" >> beam.MapTuple(lambda _, sides: _join(sides, spec.check))
+        )
+        refused = (
+            refs
+            | "Refused" >> beam.Filter(lambda ref: ref.error not in ("", SKIPPED, DUPLICATE, FATAL))
+            | "AsDamaged" >> beam.Map(_refused)
+        )
+        others = (
+            refs
+            | "Others" >> beam.Filter(lambda ref: ref.error in (SKIPPED, DUPLICATE))
+            | "Kinds" >> beam.Map(lambda ref: (ref.error, 1))
+            | "HowMany" >> beam.CombinePerKey(sum)
+        )
+        fatal = (
+            refs
+            | "Fatal" >> beam.Filter(lambda ref: ref.error == FATAL)
+            | "Why" >> beam.Map(lambda ref: ref.message)
+        )
+        return (
+            pcoll.pipeline
+            | "Once more" >> beam.Create([0])
+            | "Tally"
+            >> beam.Map(
+                _finish, AsList((files, refused) | beam.Flatten()), AsDict(others),
+                AsList(fatal), spec,
+            )
+        )  # fmt: skip
+
+
+def _once(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
+    """Yields the one ref of a file, others of the same key marked as duplicates."""
+    first, *others = sorted(refs, key=lambda ref: (bool(ref.error), ref))
+    yield first
+    for other in others:
+        yield other if other.error in (FATAL, DUPLICATE) else Ref(key, "", error=DUPLICATE)
+
+
+def _refused(ref: Ref) -> CountedFile:
+    return CountedFile(ref, FileCount(0, ref.size, fault=Fault(ref.error, 0, 0, ref.message)))
+
+
+def _ranges(element: tuple[str, tuple[Ref, Found]]) -> Iterator[tuple[str, Range]]:
+    key, (_, found) = element
+    for part in found.ranges:
+        yield key, part
+
+
+class _Look(beam.DoFn):
+    """Looks at each file's beginning; at remote ones several at a time."""
+
+    def __init__(self, check: Check, invocation: str) -> None:
+        self._check = check
+        self._invocation = invocation
+        self._range_bytes = _HOP_RANGE_BYTES if check == "index" else _RANGE_BYTES
+        self._held: list[Ref] = []
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, ref: Ref) -> Iterator[tuple[str, tuple[Ref, Found]]]:
+        if not scheme_of(ref.uri):
+            yield self._look(ref)
+            return
+        self._held.append(ref)
+        if len(self._held) >= _HELD:
+            yield from self._look_all()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for found in self._look_all():
+            yield GlobalWindows.windowed_value(found)
+
+    def _look_all(self) -> Iterator[tuple[str, tuple[Ref, Found]]]:
+        held, self._held = self._held, []
+        if held:
+            with ThreadPoolExecutor(min(_REMOTE_LOOKS, len(held))) as threads:
+                yield from threads.map(self._look, held)
+
+    def _look(self, ref: Ref) -> tuple[str, tuple[Ref, Found]]:
+        found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
+        watched = progress.progress_of(self._invocation)
+        if watched is not None:
+            watched.begin("counting", sum(part.end - part.start for part in found.ranges))
+        return ref.key, (ref, found)
+
+
+class _Scan(beam.DoFn):
+    """Scans ranges: each as it comes, or many together in processes where that is worth while."""
+
+    def __init__(self, check: Check, processes: int, invocation: str) -> None:
+        self._check = check
+        self._processes = processes
+        self._invocation = invocation
+        self._held: list[tuple[str, Range]] = []
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, element: tuple[str, Range]) -> Iterator[tuple[str, RangeCount]]:
+        self._held.append(element)
+        if len(self._held) >= (_HELD if self._processes > 1 else 1):
+            yield from self._scan_all()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for scanned in self._scan_all():
+            yield GlobalWindows.windowed_value(scanned)
+
+    def _scan_all(self) -> Iterator[tuple[str, RangeCount]]:
+        held, self._held = sorted(self._held, key=lambda item: (-item[1].cost, item)), []
+        watched = progress.progress_of(self._invocation)
+        worth = sum(part.cost for _, part in held) >= WORTH_PROCESSES
+        keys = {part: key for key, part in held}
+        scan = functools.partial(scan_range, check=self._check)
+        for part, scanned in run_all(scan, list(keys), self._processes if worth else 1):
+            metrics.RANGES.inc()
+            metrics.RECORDS.inc(scanned.records)
+            if watched is not None:
+                watched.add(scanned.end - scanned.start, scanned.fault is not None)
+            yield keys[part], scanned
+
+
+def _join(
+    sides: dict[str, Iterable[tuple[Ref, Found]] | Iterable[RangeCount]], check: Check
+) -> CountedFile:
+    ((ref, found),) = sides["found"]  # type: ignore[misc]
+    count = join_ranges(found, list(sides["counts"]), check)  # type: ignore[arg-type]
+    metrics.FILES.inc()
+    if count.fault is not None:
+        metrics.DAMAGED.inc()
+    return CountedFile(ref, count)
+
+
+def _finish(
+    _: int, files: list[CountedFile], others: dict[str, int], fatal: list[str], spec: CountSpec
+) -> Outcome:
+    folder = spec.manifest.rpartition("/")[0]
+    outcome = _outcome(files, others, fatal, spec)
+    if outcome.manifest and spec.manifest:
+        open_storage(spec.manifest).replace(spec.manifest, outcome.manifest.encode())
+    deliver(outcome, spec.invocation, folder)
+    return outcome
+
+
+def _outcome(
+    files: list[CountedFile], others: dict[str, int], fatal: list[str], spec: CountSpec
+) -> Outcome:
+    if fatal:
+        return Outcome("failed", min(fatal))
+    if not files:
+        skipped = others.get(SKIPPED, 0)
+        passed = f", only {skipped:,} whose names say they are other things" if skipped else ""
+        return Outcome(
+            "failed", f"There are no TFRecord files in {spec.root}{passed}: name them in --input."
+        )
+    manifest = make_manifest(spec, files, others, _known_splits(spec.root))
+    return Outcome("published", "", matched=manifest.inputs.matched, manifest=manifest.to_json())
+
+
+def _known_splits(root: str) -> dict[str, str]:
+    """Returns the splits of files that a dataset's own manifest tells, if there is one."""
+    path = join(root, MANIFEST)
+    try:
+        manifest = Manifest.from_json(open_storage(path).read(path))
+    except (FileNotFoundError, FormatError, DeniedError):
+        return {}
+    if manifest.root:  # counted, not made: its splits are guesses from names too
+        return {}
+    return {s.file: name for name, split in manifest.splits.items() for s in split.shards}

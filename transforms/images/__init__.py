@@ -1,0 +1,1 @@
+"""Decode, convert, resize and encode images."""

@@ -1,0 +1,153 @@
+"""ImageEncoder: refs of image files become tf.Examples, on a small pool of threads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import deflate
+import numpy as np
+
+from shardmill.schemas.errors import ChangedError, StorageError
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject, RejectedError
+from shardmill.schemas.schema_pbtxt import image_features as names
+from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
+from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build.encoder import Example
+from shardmill.transforms.images.convert import ImageSpec, codec_versions, encode_image
+from shardmill.transforms.images.decode import MAX_FILE_BYTES
+from shardmill.transforms.statistics.sums import Summary
+
+_IN_FLIGHT_BYTES = 64 << 20  # of files read ahead; one larger file goes alone
+_ATTEMPTS = 3
+_FIRST_PAUSE = 0.2  # seconds
+
+
+def read_input(ref: Ref) -> bytes:
+    """Returns the bytes of an input, checked against what was listed.
+
+    A storage failure is tried again and then raised: it is not the input's fault.
+
+    Raises:
+        RejectedError: The input is gone, has changed, or may not be read.
+        StorageError: The medium failed three times.
+    """
+    if ref.size > MAX_FILE_BYTES:
+        raise RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
+    storage = open_storage(ref.uri)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return storage.read_unchanged(ref.uri, ref.size, ref.version)
+        except FileNotFoundError as error:
+            raise RejectedError(
+                "read", "not_found", "the file was there when it was listed"
+            ) from error
+        except PermissionError as error:
+            raise RejectedError("read", "unreadable", "reading it is not permitted") from error
+        except ChangedError as error:
+            raise RejectedError("read", "changed", str(error)) from error
+        except StorageError:
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(_FIRST_PAUSE * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def default_threads() -> int:
+    """Returns how many threads decode: the processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """The ``Encoder`` of image files.
+
+    Attributes:
+        spec: What happens to the pixels.
+        feature_names: Which features a record has.
+        packing: How members are packed.
+        threads: Decoding threads in each worker process; 0 for one a core.
+    """
+
+    spec: ImageSpec
+    feature_names: FeatureNames
+    packing: Packing
+    threads: int = 0
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """See ``Encoder.expected_bytes``."""
+        return self.spec.expected_bytes()
+
+    def versions(self) -> dict[str, str]:
+        """See ``Encoder.versions``."""
+        return {**codec_versions(), "deflate": deflate.__version__}
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """See ``Encoder.schema``."""
+        spec = self.spec
+        tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
+        return image_schema(self.feature_names, labels, tags)
+
+    def features(self) -> list[dict[str, Any]]:
+        """See ``Encoder.features``."""
+        return [dict(feature) for feature in self.feature_names.describe()]
+
+    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Example | Reject]:
+        """Yields an example or reject for each ref, in order, working ahead on all threads."""
+        ids = {label: number for number, label in enumerate(labels)}
+        threads = self.threads or default_threads()
+        waiting: deque[tuple[int, Future[Example | Reject]]] = deque()
+        in_flight = 0
+        with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+            try:
+                for ref in refs:
+                    while waiting and (
+                        len(waiting) >= 8 * threads or in_flight + ref.size > _IN_FLIGHT_BYTES
+                    ):
+                        size, done = waiting.popleft()
+                        yield done.result()
+                        in_flight -= size
+                    waiting.append((ref.size, pool.submit(self.encode_one, ref, ids)))
+                    in_flight += ref.size
+                while waiting:
+                    yield waiting.popleft()[1].result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def encode_one(self, ref: Ref, ids: dict[str, int]) -> Example | Reject:
+        """Returns the example of one image, or why there is none.
+
+        Args:
+            ref: The image.
+            ids: Class id by label.
+        """
+        if ref.error:
+            return ref.to_reject()
+        try:
+            image = encode_image(read_input(ref), self.spec)
+        except RejectedError as refusal:
+            return Reject(ref.key, ref.uri, refusal.stage, refusal.error, refusal.message)
+        values: dict[str, bytes | int] = {
+            names.ENCODED: image.data,
+            names.FORMAT: self.spec.encoding.encode(),
+            names.HEIGHT: image.size.height,
+            names.WIDTH: image.size.width,
+            names.KEY: ref.key.encode(),
+        }
+        if ref.label is not None:
+            values[names.CLASS_ID] = ids[ref.label]
+            values[names.CLASS_TEXT] = ref.label.encode()
+        record = encode_example(self.feature_names.rename(values))
+        return Example(record, ref.label, image.multi_frame, Summary(channels=image.channels))

@@ -1,0 +1,1 @@
+"""Match inputs: folders, globs, listings and labels become references."""

@@ -1,0 +1,151 @@
+"""Listings: a CSV that names each input, its label, and perhaps its split and group."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.transforms.match.walk import DUPLICATE, make_key
+
+_REMEDY = (
+    "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group"
+)
+
+
+def parse_listing(
+    data: bytes, source: str, root: str, *, labelled: bool, split: bool
+) -> Iterator[Ref]:
+    """Yields a ref for each row of a listing; sizes are not known yet.
+
+    Args:
+        data: The listing's bytes: UTF-8, with or without a byte-order mark.
+        source: Its name, for messages.
+        root: Folder that entries are relative to and must stay in.
+        labelled: Whether the column ``label`` is needed.
+        split: Whether the column ``split`` is needed.
+
+    Raises:
+        InputError: It is no such CSV, or an entry has another scheme or climbs out of the root.
+    """
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {_REMEDY}."
+        ) from error
+    # Decoded line by line: as one text the whole listing would take five times its bytes.
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+    reader = csv.DictReader(lines, strict=True)
+    try:
+        columns = [name.strip() for name in reader.fieldnames or []]
+        reader.fieldnames = columns
+        where = next((name for name in ("uri", "path") if name in columns), None)
+        if where is None:
+            raise InputError(f"{source} has no column uri or path, only {columns}: {_REMEDY}.")
+        for name, needed in (("label", labelled), ("split", split)):
+            if needed and name not in columns:
+                raise InputError(f"{source} has no column {name}, only {columns}: {_REMEDY}.")
+        for row in reader:
+            entry = (row[where] or "").strip()
+            if not entry:
+                raise InputError(f"{source}, line {reader.line_num}: the {where} is empty.")
+            key = _key(entry, root, f"{source}, line {reader.line_num}")
+            yield Ref(
+                key=make_key(key),
+                uri=join(root, key),
+                label=(row.get("label") or "").strip() or None,
+                split=(row.get("split") or "").strip(),
+                group=(row.get("group") or "").strip(),
+            )
+    except csv.Error as error:
+        raise InputError(f"{source}, line {reader.line_num}: {error}; {_REMEDY}.") from error
+
+
+def parse_paths(data: bytes, source: str, root: str) -> Iterator[Ref]:
+    """Yields a ref for each line of a plain list of paths, empty and ``#`` lines left out.
+
+    Raises:
+        InputError: It is not UTF-8, or an entry has another scheme or climbs out of the root.
+    """
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): "
+            "a list has one path a line."
+        ) from error
+    for number, line in enumerate(lines, 1):
+        entry = line.strip()
+        if entry and not entry.startswith("#"):
+            key = _key(entry, root, f"{source}, line {number}")
+            yield Ref(key=make_key(key), uri=join(root, key))
+
+
+def _key(entry: str, root: str, where: str) -> str:
+    """Returns an entry's path relative to the root.
+
+    Raises:
+        InputError: The entry lies outside the root.
+    """
+    if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
+        raise InputError(
+            f"{where}: {entry!r} is not under the root {root}: all entries must share its scheme; "
+            "set --root to their common folder."
+        )
+    absolute = scheme_of(entry) or entry.startswith("/")
+    path = entry if absolute else join(root, entry)
+    prefix = root.rstrip("/") + "/"
+    climbs = ".." in path[len(prefix) :].split("/") or "\0" in path
+    if not scheme_of(path):
+        path = os.path.normpath(path)
+    if climbs or not path.startswith(prefix):
+        raise InputError(
+            f"{where}: {entry!r} leads outside the root {root}: "
+            "remove the entry or set --root to a folder that holds it."
+        )
+    return path[len(prefix) :]
+
+
+def find_sizes(ref: Ref, root: str, *, follow_links: bool) -> Ref:
+    """Returns a listed ref with its size and version, or refused when it cannot be read."""
+    try:
+        entry = open_storage(ref.uri).stat(ref.uri)
+    except OSError as error:
+        return ref.rejected("not_found", str(error))
+    if entry is None:
+        return ref.rejected("not_found", "the file does not exist")
+    if not scheme_of(ref.uri) and not follow_links:
+        real_root = os.path.realpath(root)
+        if os.path.commonpath((os.path.realpath(ref.uri), real_root)) != real_root:
+            return ref.rejected(
+                "outside_root", "the link leads outside the root; --follow_links allows that"
+            )
+    if entry.kind != "file":
+        return ref.rejected("not_a_file", "a folder, pipe, socket or device")
+    return ref._replace(size=entry.size, version=entry.version)
+
+
+def merge_entries(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
+    """Yields the one ref of a key that is listed once or more, the others marked as duplicates.
+
+    Raises:
+        InputError: Two entries of the key disagree.
+    """
+    ordered = sorted(refs)
+    first = ordered[0]
+    for other in ordered[1:]:
+        for field in ("label", "split", "group"):
+            mine, theirs = getattr(first, field), getattr(other, field)
+            if mine != theirs:
+                raise InputError(
+                    f"{key!r} is listed with the {field}s {mine!r} and {theirs!r}: "
+                    "keep one of the two entries."
+                )
+    yield first
+    for _ in ordered[1:]:
+        yield Ref(key, "", error=DUPLICATE)

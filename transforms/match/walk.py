@@ -1,0 +1,262 @@
+"""Finding inputs: folders are walked, globs matched, names checked; nothing is opened."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from shardmill.schemas.dataset.foreign_names import claims_other
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.storage import join, lists_all, open_storage, scheme_of
+
+# Marks of refs that are counted and go no further. Not reasons: rejects.REASONS has those.
+SKIPPED = "skipped"
+DUPLICATE = "duplicate"
+FATAL = "fatal"
+
+_JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
+# Files that stand beside images and claim to be something else. A listing may still name them.
+_OTHER_SUFFIXES = frozenset(
+    f".{suffix}"
+    for line in (
+        "txt md rst pdf doc docx xls xlsx html htm css js py ipynb sh log license",
+        "csv tsv json jsonl xml yaml yml toml ini cfg pbtxt lst idx names data md5 sha1 sha256",
+        "mat npy npz pkl h5 hdf5 pt pth ckpt pb tfrecord tfrec parquet arrow",
+        "zip tar gz tgz bz2 xz 7z rar mp4 avi mov mkv webm m4v mpg mpeg mp3 wav flac",
+    )
+    for suffix in line.split()
+)
+
+
+Wanted = Literal["images", "records", "rows", "any"]
+_TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
+
+
+class WalkTask(NamedTuple):
+    """One piece of a walk: a folder relative to the root, alone or with all below it."""
+
+    folder: str
+    deep: bool
+
+
+def is_junk(name: str) -> bool:
+    """Tells whether a file or folder name is a by-product that nobody means as an image."""
+    return name.startswith(".") or name.lower() in _JUNK_NAMES
+
+
+def is_other(name: str, wanted: Wanted = "images") -> bool:
+    """Tells whether a file's name claims to be something other than what is wanted."""
+    if wanted == "records":
+        return claims_other(name)
+    if wanted in ("rows", "any"):
+        return wanted == "rows" and not _TABLE.search(name)
+    return os.path.splitext(name)[1].lower() in _OTHER_SUFFIXES
+
+
+def escape_name(text: str) -> str:
+    """Returns a path with each byte that is not UTF-8 percent-escaped, and ``%`` itself too."""
+    raw = os.fsencode(text).replace(b"%", b"%25")
+    return re.sub(
+        rb"[\x80-\xff]+", lambda m: "".join(f"%{b:02X}" for b in m.group()).encode(), raw
+    ).decode("ascii")
+
+
+def make_key(relative: str) -> str:
+    """Returns the stable key of a path relative to the root: NFC-normalised."""
+    return unicodedata.normalize("NFC", relative)
+
+
+def is_utf8(text: str) -> bool:
+    """Tells whether a path can be written as UTF-8 (undecodable bytes become surrogates)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def glob_root(pattern: str) -> tuple[str, str]:
+    """Returns the longest literal folder of a glob, and the rest of the pattern."""
+    parts = pattern.split("/")
+    magic = next(i for i, part in enumerate(parts) if re.search(r"[*?\[]", part))
+    return "/".join(parts[:magic]) or ("/" if pattern.startswith("/") else "."), "/".join(
+        parts[magic:]
+    )
+
+
+def glob_regex(pattern: str) -> re.Pattern[str]:
+    """Returns a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
+    out = []
+    position = 0
+    while position < len(pattern):
+        rest = pattern[position:]
+        bracket = re.match(r"\[(!?)(\]?[^\]]*)\]", rest)
+        if rest.startswith("**/"):
+            out.append("(?:.*/)?")
+            position += 3
+        elif rest.startswith("**"):
+            out.append(".*")
+            position += 2
+        elif rest[0] in "*?":
+            out.append("[^/]*" if rest[0] == "*" else "[^/]")
+            position += 1
+        elif bracket:
+            # The standard library knows how odd ranges are meant; a set never matches a separator.
+            out.append(f"(?!/)(?:{fnmatch.translate(bracket.group())[:-2]})")
+            position += bracket.end()
+        else:
+            out.append(re.escape(rest[0]))
+            position += 1
+    return re.compile("".join(out), re.DOTALL)
+
+
+def first_level(root: str) -> Iterator[WalkTask]:
+    """Yields the pieces that a walk of root falls into: its own files, and each folder in it."""
+    if lists_all(root):
+        yield WalkTask("", deep=True)  # one listing instead of three
+        return
+    yield WalkTask("", deep=False)
+    if scheme_of(root):
+        for entry in open_storage(root).list_dir(root):
+            if entry.kind == "dir":
+                yield WalkTask(entry.path.rsplit("/", 1)[-1], deep=True)
+        return
+    for found in _scan(root):
+        if _is_dir(found) and not is_junk(found.name):
+            # Names travel as text: undecodable bytes as a reversible escape.
+            yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
+
+
+def walk(
+    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images"
+) -> Iterator[Ref]:
+    """Yields a ref for each file of one piece of a walk, junk marked as skipped.
+
+    Symlinked folders are entered once; what leads outside the root only with ``follow_links``.
+
+    Args:
+        root: A local folder, or a folder's URI.
+        task: The piece.
+        follow_links: Whether links may lead outside the root.
+        exclude: A folder not to enter (the output, when it lies inside the input).
+        wanted: What is looked for; names that claim to be other things are skipped.
+    """
+    if scheme_of(root):
+        yield from _walk_objects(root, task, exclude, wanted)
+        return
+    walker = _LocalWalk(root, follow_links=follow_links, exclude=exclude, wanted=wanted)
+    folder = os.fsdecode(task.folder.encode("latin-1"))
+    yield from walker.walk(folder, deep=task.deep)
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+class _LocalWalk:
+    def __init__(self, root: str, *, follow_links: bool, exclude: str, wanted: Wanted) -> None:
+        self.root = root
+        self.real_root = os.path.realpath(root)
+        self.follow_links = follow_links
+        self.wanted: Wanted = wanted
+        self.exclude = os.path.realpath(exclude) if exclude else None
+        self.seen: set[str] = set()
+
+    def walk(self, folder: str, *, deep: bool) -> Iterator[Ref]:
+        path = os.path.join(self.root, folder) if folder else self.root
+        if folder and os.path.islink(path):
+            refused = self._refuse_link(path, folder)
+            if refused is not None:
+                yield refused
+                return
+        real = os.path.realpath(path)
+        if real == self.exclude:
+            return
+        self.seen.add(real)
+        try:
+            entries = _scan(path)
+        except PermissionError:
+            yield self._ref(folder, path).rejected(
+                "unreadable", f"cannot list the folder {folder!r}"
+            )
+            return
+        for entry in entries:
+            relative = f"{folder}/{entry.name}" if folder else entry.name
+            if _is_dir(entry):
+                if deep and not is_junk(entry.name):
+                    yield from self._enter(entry, relative)
+                elif is_junk(entry.name):
+                    yield Ref(escape_name(relative), "", error=SKIPPED)
+            else:
+                yield self._file(entry, relative)
+
+    def _enter(self, entry: os.DirEntry[str], relative: str) -> Iterator[Ref]:
+        if entry.is_symlink() and os.path.realpath(entry.path) in self.seen:
+            return
+        yield from self.walk(relative, deep=True)
+
+    def _refuse_link(self, path: str, relative: str) -> Ref | None:
+        """Returns a refused ref when a link leads outside the root and that is not allowed."""
+        if self.follow_links:
+            return None
+        real = os.path.realpath(path)
+        if os.path.commonpath((real, self.real_root)) == self.real_root:
+            return None
+        return self._ref(relative, path).rejected(
+            "outside_root", "the link leads outside the root; --follow_links allows that"
+        )
+
+    def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> Ref:
+        if not is_utf8(relative):
+            return Ref(escape_name(relative), escape_name(path)).rejected(
+                "bad_name", "the name is not valid UTF-8: rename the file"
+            )
+        return Ref(make_key(relative), path, size, version)
+
+    def _file(self, entry: os.DirEntry[str], relative: str) -> Ref:
+        if is_junk(entry.name) or is_other(entry.name, self.wanted):
+            return Ref(escape_name(relative), "", error=SKIPPED)
+        if entry.is_symlink():
+            refused = self._refuse_link(entry.path, relative)
+            if refused is not None:
+                return refused
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            why = "the link leads nowhere" if entry.is_symlink() else "the file is gone"
+            return self._ref(relative, entry.path).rejected("not_found", why)
+        except OSError as error:  # a link that leads to itself, a name too long
+            return self._ref(relative, entry.path).rejected("not_found", str(error.strerror))
+        ref = self._ref(relative, entry.path, status.st_size, str(status.st_mtime_ns))
+        if not ref.error and not stat.S_ISREG(status.st_mode):
+            return ref.rejected("not_a_file", "a pipe, socket or device")
+        return ref
+
+
+def _walk_objects(root: str, task: WalkTask, exclude: str, wanted: Wanted) -> Iterator[Ref]:
+    storage = open_storage(root)
+    folder = join(root, task.folder) if task.folder else root.rstrip("/")
+    entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
+    for entry in entries:
+        if entry.kind != "file":
+            continue
+        if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
+            continue
+        relative = entry.path[len(root.rstrip("/")) + 1 :]
+        if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
+            yield Ref(relative, "", error=SKIPPED)
+        else:
+            yield Ref(make_key(relative), entry.path, entry.size, entry.version)

@@ -1,0 +1,1 @@
+"""Publish a dataset, and clean up after unfinished builds."""

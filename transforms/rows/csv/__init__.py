@@ -1,0 +1,1 @@
+"""Read CSV: dialects, decompression, quotes, row bounds and cells."""

@@ -1,0 +1,100 @@
+"""Planning rows: how many parts there are, from the files alone. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardmill.transforms.build.census import Census, CountRefs
+from shardmill.transforms.build.finalize import SinkSpec
+from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.transform import settle_plan, why_unusable
+from shardmill.transforms.rows.runs.make import CsvFile
+
+TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
+PART_BYTES = 64 << 20  # of records, before they are compressed: a part is merged in memory
+_PACKED = 6  # to one: what deflate makes of rows, with room to spare
+_REFUSED_BYTES = 64 << 20  # of text whose rejects are one part
+_MAX_PARTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class RowsPlanSpec:
+    """What planning needs to know of rows.
+
+    Attributes:
+        sink: What is written, and where.
+        growth: Bytes of records that one byte of text becomes, about.
+        row_bytes: Bytes of text that one row takes, about.
+        named_by_rows: Whether a column tells the split of each row.
+        warnings: What the manifest should say.
+    """
+
+    sink: SinkSpec
+    growth: float
+    row_bytes: float
+    named_by_rows: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class CountFiles(CountRefs):
+    """Combines looked-at files into one ``Census``; sizes are those of their text."""
+
+    def __init__(self, place: PlaceSpec) -> None:
+        super().__init__(place)
+
+    def add_input(self, mutable_accumulator: Census, element: CsvFile) -> Census:
+        """Counts one file."""
+        ref = element.ref
+        series = REFUSED if ref.error else Series(ref.split or "rows", "")
+        mutable_accumulator.add(ref, series, element.text_bytes)
+        return mutable_accumulator
+
+
+def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
+    """Returns what is to be done with the files that were matched, looking at the output first."""
+    problem = why_unusable(census, TABLE, spec.sink.root)
+    if problem:
+        return Plan("failed", problem)
+    splits = spec.sink.place.splits
+    sizes = {name: size for name, (_, size) in census.series.items() if name != REFUSED}
+    total = sum(sizes.values())
+    parts: dict[Series, int] = {}
+    elsewhere = 0
+    if spec.named_by_rows:
+        elsewhere = count_row_parts(spec, total)
+    elif splits.mode == "fractions":
+        for name, share in splits.shares:
+            if share:
+                parts[Series(name, "")] = count_row_parts(spec, int(share * total))
+    else:
+        parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
+    parts[REFUSED] = power_of_two(Fraction(total, _REFUSED_BYTES))
+    plan = Plan("build", "", parts, (), census.input_id, elsewhere, spec.warnings)
+    return settle_plan(spec.sink, plan)
+
+
+def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:
+    """Returns how many parts some text becomes.
+
+    A power of two (times the number of shards, where that is given), so that a few more rows rarely
+    change it.
+    """
+    shards = spec.sink.shards
+    records = Fraction(spec.growth) * text_bytes
+    needed = [records / PART_BYTES]
+    if shards.shard_examples is not None:
+        rows = Fraction(text_bytes) / Fraction(spec.row_bytes)
+        needed.append(4 * rows / shards.shard_examples)
+    elif shards.num_shards is None:
+        needed.append(4 * records / _PACKED / shards.shard_bytes)
+    return power_of_two(max(needed) / (shards.num_shards or 1)) * (shards.num_shards or 1)
+
+
+def power_of_two(needed: Fraction) -> int:
+    """Returns the least power of two that is not below a number, within reason."""
+    number = 1
+    while number < needed and number < _MAX_PARTS:
+        number *= 2
+    return number

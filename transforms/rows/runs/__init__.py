@@ -1,0 +1,1 @@
+"""Runs: sorted records of one input range, and their merge into parts."""

@@ -1,0 +1,284 @@
+"""Making runs: one range of a CSV file becomes a run file. Everything but the wiring."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.transforms.build.placement import REFUSED, PartKey, hash_key, part_of
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.columnar.encode import encode_rows, prepare
+from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+from shardmill.transforms.rows.csv.cells import Cells
+from shardmill.transforms.rows.csv.dialect import Dialect
+from shardmill.transforms.rows.csv.ranges import RANGE_BYTES, RowRange, read_range
+from shardmill.transforms.rows.runs.files import (
+    FOLDER,
+    Place,
+    Run,
+    RunWriter,
+    new_payload,
+    settle_run,
+)
+from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, SegmentRef, slices
+from shardmill.transforms.rows.runs.sums import sum_table
+from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
+
+_TRANSFORM_ROWS = 1 << 16  # at a time
+_SLICE_BYTES = 16 << 20  # of records that are encoded at a time
+
+
+class CsvFile(NamedTuple):
+    """A file whose beginning was looked at.
+
+    Attributes:
+        ref: The file; refused when it cannot be read as rows.
+        columns: Names of its columns, in its order.
+        text_bytes: About how many bytes its text has.
+    """
+
+    ref: Ref
+    columns: tuple[str, ...] = ()
+    text_bytes: int = 0
+
+    @property
+    def counted_only(self) -> bool:
+        """Whether it is no input at all, or one that is there already."""
+        return self.ref.error in (SKIPPED, DUPLICATE, FATAL)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """How ranges become runs; a small picklable value that travels to every worker.
+
+    Attributes:
+        table: What rows are, and how they find their places.
+        dialect: How files are written.
+        config_id: Identity of all options that decide bytes.
+        build: The build folder.
+        versions: Of all code that decides bytes.
+        range_bytes: Bytes of text that make one run.
+    """
+
+    table: TableSpec
+    dialect: Dialect
+    config_id: str
+    build: str
+    versions: Mapping[str, str]
+    range_bytes: int = RANGE_BYTES
+
+    @property
+    def by_folder(self) -> bool:
+        """Whether folders name the splits."""
+        return self.table.place.splits.mode == "directory" and not self.table.split_by
+
+    @property
+    def folder(self) -> str:
+        """Path of the folder of runs."""
+        return join(self.build, FOLDER)
+
+    def size_of(self, part: RowRange) -> int:
+        """Returns about how many bytes of text a range, or a piece of it, has."""
+        return part.end - part.start if part.end >= 0 else self.range_bytes
+
+    def dialect_of(self, ref: Ref) -> Dialect:
+        """Returns how one file is written: in TSV files tabs stand for commas."""
+        return self.dialect.for_name(ref.key)
+
+
+def run_id(spec: RunSpec, plan: Plan, ref: Ref, place: tuple[int, int, int], extra: str) -> str:
+    """Returns the identity of a run: 32 hexadecimal digits over all that decides its bytes.
+
+    Args:
+        spec: How ranges become runs.
+        plan: How many parts there are.
+        ref: The file.
+        place: Start and end of the range, and the number of the piece in it.
+        extra: Identity of a further step, such as a TensorFlow Transform graph.
+    """
+    parts = sorted((*series, number) for series, number in plan.parts.items())
+    body = [spec.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
+    text = json.dumps([*body, plan.elsewhere, extra])
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run2").hexdigest()
+
+
+def check_unchanged(ref: Ref) -> None:
+    """Refuses a file that is not the one that was matched.
+
+    Raises:
+        RejectedError: It changed, or is gone.
+    """
+    entry = open_storage(ref.uri).stat(ref.uri)
+    if entry is None:
+        raise RejectedError("read", "not_found", "the file is gone")
+    if (entry.size, entry.version) != (ref.size, ref.version):
+        raise RejectedError(
+            "read", "changed", "the file changed between listing and reading: run again"
+        )
+
+
+def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
+    """Yields the cells of a range, or of all pieces of a file that cannot be cut.
+
+    Raises:
+        RejectedError: The file cannot be read as rows.
+    """
+    ref = file.ref
+    dialect = spec.dialect_of(ref)
+    check_unchanged(ref)
+    try:
+        yield from read_range(ref.uri, dialect, file.columns, part, spec.range_bytes)
+    except (FileNotFoundError, ChangedError) as error:
+        raise RejectedError("read", "changed", "the file changed while it was read") from error
+    check_unchanged(ref)
+
+
+def make_run(
+    spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, transform: str = ""
+) -> Run:
+    """Writes the run of some cells, and returns the one that won.
+
+    Args:
+        spec: How ranges become runs.
+        plan: How many parts there are.
+        file: Where the cells are from.
+        name: Id of the run.
+        cells: The cells.
+        transform: Folder of the TensorFlow Transform graph that rows go through, if any.
+    """
+    storage = open_storage(spec.build)
+    table = make_table(spec.table, file.ref, cells, plan)
+    if transform:
+        table = transformed(table, transform)
+    return write_run(storage, spec, name, table, cells.rows)
+
+
+def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> Run:
+    """Writes a table as a run.
+
+    Args:
+        storage: Of the build folder.
+        spec: How ranges become runs.
+        name: Id of the run.
+        table: The rows that fit, and the rejects.
+        rows: Rows that were read, bad ones included.
+    """
+    payload = new_payload(name)
+    with storage.open_write(join(spec.folder, payload)) as target:
+        writer = RunWriter(target)
+        for split, part, segment in encode_segments(table):
+            writer.add(split, part, segment)
+        writer.add_rejects([reject.to_json() for reject in table.rejects])
+    reasons: dict[str, int] = {}
+    for reject in table.rejects:
+        reasons[reject.error] = reasons.get(reject.error, 0) + reject.inputs
+    run = Run(
+        payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
+        tuple(writer.places), dict(spec.versions),
+    )  # fmt: skip
+    return settle_run(storage, spec.folder, name, run)
+
+
+def transformed(table: Table, transform: str) -> Table:
+    """Returns a table whose rows went through a TensorFlow Transform graph, in their final order.
+
+    Args:
+        table: The rows.
+        transform: Folder of the graph.
+    """
+    from shardmill.transforms.rows.tft.apply import transformer_of  # TensorFlow's helper
+
+    apply = transformer_of(transform).apply
+    batches = [
+        apply(table.columns, table.order[start : start + _TRANSFORM_ROWS])
+        for start in range(0, max(1, len(table.order)), _TRANSFORM_ROWS)
+    ]
+    columns = [
+        first._replace(values=pa.concat_arrays([batch[number].values for batch in batches]))
+        for number, first in enumerate(batches[0])
+    ]
+    return table._replace(columns=columns, order=np.arange(len(table.order)))
+
+
+def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
+    """Yields (split, part, segment) of each part that has rows, their records encoded."""
+    if not len(table.order):
+        return
+    prepared = prepare(table.columns, table.order)
+    segments = list(table.segments())
+    starts = np.array([first for _, _, first, _ in segments])
+    sums = sum_table(table.columns, table.order, starts)
+    for number, (split, part, first, after) in enumerate(segments):
+        lengths = prepared.lengths[first:after]
+        frames = [
+            memoryview(encode_rows(prepared, first + start, first + stop).data)
+            for start, stop in slices(lengths, _SLICE_BYTES)
+        ]
+        data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))
+        segment = _segment(table, lengths, data, first)
+        yield split, part, replace(segment, sums=sums.packed(number))
+
+
+def _segment(table: Table, lengths: np.ndarray, frames: memoryview, first: int) -> Segment:
+    after = first + len(lengths)
+    keys = None if table.keys is None else table.keys[first:after]
+    positions = table.position[first:after]
+    if table.labels is None:
+        return Segment(positions, lengths, frames, keys)
+    labels, names = _own_labels(table.labels, first, after)
+    return Segment(positions, lengths, frames, keys, labels, names)
+
+
+def _own_labels(labels: Labels, first: int, after: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns labels of some rows, numbered anew, with the texts of these alone."""
+    used, numbers = np.unique(labels.numbers[first:after], return_inverse=True)
+    names = tuple(labels.names[number] for number in used.tolist() if number != NO_LABEL)
+    # The number of rows without a label sorts last.
+    own = numbers.astype(np.uint32)
+    own[labels.numbers[first:after] == NO_LABEL] = NO_LABEL
+    return own, names
+
+
+def place_segments(
+    spec: RunSpec, plan: Plan, ref: Ref, name: str, run: Run
+) -> Iterator[tuple[PartKey, tuple[bytes, Ref]]]:
+    """Yields where the segments of a run go, as the sink takes them.
+
+    Args:
+        spec: How ranges become runs.
+        plan: How many parts there are.
+        ref: The file.
+        name: What orders the run among others.
+        run: The run.
+    """
+    path = join(spec.folder, run.payload)
+    for place in run.places:
+        segment = _segment_ref(ref, name, path, place)
+        if place.split:
+            yield PartKey(place.split, "", place.part), (b"", segment)
+        else:
+            yield refuse(plan, segment)
+
+
+def refuse(plan: Plan, ref: Ref) -> tuple[PartKey, tuple[bytes, Ref]]:
+    """Returns where a ref goes that has rejects, or is one; those of a file follow each other."""
+    number = part_of(hash_key(0, ref.key).position, plan.parts_of(REFUSED) or 1)
+    file = ref.key.rpartition("#")[0] or ref.key
+    return PartKey(*REFUSED, number), (hash_key(0, file).position.to_bytes(8, "big"), ref)
+
+
+def _segment_ref(ref: Ref, name: str, path: str, place: Place) -> Ref:
+    numbers = (place.offset, place.length, place.records, place.size, place.crc32c)
+    return SegmentRef.make(f"{ref.key}#{name}", path, place.split, numbers)._replace(
+        message=ref.uri
+    )

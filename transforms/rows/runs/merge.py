@@ -1,0 +1,189 @@
+"""Merging: a part's segments, one from each run, become its records in their final order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.refs import Ref
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
+from shardmill.transforms.build.encoder import Block
+from shardmill.transforms.rows.runs.segments import (
+    NO_LABEL,
+    Segment,
+    SegmentRef,
+    slices,
+    unpack_segment,
+)
+from shardmill.transforms.rows.runs.sums import unpack_sums, without
+from shardmill.transforms.statistics.sums import Summary
+
+_BLOCK_BYTES = 8 << 20
+_REMOTE_READS = 16
+_SHOWN = 100
+
+
+def read_rejects(ref: Ref) -> Iterator[Reject]:
+    """Yields the rejects that a ref points to."""
+    for line in _read(ref).decode().splitlines():
+        yield Reject(**json.loads(line))
+
+
+def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Reject]:
+    """Yields the records of a part, by position and then by file and row.
+
+    Where rows have keys, one that repeats another is left out: counted as a duplicate when the
+    record is the same, else refused.
+
+    Args:
+        refs: The part's segments, ordered by run.
+        key: Column that tells rows apart, for messages.
+
+    Raises:
+        OutputError: A run is damaged.
+        FileNotFoundError: A run is gone.
+    """
+    segments = [unpack_segment(content) for content in _read_all(refs)]
+    positions = np.concatenate([segment.positions for segment in segments])
+    order = np.argsort(positions, kind="stable")
+    frames = join_frames(segments)
+    labels = _Labels(segments)
+    repeated = _repeated(segments, positions, order)
+    sums = unpack_sums(segment.sums for segment in segments)
+    duplicates = 0
+    if repeated.any():
+        conflicts = _conflicts(frames, order, repeated)
+        duplicates = int(repeated.sum()) - len(conflicts)
+        for first, row in conflicts:
+            mine, other = (_file_of(refs, segments, each) for each in (row, first))
+            shown = _shown_key(frames[row].as_py(), key)
+            yield _conflict(mine, other, shown)
+        dropped, order = order[repeated].tolist(), order[~repeated]
+        sums = without(sums, frames, dropped, [row for _, row in conflicts], order.tolist())
+    summary: Summary | None = Summary(sums)
+    lengths = np.concatenate([segment.lengths for segment in segments])[order]
+    for start, stop in slices(lengths, _BLOCK_BYTES):
+        chosen = order[start:stop]
+        data = memoryview(frames.take(pa.array(chosen)).buffers()[2])
+        yield Block(data, lengths[start:stop], labels.count(chosen), duplicates, summary)
+        duplicates, summary = 0, None
+    if duplicates:
+        raise AssertionError("a row repeats one that is not there")
+
+
+def _read_all(refs: Sequence[Ref]) -> Iterator[bytes]:
+    if not refs or not scheme_of(refs[0].uri):
+        return map(_read, refs)
+    with ThreadPoolExecutor(_REMOTE_READS) as threads:
+        return iter(list(threads.map(_read, refs)))
+
+
+def _read(ref: Ref) -> bytes:
+    path = SegmentRef.path(ref)
+    with open_storage(path).open_at(path) as reader:
+        return SegmentRef.read(ref, reader)
+
+
+def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
+    """Returns the frames of all segments as one array, in the order of segments."""
+    sizes = np.concatenate([segment.lengths for segment in segments])
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    data = pa.py_buffer(b"".join(segment.frames for segment in segments))
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets), data]
+    )
+
+
+def _repeated(
+    segments: Sequence[Segment], positions: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Returns which rows of the order have the key of the one before; bool, shape [records]."""
+    same = np.zeros(len(order), bool)
+    if not segments or segments[0].keys is None:
+        return same
+    keys = np.concatenate([segment.keys for segment in segments if segment.keys is not None])
+    sorted_positions, sorted_keys = positions[order], keys[order]
+    same[1:] = (sorted_positions[1:] == sorted_positions[:-1]) & (
+        sorted_keys[1:] == sorted_keys[:-1]
+    )
+    return same
+
+
+def _conflicts(
+    frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]
+) -> list[tuple[int, int]]:
+    """Returns the pairs (row that stays, row with its key) whose records differ."""
+    kept = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
+    pairs = [
+        (int(order[kept[place]]), int(order[place])) for place in np.flatnonzero(repeated).tolist()
+    ]
+    return [pair for pair in pairs if frames[pair[0]] != frames[pair[1]]]
+
+
+def _file_of(refs: Sequence[Ref], segments: Sequence[Segment], row: int) -> Ref:
+    ends = np.cumsum([len(segment.positions) for segment in segments])
+    return refs[int(np.searchsorted(ends, row, side="right"))]
+
+
+def _shown_key(frame: bytes, key: str) -> str:
+    """Returns a record's key as messages show it, where the record has it."""
+    feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
+    if feature is None or not feature.values:
+        return ""
+    value = feature.values[0]
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return f" {key}={text!r}"[:_SHOWN]
+
+
+def _conflict(mine: Ref, other: Ref, shown: str) -> Reject:
+    file, first = (ref.key.rpartition("#")[0] for ref in (mine, other))
+    where = "the same file" if file == first else first
+    return Reject(
+        file,
+        mine.message,
+        "encode",
+        "key_conflict",
+        f"a row has the --key{shown} of another one in {where}, and other values: give each row "
+        "a key of its own",
+    )
+
+
+class _Labels:
+    """Counts the labels of chosen records."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._numbers: npt.NDArray[np.int64] | None = None
+        self._names: list[str] = []
+        if not segments or segments[0].labels is None:
+            return
+        ids: dict[str, int] = {}
+        pieces = []
+        for segment in segments:
+            if segment.labels is None:
+                raise AssertionError("some segments have labels and others have not")
+            table = [ids.setdefault(name, len(ids)) for name in segment.names]
+            known = np.array([*table, -1], np.int64)
+            numbers = np.where(segment.labels == NO_LABEL, len(table), segment.labels)
+            pieces.append(known[numbers.astype(np.int64)])
+        self._numbers = np.concatenate(pieces)
+        self._names = list(ids)
+
+    def count(self, chosen: npt.NDArray[np.int64]) -> Counter[str]:
+        """Returns how many of the chosen records have each label."""
+        if self._numbers is None:
+            return Counter()
+        counts = np.bincount(self._numbers[chosen] + 1, minlength=len(self._names) + 1)[1:]
+        return Counter({name: int(n) for name, n in zip(self._names, counts, strict=True) if n})
+
+
+__all__ = ["join_frames", "merge_segments", "read_rejects"]

@@ -1,0 +1,1 @@
+"""TensorFlow Transform: analysis and application of a preprocessing_fn."""

@@ -1,0 +1,1 @@
+"""Column types: inference, casts and typed values."""

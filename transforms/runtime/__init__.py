@@ -1,0 +1,1 @@
+"""Metrics, progress, ordered concurrency and process pools."""

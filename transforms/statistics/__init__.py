@@ -1,0 +1,1 @@
+"""Sums for the statistics in the manifest."""

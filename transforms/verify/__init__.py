@@ -1,0 +1,1 @@
+"""Verify datasets and describe records."""
