@@ -63,17 +63,37 @@ def make_photos(folder: Path, classes: dict[str, int], *, size: tuple[int, int] 
     return folder
 
 
-def shardmill(*args: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
-    """Runs the command as a user does, in a process of its own."""
-    command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
-    kwargs.setdefault("timeout", 240)
-    return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+def shardmill(
+    *args: str | Path, cwd: str | Path = "", env: dict[str, str] | None = None, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a child process.
+
+    Args:
+        *args: Command line.
+        cwd: Working directory.
+        env: Environment; a forked child has that of the tests.
+        fresh: Start a new interpreter instead of forking one that has imported Apache Beam: where
+            start-up is the subject, or the environment matters.
+    """
+    command = [sys.executable, "-m", "shardmill", *map(str, args)]
+    if fresh or env is not None:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=240, cwd=cwd or None,
+            env=env,
+        )  # fmt: skip
+    from tests.support.fault_tools import zygote  # it imports this module
+
+    ended = zygote().run(*args, cwd=str(cwd))
+    return subprocess.CompletedProcess(command, ended.code, ended.stdout, ended.stderr)
 
 
 def cpu_seconds(*args: str | Path) -> float:
-    """Returns what a command takes of the processors: the clock tells of others' work too."""
+    """Return the CPU time of a command in a new interpreter, in seconds.
+
+    Not the wall-clock time, which also measures other processes.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert shardmill(*args).returncode == 0
+    assert shardmill(*args, fresh=True).returncode == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

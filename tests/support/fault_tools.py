@@ -134,21 +134,25 @@ class Zygote:
             self.process.stdin.flush()
             return json.loads(self.process.stdout.readline())
 
-    def start(self, *argv: object, watch: Watched | None = None, uid: int = 0) -> Command:
-        """Starts ``shardmill ARGV``."""
+    def start(
+        self, *argv: object, watch: Watched | None = None, uid: int = 0, cwd: str = ""
+    ) -> Command:
+        """Start ``shardmill ARGV``."""
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
         answer = self.ask(
-            order="start", argv=[str(a) for a in argv], uid=uid,
+            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd,
             watch=watch.to_json() if watch else None,
             stdout=str(folder / "stdout"), stderr=str(folder / "stderr"),
         )  # fmt: skip
         return Command(answer["pid"], self, folder)
 
-    def run(self, *argv: object, watch: Watched | None = None, uid: int = 0) -> Ended:
-        """Runs ``shardmill ARGV`` to its end."""
-        return self.start(*argv, watch=watch, uid=uid).wait()
+    def run(
+        self, *argv: object, watch: Watched | None = None, uid: int = 0, cwd: str = ""
+    ) -> Ended:
+        """Run ``shardmill ARGV`` to its end."""
+        return self.start(*argv, watch=watch, uid=uid, cwd=cwd).wait()
 
 
 @functools.cache

@@ -11,8 +11,10 @@ hook of the interpreter sees each change before it happens, whoever makes it.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -86,6 +88,8 @@ def _child(order: dict) -> int:
     for number, path in ((1, order["stdout"]), (2, order["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if order.get("cwd"):
+        os.chdir(order["cwd"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order.get("uid"):
         os.setgroups([])
@@ -122,12 +126,23 @@ def _wait(order: dict) -> dict:
     return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss}
 
 
+def _import_commands() -> None:
+    """Import what commands import, apart from TensorFlow, so that no child needs to."""
+    import shardmill.pipelines
+    import shardmill.transforms
+
+    for package in (shardmill.pipelines, shardmill.transforms):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if ".tft" not in module.name and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+
+
 def main() -> None:
-    """Serves orders until stdin ends."""
+    """Serve orders until stdin ends."""
     from shardmill.pipelines import run
 
     with run.quiet_import():
-        pass
+        _import_commands()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = set()
     print(json.dumps({"ready": True}), flush=True)
