@@ -50,6 +50,13 @@ def test_imports_go_one_way(package: str) -> None:
             assert "apache_beam" not in {name.split(".")[0] for name in imported(path)}, path
 
 
+def test_columnar_imports_neither_rows_nor_arrays() -> None:
+    allowed = ("shardmill.schemas.", "shardmill.transforms.columnar.")
+    for path in (ROOT / "transforms" / "columnar").glob("*.py"):
+        ours = {name for name in imported(path) if name.startswith("shardmill.")}
+        assert all(name.startswith(allowed) for name in ours), path
+
+
 @pytest.mark.parametrize(
     "modules",
     [

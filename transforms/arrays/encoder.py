@@ -21,8 +21,8 @@ from shardmill.transforms.arrays.read_rows import take_part
 from shardmill.transforms.arrays.row_index import Placing, index_of, positions_of
 from shardmill.transforms.build.encoder import Block, Finishing, Item
 from shardmill.transforms.columnar.encode import encode_rows, prepare
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.table import MANY, MAX_LABELS
-from shardmill.transforms.rows.types.typed import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
 

@@ -24,7 +24,7 @@ from shardmill.schemas.tfrecord.batch_crc import masked
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
 from shardmill.transforms.columnar.byte_arrays import Blobs, joined, offsets_of, ranked, taken
 from shardmill.transforms.columnar.entries import encode_entries
-from shardmill.transforms.rows.types.typed import TypedColumn
+from shardmill.transforms.columnar.typed_column import TypedColumn
 
 _FEATURES = b"\x0a"
 _EMPTY = Blobs.of([b""])

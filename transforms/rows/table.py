@@ -26,6 +26,7 @@ from shardmill.transforms.columnar.row_hash import (
     part_numbers,
     split_numbers,
 )
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 from shardmill.transforms.rows.csv.dialect import shown
@@ -33,7 +34,6 @@ from shardmill.transforms.rows.row_rejects import Refusals
 from shardmill.transforms.rows.runs.segments import NO_LABEL
 from shardmill.transforms.rows.types.typed import (
     Nulls,
-    TypedColumn,
     describe,
     reasons_of,
     type_cells,

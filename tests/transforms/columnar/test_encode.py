@@ -18,7 +18,7 @@ from shardmill.transforms.columnar import encode
 from shardmill.transforms.columnar.byte_arrays import Blobs, ranked
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
-from shardmill.transforms.rows.types.typed import TypedColumn
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from tests.conftest import ROOT
 from tests.support.readers import tf_records
 

@@ -21,10 +21,10 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows import transform
 from shardmill.transforms.rows.runs import make
 from shardmill.transforms.rows.runs.sums import sum_table, unpack_sums
-from shardmill.transforms.rows.types.typed import TypedColumn
 from shardmill.transforms.statistics.exact import UNITS
 from shardmill.transforms.statistics.sums import (
     Summary,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.schema_pbtxt.columns import Column, Kind, format_schema
 from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.apply import (
     RAW_METADATA,
     SCHEMA_FILE,
@@ -22,7 +23,6 @@ from shardmill.transforms.rows.tft.apply import (
     to_record_batch,
 )
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, Preprocessing, describe
-from shardmill.transforms.rows.types.typed import TypedColumn
 
 _TEMP = "temp"
 _FILLERS: dict[Kind, pa.Array] = {

@@ -18,8 +18,8 @@ import pyarrow as pa
 from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.schema_pbtxt.columns import Kind
 from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, describe
-from shardmill.transforms.rows.types.typed import TypedColumn
 
 # The folders that tft.TFTransformOutput looks for.
 MODEL, METADATA, RAW_METADATA = "transform_fn", "transformed_metadata", "metadata"

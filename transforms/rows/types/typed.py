@@ -22,6 +22,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
     Kind,
     fold_boolean,
 )
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.types.casts import (
     NUMBER_CHARACTERS,
     Codes,
@@ -58,24 +59,6 @@ _REASONS = {
     Fault.MISSING: "missing",
 }
 _SHOWN = 80
-
-
-class TypedColumn(NamedTuple):
-    """The values of one column.
-
-    Attributes:
-        name: Name of the feature.
-        kind: What its values are.
-        values: Distinct values: int64, float32 or binary, or lists of them (0..n values a row).
-            Some may stand twice, or be no row's.
-        indices: int32[rows] into values, -1 where the feature is absent; None: values has one
-            entry a row.
-    """
-
-    name: str
-    kind: Kind
-    values: pa.Array
-    indices: npt.NDArray[np.int32] | None
 
 
 @dataclass(frozen=True)
@@ -343,4 +326,4 @@ def _show(text: bytes) -> str:
     return repr(characters[:_SHOWN]) + ("…" if len(characters) > _SHOWN else "")
 
 
-__all__ = ["NUMERIC_NULLS", "Misfits", "Nulls", "Typed", "TypedColumn", "describe", "type_cells"]
+__all__ = ["NUMERIC_NULLS", "Misfits", "Nulls", "Typed", "describe", "type_cells"]

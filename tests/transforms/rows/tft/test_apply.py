@@ -15,9 +15,9 @@ import pytest
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.apply import to_record_batch
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
-from shardmill.transforms.rows.types.typed import TypedColumn
 from tests.conftest import SOAK
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # it starts once
