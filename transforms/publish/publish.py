@@ -210,11 +210,8 @@ def publish(
     """
     text = manifest.to_json()
     data = text.encode()
-    last = Move(
-        f"{build}/final-{uuid.uuid4().hex[:12]}/{shard_names.MANIFEST}",
-        shard_names.MANIFEST,
-        len(data),
-    )
+    source = f"{build}/final-{uuid.uuid4().hex[:12]}/{shard_names.MANIFEST}"
+    last = Move(source, shard_names.MANIFEST, len(data))
     ids = manifest.build.config_id, manifest.build.input_id
     with storage.lock(output):
         while True:
