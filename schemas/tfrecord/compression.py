@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 import zlib
 from collections import deque
@@ -12,12 +11,12 @@ from typing import Literal
 
 import deflate
 
+from shardmill.schemas.file_signatures import GZIP, describe_format
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import HEADER_BYTES, masked_crc
 from shardmill.schemas.tfrecord.scanner import find_record
 
 Compression = Literal["none", "gzip", "zlib"]
-_GZIP = b"\x1f\x8b"
 _HEAD = 4096
 _LOOK = 1 << 20  # how far a damaged beginning is searched for a sound record
 _INFLATED = 1 << 18  # at most, from one call: what a bomb can make us hold
@@ -28,19 +27,6 @@ _FEXTRA, _FHCRC = 4, 2  # flags of a gzip header
 _TRAILER_BYTES = 8
 TENSORFLOW_READS = 256 << 10
 _DATALESS = 16  # the trailer, and what of the deflate data may give no bytes
-_LFS = b"version https://git-lfs.github.com/"
-_WEB = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
-_KINDS = {
-    b"\xff\xd8\xff": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"PK\x03\x04": "a ZIP archive",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"\x28\xb5\x2f\xfd": "Zstandard data",
-    b"BZh": "bzip2 data",
-    b"\xfd7zXZ": "xz data",
-    b"\x89HDF": "an HDF5 file",
-}
 
 
 class PackedError(Exception):
@@ -67,11 +53,12 @@ def sniff(reader: RandomReader) -> tuple[Compression, str]:
     head = reader.read_at(0, _HEAD)
     if not head or starts_record(head):
         return "none", ""
-    if head.startswith(_GZIP):
+    if head.startswith(GZIP):
         return "gzip", ""
     if _is_zlib(head):
         return "zlib", ""
-    return "none", why_no_records(reader.read_at(0, _LOOK), reader.size)
+    other = describe_other_content(reader.read_at(0, _LOOK), reader.size)
+    return "none", f"it is not a TFRecord file but {other}" if other else ""
 
 
 def _is_zlib(head: bytes) -> bool:
@@ -84,29 +71,25 @@ def _is_zlib(head: bytes) -> bool:
     return True
 
 
-def why_no_records(data: bytes, size: int) -> str:
-    """Returns what a file without TFRecords is, or nothing when it may be a damaged one.
+def describe_other_content(data: bytes, size: int) -> str:
+    """Return what data is if not TFRecords; empty if it may be a damaged TFRecord file.
 
     Args:
-        data: Its beginning, uncompressed, which is no sound header.
-        size: Its uncompressed size in bytes, or more.
+        data: The first bytes of a file, decompressed; they do not begin with a valid header.
+        size: Decompressed size of the file in bytes, or an upper bound of it.
     """
-    if data.startswith(_LFS):
-        return "it is a Git LFS pointer, not the file itself: run `git lfs pull`"
-    if _WEB.match(data):
-        return "it holds no TFRecords but a web page: download it again"
-    kind = next((name for magic, name in _KINDS.items() if data.startswith(magic)), "")
-    if kind:
-        return f"it holds no TFRecords, it is {kind}"
+    description = describe_format(data)
+    if description:
+        return description
     if not data.strip(b"\0"):
-        return "it holds no TFRecords, only zeros: copy it again"
+        return "only zeros: copy the file again"
     if find_record(data, size) > 0:
         return ""
     if _is_text(data[:_HEAD]):
-        return "it holds no TFRecords but text"
+        return "text"
     if size <= HEADER_BYTES:
         return ""
-    return "it holds no TFRecords: nothing at its beginning is the header of a record"
+    return "binary data that does not begin with the header of a record"
 
 
 def _is_text(data: bytes) -> bool:
@@ -251,7 +234,7 @@ class _Members:
         while at < len(data):
             room = min(_INFLATED, max(_PIECE, self._at - self._begin))
             piece = view[at : at + room]
-            if self._first < self._begin == self._at and piece[0] != _GZIP[0]:
+            if self._first < self._begin == self._at and piece[0] != GZIP[0]:
                 raise self._garbage()
             before = self._stream.copy() if self._at > self._begin else None
             try:

@@ -17,6 +17,7 @@ from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.compression import (
     Compression,
     PackedError,
+    describe_other_content,
     early_stop,
     empty_member,
     gzip_chunks,
@@ -24,7 +25,6 @@ from shardmill.schemas.tfrecord.compression import (
     raw_chunks,
     sniff,
     stops_early,
-    why_no_records,
     zlib_chunks,
 )
 from shardmill.schemas.tfrecord.framing import HEADER_BYTES
@@ -380,8 +380,9 @@ def explain(fault: Fault, kind: Kind, head: bytes) -> Fault:
     """
     if kind == "none" or fault.reason != "length_crc" or fault.offset:
         return fault
-    why = why_no_records(head, _ANY_SIZE)
-    return Fault("not_tfrecord", 0, 0, f"inside its {kind} data: {why}") if why else fault
+    other = describe_other_content(head, _ANY_SIZE)
+    message = f"its {kind} data does not hold TFRecords but {other}"
+    return Fault("not_tfrecord", 0, 0, message) if other else fault
 
 
 def fault_of(scanner: RecordScanner, error: DamagedError | PackedError) -> Fault:

@@ -174,7 +174,7 @@ def test_damaged_files_stand_apart_and_the_others_count(mixed, tmp_path) -> None
     assert done.stderr == (
         "shardmill: 7 of 11 files are damaged or hold no TFRecords; the others were counted.\n"
     )
-    assert "damaged    text.tfrecord: it holds no TFRecords but text" in done.stdout
+    assert "damaged    text.tfrecord: it is not a TFRecord file but text" in done.stdout
     assert "train      14 records in 3 files" in done.stdout
     assert Manifest.from_json((tmp_path / "m.json").read_bytes()).damaged == manifest.damaged
 
@@ -185,7 +185,9 @@ def test_names_cannot_take_over_the_terminal(tmp_path) -> None:
     (folder / "\x1b[31mred\n.tfrecord").write_bytes(b"text " * 9)
     (folder / os.fsdecode(b"\xff.tfrecord")).write_bytes(frame(b"x"))
     done = shardmill("count", "--input", folder, "--manifest", tmp_path / "m.json")
-    assert "damaged    \\x1b[31mred\\n.tfrecord: it holds no TFRecords but text\n" in done.stdout
+    assert (
+        "damaged    \\x1b[31mred\\n.tfrecord: it is not a TFRecord file but text\n" in done.stdout
+    )
     assert "damaged    %FF.tfrecord: the name is not valid UTF-8: rename the file\n" in done.stdout
     again = shardmill("verify", tmp_path / "m.json")
     gone = shardmill("count", "--input", f"{folder}/\x1b[31m")

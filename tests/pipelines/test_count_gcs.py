@@ -87,7 +87,7 @@ def test_the_command_counts_a_bucket(files, strict_bucket, tmp_path) -> None:
     open_storage(uri).replace(f"{uri}/bad.tfrecord", b"what is this\n" * 30)
     done = shardmill("count", "--input", uri, "--manifest", tmp_path / "m.json", "--processes=2")
     assert done.returncode == 1
-    assert "damaged    bad.tfrecord: it holds no TFRecords but text" in done.stdout
+    assert "damaged    bad.tfrecord: it is not a TFRecord file but text" in done.stdout
     assert json.loads((tmp_path / "m.json").read_text())["written"] == 930
     shutil.rmtree(files)
     verified = shardmill("verify", tmp_path / "m.json", "--processes=2")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardmill.schemas.example.parse import Feature, looks_like_example, parse_example
+from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.schema_pbtxt.image_features import FORMAT, HEIGHT, WIDTH
-from shardmill.transforms.verify.example_checker import SIGNATURES
 
 MAX_VALUES = 20
 MAX_TEXT = 400
@@ -68,10 +68,9 @@ def describe_image(value: bytes) -> dict[str, Any] | None:
 
     Pixels are not decoded, so bombs and broken images are only named.
     """
-    name = next((n for n, starts in SIGNATURES.items() if value.startswith(starts)), None)
-    if name is None or (name == b"webp" and value[8:12] != b"WEBP"):
+    kind = image_format(value).upper()
+    if not kind:
         return None
-    kind = name.decode().upper()
     if kind == "BMP" and len(value) < 26:
         return None  # two letters begin many texts
     # Only needed where there are images.

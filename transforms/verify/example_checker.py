@@ -27,19 +27,10 @@ from shardmill.schemas.example.parse import (
     plain_feature,
 )
 from shardmill.schemas.example.serialize import varint
+from shardmill.schemas.file_signatures import IMAGE_FORMATS, has_image_format
 from shardmill.schemas.schema_pbtxt.feature_spec import DTYPE_TAG, ENCODING_TAG, SHAPE_TAG
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, FORMAT
 
-# How files of each image format begin.
-SIGNATURES: dict[bytes, tuple[bytes, ...]] = {
-    b"jpeg": (b"\xff\xd8\xff",),
-    b"jpg": (b"\xff\xd8\xff",),
-    b"png": (b"\x89PNG\r\n\x1a\n",),
-    b"gif": (b"GIF87a", b"GIF89a"),
-    b"bmp": (b"BM",),
-    b"webp": (b"RIFF",),
-    b"tiff": (b"II*\0", b"MM\0*"),
-}
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float"}
 _FIRST, _SECOND, _THIRD = 0x0A, 0x12, 0x1A
 _MANY = 1 << 62
@@ -199,14 +190,15 @@ class ExampleChecker:
                     f"the class id {number} means {_short(self._labels[number])}, but "
                     f"{CLASS_TEXT!r} is {_short(text)}"
                 )
-        kind = seen.get(FORMAT)
-        if not isinstance(kind, bytes) or kind not in SIGNATURES:
+        stated = seen.get(FORMAT)
+        kind = stated.decode(errors="replace") if isinstance(stated, bytes) else ""
+        if kind not in IMAGE_FORMATS:
             return ""
         for name in self._images:
             image = seen.get(name)
-            if isinstance(image, bytes) and not image.startswith(SIGNATURES[kind]):
+            if isinstance(image, bytes) and not has_image_format(image, kind):
                 begin = image[:4].hex(" ") or "nothing"
-                return f"the feature {name!r} begins with {begin}, which is no {kind.decode()}"
+                return f"the feature {name!r} begins with {begin}, which is no {kind}"
         return ""
 
     def _fits(self, payload: bytes) -> bool:  # noqa: C901, PLR0912 - calls cost too much

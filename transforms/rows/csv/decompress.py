@@ -16,9 +16,6 @@ _XZ_MEMORY = 256 << 20
 _PIECE = 4 << 10  # taken at a time where a call that fails gives nothing of its piece
 _UNPACKED = 1 << 18  # at most, from one call
 _MISTRUST = "; rows before it may be wrong too, so replace the file"
-_GZIP, _XZ, _ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
-_BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")  # begin a block, and the end of a stream
-_LOOK = 10
 _ZSTD_ENDS = ("Truncated", "Unknown frame")  # what Arrow says where the file, or a frame, ended
 
 
@@ -63,23 +60,12 @@ class _Counted(io.RawIOBase):
             yield piece
 
 
-def packing_of(head: bytes) -> str:
-    """Returns how a file that begins so is compressed; empty where it is not."""
-    if head.startswith(_GZIP):
-        return "gzip"
-    if head[:3] == b"BZh" and head[4:_LOOK] in _BZIP2:
-        return "bzip2"
-    if head.startswith(_XZ):
-        return "xz"
-    return "zstd" if head.startswith(_ZSTD) else ""
-
-
 def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
     """Yields what a compressed file holds; streams that follow each other are one.
 
     Args:
         chunks: The file's bytes.
-        packing: As from ``packing_of``.
+        packing: As from ``file_signatures.compression_format``.
 
     Raises:
         PackedEndError: It is damaged or cut, or grows too large. All before was yielded.

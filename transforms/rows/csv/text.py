@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.file_signatures import compression_format, describe_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.compression import starts_record
-from shardmill.transforms.rows.csv.decompress import PackedEndError, packing_of, unpack
+from shardmill.transforms.rows.csv.decompress import PackedEndError, unpack
 from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, is_transparent
 from shardmill.transforms.rows.csv.row_bounds import Syntax
 
@@ -31,31 +31,7 @@ _BOMS = (
 _MAX_CONTROLS = 0.05  # random bytes have 0.086
 _SOME_CONTROLS = 16  # that any text may have
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
-_TAR = (257, b"ustar")
-_KINDS = {
-    b"PK\x03\x04": "a ZIP archive or Excel workbook",
-    b"PK\x05\x06": "an empty ZIP archive",
-    b"PAR1": "a Parquet file",
-    b"\x89PNG\r\n": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"%PDF-": "a PDF document",
-    b"SQLite format 3\0": "an SQLite database",
-    b"\x7fELF": "a program",
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel or Word file",
-    b"\x89HDF\r\n": "an HDF5 file",
-    b"ARROW1\0\0": "an Arrow file",
-    b"Obj\x01": "an Avro file",
-    b"\x93NUMPY": "a NumPy file",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-    b"Rar!\x1a\x07": "a RAR archive",
-    b"\x04\x22\x4d\x18": "LZ4 data",
-}
-_LETTERS_ONLY = frozenset({b"PAR1", b"GIF8"})  # that text may begin with too
-_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 _WIDE = 0.6  # of every other byte is NUL
-_WEB = re.compile(rb"\s*<(!doctype html|html)\b", re.IGNORECASE)
-_LFS = b"version https://git-lfs.github.com/"
 
 
 class Fault(NamedTuple):
@@ -93,7 +69,7 @@ class CsvText:
         self._reader = reader
         self._beginning = b""
         head = reader.read_at(0, _HEAD) if head is None else head
-        self._packing = packing_of(head)
+        self._packing = compression_format(head)
         if self._packing:
             head = self._look()
         mark, self.encoding = _encoding(head, dialect.encoding)
@@ -291,21 +267,11 @@ def _byte_order(head: bytes) -> str:
 
 def _what_else(head: bytes) -> str:
     """Returns what a file that begins so is instead of text; empty where it may be text."""
-    if packing_of(head):
+    if compression_format(head):
         return "compressed twice"
-    for magic, name in _KINDS.items():
-        binary = magic not in _LETTERS_ONLY or head[: len(magic) + 8].strip(_PRINTABLE)
-        if head.startswith(magic) and binary:
-            return name
-    if head[_TAR[0] :].startswith(_TAR[1]):
-        return "a tar archive"
     if starts_record(head):
         return "TFRecords"
-    if _WEB.match(head):
-        return "a web page: download it again"
-    if head.startswith(_LFS):
-        return "a Git LFS pointer, not the file itself: run `git lfs pull`"
-    return ""
+    return describe_format(head)
 
 
 def _wide(head: bytes, encoding: str) -> str:

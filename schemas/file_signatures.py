@@ -1,0 +1,114 @@
+"""File signatures: how files of each format begin, and how error messages name the format."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+Category = Literal["image", "compression", "other"]
+
+GZIP = b"\x1f\x8b"  # RFC 1952 section 2.3.1: ID1, ID2
+LFS_POINTER = b"version https://git-lfs.github.com/"  # git-lfs: docs/spec.md
+_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
+_SHORTEST = 3  # bytes of a signature that identifies a file whose format is not known
+
+
+class Signature(NamedTuple):
+    """The signature of one file format.
+
+    Attributes:
+        name: Name of the format, in lower case.
+        description: The format in a message, as in "it is not a CSV file but {description}"; it
+            ends with the remedy where there is one.
+        pattern: Regular expression that matches the first bytes.
+        category: Whether the file is an image, a compressed stream or something else.
+    """
+
+    name: str
+    description: str
+    pattern: re.Pattern[bytes]
+    category: Category
+
+
+def _table(category: Category, *rows: tuple[str, str, bytes]) -> tuple[Signature, ...]:
+    return tuple(
+        Signature(name, description, re.compile(pattern, re.DOTALL), category)
+        for name, description, pattern in rows
+    )
+
+
+SIGNATURES = (
+    *_table(
+        "image",
+        ("jpeg", "a JPEG image", rb"\xff\xd8\xff"),  # ITU-T T.81 annex B: SOI and a marker
+        ("png", "a PNG image", rb"\x89PNG\r\n\x1a\n"),  # ISO/IEC 15948 section 5.2
+        ("gif", "a GIF image", rb"GIF8[79]a"),
+        ("webp", "a WebP image", rb"RIFF.{4}WEBP"),  # RFC 9649 section 2.4
+        ("tiff", "a TIFF image", rb"II[*+]\0|MM\0[*+]"),  # "+" in BigTIFF
+        ("bmp", "a BMP image", rb"BM"),
+    ),
+    *_table(
+        "compression",
+        ("gzip", "gzip data", rb"\x1f\x8b\x08"),  # RFC 1952: CM=8 is the only method
+        ("zstd", "Zstandard data", rb"\x28\xb5\x2f\xfd"),  # RFC 8878 section 3.1.1
+        # A level, and the signature of a block or of the end of the stream.
+        ("bzip2", "bzip2 data", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"),
+        ("xz", "xz data", rb"\xfd7zXZ\0"),
+    ),
+    *_table(
+        "other",
+        ("zip", "a ZIP archive, .npz file or Excel workbook", rb"PK(\x03\x04|\x05\x06)"),
+        ("parquet", "a Parquet file", rb"PAR1"),
+        ("arrow", "an Arrow file", rb"ARROW1\0\0"),
+        ("hdf5", "an HDF5 file", rb"\x89HDF\r\n\x1a\n"),
+        ("npy", "a NumPy file", rb"\x93NUMPY"),
+        ("avro", "an Avro file", rb"Obj\x01"),
+        ("pdf", "a PDF document", rb"%PDF-"),
+        ("sqlite", "an SQLite database", rb"SQLite format 3\0"),
+        ("ole", "an old Excel or Word file", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+        ("elf", "a program", rb"\x7fELF"),
+        ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),
+        ("rar", "a RAR archive", rb"Rar!\x1a\x07"),
+        ("tar", "a tar archive", rb".{257}ustar"),
+        ("lz4", "LZ4 data", rb"\x04\x22\x4d\x18"),
+        ("html", "a web page: download the file again", rb"\s*<((?i:!doctype\s+html)|(?i:html)\b)"),
+        ("xml", "an XML document: download the file again", rb"\s*<\?xml\s"),
+        ("lfs", "a Git LFS pointer: run `git lfs pull`", re.escape(LFS_POINTER)),
+    ),
+)
+_IMAGES = {signature.name: signature for signature in SIGNATURES if signature.category == "image"}
+_IMAGES["jpg"] = _IMAGES["jpeg"]
+IMAGE_FORMATS = frozenset(_IMAGES)
+
+
+def has_image_format(data: bytes, name: str) -> bool:
+    """Return whether data begins like an image of the format, one of ``IMAGE_FORMATS``."""
+    return bool(_IMAGES[name].pattern.match(data))
+
+
+def image_format(data: bytes) -> str:
+    """Return the image format that data begins like, or an empty string."""
+    return next((name for name in _IMAGES if has_image_format(data, name)), "")
+
+
+def compression_format(data: bytes) -> str:
+    """Return the compression (``gzip``, ``zstd`` …) that data begins like, or an empty string."""
+    for signature in SIGNATURES:
+        if signature.category == "compression" and signature.pattern.match(data):
+            return signature.name
+    return ""
+
+
+def describe_format(data: bytes) -> str:
+    """Return the description of the format that data begins like, or an empty string.
+
+    Text may begin with the letters of a signature too ("PAR1,PAR2"): a signature of letters and
+    digits counts only when bytes that are not printable follow within 8 bytes.
+    """
+    for signature in SIGNATURES:
+        found = signature.pattern.match(data)
+        if not found or found.end() < _SHORTEST:
+            continue
+        if not found.group().isalnum() or data[: found.end() + 8].strip(_PRINTABLE):
+            return signature.description
+    return ""

@@ -1,0 +1,118 @@
+"""Signatures: each format is recognised in a real file, and text is never mistaken for one."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from shardmill.schemas.file_signatures import (
+    IMAGE_FORMATS,
+    SIGNATURES,
+    compression_format,
+    describe_format,
+    has_image_format,
+    image_format,
+)
+
+
+def _image(kind: str, **options) -> bytes:
+    target = io.BytesIO()
+    Image.new("RGB", (5, 4)).save(target, kind, **options)
+    return target.getvalue()
+
+
+def _file(write) -> bytes:
+    target = io.BytesIO()
+    write(target)
+    return target.getvalue()
+
+
+def _zip(target: io.BytesIO) -> None:
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("a.txt", "a")
+
+
+def _tar(target: io.BytesIO) -> None:
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+
+
+def _arrow(target: io.BytesIO) -> None:
+    with pa.ipc.new_file(target, pa.schema([("a", pa.int64())])):
+        pass
+
+
+def _hdf5(target: io.BytesIO) -> None:
+    with h5py.File(target, "w"):
+        pass
+
+
+FILES = {
+    "jpeg": _image("JPEG"),
+    "png": _image("PNG"),
+    "gif": _image("GIF"),
+    "webp": _image("WEBP"),
+    "tiff": _image("TIFF"),
+    "gzip": gzip.compress(b"a,b\n"),
+    "bzip2": bz2.compress(b"a,b\n"),
+    "xz": lzma.compress(b"a,b\n"),
+    "zstd": pa.compress(b"a,b\n", "zstd", asbytes=True),
+    "zip": _file(_zip),
+    "parquet": _file(lambda target: pq.write_table(pa.table({"a": [1]}), target)),
+    "arrow": _file(_arrow),
+    "hdf5": _file(_hdf5),
+    "npy": _file(lambda target: np.save(target, np.arange(3))),
+    "tar": _file(_tar),
+    "avro": b"Obj\x01" + bytes(40),
+    "pdf": b"%PDF-1.7\n%\xe2\xe3",
+    "sqlite": b"SQLite format 3\0" + bytes(80),
+    "ole": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(40),
+    "elf": b"\x7fELF\x02\x01\x01" + bytes(60),
+    "7z": b"7z\xbc\xaf\x27\x1c\0\4",
+    "rar": b"Rar!\x1a\x07\0",
+    "lz4": b"\x04\x22\x4d\x18\x64\x40",
+    "html": b"\n <HTML><BODY>404",
+    "xml": b"<?xml version='1.0'?><Error>AccessDenied",
+    "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+}
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
+def test_recognises_each_format(signature):
+    data = FILES.get(signature.name, _image("BMP"))
+    named = "" if signature.name == "bmp" else signature.description  # "BM" begins many files
+    assert describe_format(data) == named
+    assert compression_format(data) == (
+        signature.name if signature.category == "compression" else ""
+    )
+    assert image_format(data) == (signature.name if signature.category == "image" else "")
+
+
+def test_big_tiff_and_empty_zip_archives_are_recognised():
+    assert image_format(_image("TIFF", big_tiff=True)) == "tiff"
+    assert "ZIP" in describe_format(_file(lambda target: zipfile.ZipFile(target, "w").close()))
+    assert compression_format(bz2.compress(b"")) == "bzip2"
+
+
+@pytest.mark.parametrize("name", sorted(IMAGE_FORMATS))
+def test_image_formats_are_distinct(name):
+    images = [_image(kind) for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP")]
+    assert sum(has_image_format(image, name) for image in images) == 1
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["PAR1", "GIF89a", "%PDF", "PK", "BZh9", "BM", "7z", "Rar!", "<htmlish>", "Obj", "RIFF"],
+)
+def test_text_that_begins_like_a_signature_is_not_described(start):
+    text = f"{start},price\n1,2\n".encode()
+    assert (describe_format(text), compression_format(text)) == ("", "")
