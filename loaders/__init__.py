@@ -1,14 +1,15 @@
-"""How a trainer reads a dataset. Imports only ``shardmill.schemas``, never Apache Beam.
+"""Readers of published datasets for training; import only ``shardmill.schemas``, never Apache Beam.
 
 ``open_dataset``, ``Stream``, ``steps_per_epoch`` and ``class_weights`` need no TensorFlow; the
-others import it when they are called. Each name is loaded when it is first asked for, so that
-counting steps does not wait for NumPy.
+other functions import it when they are called. Each name is loaded on first use, so that counting
+steps does not import NumPy.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardmill.schemas.lazy import attach
 
 if TYPE_CHECKING:
     from shardmill.loaders.augment import augmentation
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
     from shardmill.loaders.stream import Stream
     from shardmill.loaders.tf_parse import feature_spec
     from shardmill.loaders.weights import class_weights
-
-_HOMES = {
-    "Records": "records",
-    "Stream": "stream",
-    "augmentation": "augment",
-    "class_weights": "weights",
-    "feature_spec": "tf_parse",
-    "keras_dataset": "keras_data",
-    "normalization": "normalize",
-    "open_dataset": "records",
-    "steps_per_epoch": "steps",
-}
 
 __all__ = [
     "Records",
@@ -44,12 +33,17 @@ __all__ = [
     "steps_per_epoch",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Records": "shardmill.loaders.records",
+        "Stream": "shardmill.loaders.stream",
+        "augmentation": "shardmill.loaders.augment",
+        "class_weights": "shardmill.loaders.weights",
+        "feature_spec": "shardmill.loaders.tf_parse",
+        "keras_dataset": "shardmill.loaders.keras_data",
+        "normalization": "shardmill.loaders.normalize",
+        "open_dataset": "shardmill.loaders.records",
+        "steps_per_epoch": "shardmill.loaders.steps",
+    },
+)
