@@ -178,7 +178,7 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
 
     def take(payload: bytes) -> None:
         nonlocal seen, bad
-        problem = checker.check(payload) if checker is not None else ""
+        problem = checker.find_violation(payload) if checker is not None else ""
         if problem:
             bad += 1
             if len(shown) < _SHOWN:
