@@ -1,4 +1,4 @@
-"""How many calls of the API a build makes: exactly as many as docs/gcs.md says."""
+"""A build makes exactly the number of API calls that docs/gcs.md states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDERS = 2  # of the images
 
 def table() -> dict[str, Counter[str]]:
     """Returns the page's table: what each thing costs, by class."""
-    text = (ROOT / "docs" / "gcs.md").read_text().partition("| for each |")[2]
+    text = (ROOT / "docs" / "gcs.md").read_text().partition("| per |")[2]
     found = {}
     for name, *numbers in re.findall(
         r"^\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE
@@ -65,11 +65,11 @@ def test_a_build_makes_the_calls_that_the_page_says(pipeline, album, strict_buck
         parts = int(re.search(r"parts +(\d+)", said).group(1))
         assert len(made) == parts
         segments = sum(c.kind == "download" and c.name.endswith(".run") for c in front.calls)
-        things = {"build": 1, "part": parts, "shard": 2 * shards, "empty_shard,_besides": tails}
+        things = {"build": 1, "part": parts, "shard": 2 * shards, "empty_shard,_in_addition": tails}
         if pipeline == "images":
             things["image"] = 24
         else:
-            things |= {"build_of_rows,_besides": 1, "CSV_file": 3, "segment_of_rows": segments}
+            things |= {"build_of_rows,_in_addition": 1, "CSV_file": 3, "segment_of_rows": segments}
         wanted = expected(**things)
         wanted["A"] += FOLDERS if pipeline == "images" else 0
         print(pipeline, shards, dict(found), dict(wanted), things)
@@ -77,10 +77,10 @@ def test_a_build_makes_the_calls_that_the_page_says(pipeline, album, strict_buck
         front.calls.clear()
         assert command(capsys, *args)[1].endswith("is up to date: nothing was written.\n")
         again = by_class(front)
-        wanted = expected(run_that_finds_all_up_to_date=1)
+        wanted = expected(run_that_is_up_to_date=1)
         if pipeline == "images":
             wanted["A"] += FOLDERS
         else:
-            wanted += expected(**{"build_of_rows,_besides": 1, "CSV_file_of_such_a_run": 3})
+            wanted += expected(**{"build_of_rows,_in_addition": 1, "CSV_file_of_such_a_run": 3})
         assert again == wanted
     assert GcsStorage().stat(f"{strict_bucket}/out1/manifest.json") is not None
