@@ -1,4 +1,4 @@
-"""The features of image records: names, kinds and the schema that is published."""
+"""Features of image records: their names, kinds and schema.pbtxt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.schema_pbtxt.schema_text import (
+    Domain,
+    Kind,
+    class_id_domain,
+    format_schema_text,
+    single_value,
+)
 
-Kind = Literal["bytes", "int64"]
 Encoding = Literal["jpeg", "png", "raw"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
 
@@ -34,24 +40,24 @@ LABEL_FEATURES = frozenset({CLASS_ID, CLASS_TEXT})
 
 @dataclass(frozen=True)
 class FeatureNames:
-    """Which features a record has, and what they are called.
+    """The features of a record and their names.
 
     Attributes:
-        pairs: (name in the record, source feature) in the order given.
+        pairs: (name in the record, source feature), in the order of the flag.
     """
 
     pairs: tuple[tuple[str, str], ...]
 
     @classmethod
     def parse(cls, text: str, *, labelled: bool) -> FeatureNames:
-        """Returns the features that a ``--features`` value names; all, when it is empty.
+        """Return the features of a ``--features`` value; an empty one means all features.
 
         Args:
-            text: ``NAME=SOURCE,...``; a lone source keeps its own name.
-            labelled: Whether records have labels at all.
+            text: ``NAME=SOURCE,...``; the name of a feature without ``NAME=`` is its source.
+            labelled: Whether the images have labels.
 
         Raises:
-            UsageError: A source is unknown, is a label that nothing has, or a name stands twice.
+            UsageError: A source is unknown, is a label where there are none, or a name is repeated.
         """
         sources = [s for s in IMAGE_FEATURES if labelled or s not in LABEL_FEATURES]
         if not text:
@@ -64,19 +70,21 @@ class FeatureNames:
                 raise UsageError(
                     f"--features={text}: {item.strip()!r} is not NAME=SOURCE with a source among "
                     + ", ".join(sources)
-                    + ("." if labelled else " (there are no labels).")
+                    + ("." if labelled else " (the images have no labels).")
                 )
             pairs.append((name, source))
         if len({name for name, _ in pairs}) != len(pairs):
-            raise UsageError(f"--features={text} uses a name twice: give each feature its own.")
+            raise UsageError(
+                f"--features={text} uses a name twice: give each feature a different name."
+            )
         return cls(tuple(pairs))
 
     def rename(self, values: Mapping[str, bytes | int]) -> dict[str, bytes | int]:
-        """Returns the values of the chosen features under their names in the record."""
+        """Return the values of the features by their names in the record."""
         return {name: values[source] for name, source in self.pairs}
 
     def describe(self) -> list[dict[str, str]]:
-        """Returns the features as the manifest lists them, sorted by name."""
+        """Return the features for the manifest, sorted by name."""
         return [
             {"name": name, "type": IMAGE_FEATURES[source], "source": source}
             for name, source in sorted(self.pairs)
@@ -84,29 +92,23 @@ class FeatureNames:
 
 
 def image_schema(names: FeatureNames, labels: Sequence[str], tags: Sequence[str] = ()) -> str:
-    """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
+    """Return the text of ``schema.pbtxt``.
 
     Args:
-        names: Which features a record has.
+        names: The features of a record.
         labels: All labels in the order of their class ids.
-        tags: What ``feature_spec.array_tags`` says of the pictures.
+        tags: Annotation tags of the encoded image, as from ``feature_spec.array_tags``.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    schema = schema_pb2.Schema()
-    for name, source in sorted(names.pairs):
-        kind = schema_pb2.BYTES if IMAGE_FEATURES[source] == "bytes" else schema_pb2.INT
-        feature = schema.feature.add(name=name, type=kind)
-        feature.presence.min_fraction = 1.0
-        feature.presence.min_count = 1
-        feature.shape.dim.add(size=1)
-        if source == ENCODED:
-            feature.image_domain.SetInParent()
-            feature.annotation.tag.extend(tags)
-        elif source == CLASS_ID:
-            feature.int_domain.name = name
-            feature.int_domain.min = 0
-            feature.int_domain.max = max(0, len(labels) - 1)
-            feature.int_domain.is_categorical = True
-    return str(text_format.MessageToString(schema))
+    return format_schema_text(
+        single_value(
+            name,
+            IMAGE_FEATURES[source],
+            tags if source == ENCODED else (),
+            Domain("image_domain")
+            if source == ENCODED
+            else class_id_domain(name, labels)
+            if source == CLASS_ID
+            else None,
+        )
+        for name, source in sorted(names.pairs)
+    )

@@ -119,10 +119,10 @@ def test_no_schema(one):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (b"nonsense", "is no schema"),
+        (b"nonsense", "is not a schema"),
         (b"\xff\xfe", "cannot be read"),
-        (b'feature { name: "x" }', "does not say what the feature 'x' is"),
-        (b'feature { name: "x" type: BYTES\n\n annotation { tag: "', "is no schema"),
+        (b'feature { name: "x" }', "does not give the feature 'x' a type"),
+        (b'feature { name: "x" type: BYTES\n\n annotation { tag: "', "is not a schema"),
         (b'feature { name: "x" type: STRUCT }', "'x'"),
     ],
     ids=["nonsense", "encoding", "typeless", "cut", "struct"],

@@ -23,7 +23,7 @@ MISTAKES = [
     (["--label=x", "--schema=short.pbtxt"], 2, "--label=x is no column: the schema has 'id'"),
     (["--schema=missing.pbtxt"], 2, "--schema=missing.pbtxt does not exist"),
     (["--schema=folder"], 2, "--schema=folder is a folder"),
-    (["--schema=broken.pbtxt"], 2, "broken.pbtxt is no schema (line 2, column"),
+    (["--schema=broken.pbtxt"], 2, "broken.pbtxt is not a schema (line 2, column"),
     (["--schema=binary.bin"], 2, "--schema=binary.bin is not UTF-8"),
     (["--schema=empty"], 2, "names no features"),
     (["--schema=absent.pbtxt"], 1, "--schema=absent.pbtxt: it has no column 'color', only 'id', 'name', 'x'; "),

@@ -14,6 +14,11 @@ import pyarrow as pa
 
 from shardmill.schemas.refs import Ref
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
+from shardmill.schemas.schema_pbtxt.schema_text import (
+    class_id_domain,
+    format_schema_text,
+    single_value,
+)
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.files import ArrayFile
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, Labels, texts_of
@@ -205,26 +210,13 @@ def array_schema(arrays: Sequence[ArrayFile], label: Labels | None, labels: Sequ
         label: The label, if there is one.
         labels: All labels in the order of their class ids, where they are texts.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    kinds = {array.name: schema_pb2.BYTES for array in arrays}
+    features = [
+        single_value(a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:]))
+        for a in arrays
+    ]
+    if label and label.texts:
+        features.append(single_value(label.text_name, "bytes"))
     if label:
-        kinds[label.name] = schema_pb2.INT
-        if label.texts:
-            kinds[label.text_name] = schema_pb2.BYTES
-    tags = {a.name: array_tags(a.dtype.newbyteorder("<"), a.shape[1:]) for a in arrays}
-    schema = schema_pb2.Schema()
-    for name in sorted(kinds, key=str.encode):
-        feature = schema.feature.add(name=name, type=kinds[name])
-        feature.presence.min_fraction = 1.0
-        feature.presence.min_count = 1
-        feature.shape.dim.add(size=1)
-        if name in tags:
-            feature.annotation.tag.extend(tags[name])
-        if label and label.texts and name == label.name:
-            feature.int_domain.name = name
-            feature.int_domain.min = 0
-            feature.int_domain.max = len(labels) - 1
-            feature.int_domain.is_categorical = True
-    return str(text_format.MessageToString(schema, as_utf8=True))
+        domain = class_id_domain(label.name, labels) if label.texts else None
+        features.append(single_value(label.name, "int64", domain=domain))
+    return format_schema_text(sorted(features, key=lambda feature: feature.name.encode()))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.example.serialize import varint
-from shardmill.schemas.schema_pbtxt.columns import Kind
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.columnar.byte_arrays import Blobs, offsets_of, with_heads
 
 _FIRST, _SECOND = b"\x0a", b"\x12"  # tags of fields 1 and 2 that hold bytes

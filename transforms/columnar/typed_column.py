@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardmill.schemas.schema_pbtxt.columns import Kind
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
 
 class TypedColumn(NamedTuple):

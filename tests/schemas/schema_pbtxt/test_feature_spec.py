@@ -175,12 +175,12 @@ def test_a_dtype_that_is_none_is_refused(text):
 
 @pytest.mark.parametrize("shape", ["-1", "2,", ",2", "2x3", "2, 3", "1e3", "٣", "9" * 19])
 def test_a_shape_that_is_none_is_refused(shape):
-    with pytest.raises(FormatError, match="sizes with commas"):
+    with pytest.raises(FormatError, match="sizes separated by commas"):
         tagged("encoding=raw", "dtype=uint8", f"shape={shape}")
 
 
 def test_raw_values_need_a_dtype():
-    with pytest.raises(FormatError, match="'x' holds raw values of no dtype"):
+    with pytest.raises(FormatError, match="'x' holds raw values without a dtype"):
         tagged("encoding=raw", "shape=3")
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.schema_pbtxt.columns import Kind as ColumnKind
+from shardmill.schemas.schema_pbtxt.schema_text import Kind as ColumnKind
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.statistics.exact import (

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.schema_pbtxt.columns import Column, Kind, format_schema
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.apply import (
@@ -70,11 +71,9 @@ class AnalyzeRows(beam.PTransform):
         """Wires TensorFlow Transform's analysis and what is written."""
         # Only builds with --preprocessing have TensorFlow installed.
         import tensorflow_transform.beam as tft_beam
-        from google.protobuf import text_format
-        from tensorflow_metadata.proto.v0 import schema_pb2
 
         schema = format_schema(self.columns)
-        config = adapter_config(text_format.Parse(schema, schema_pb2.Schema()))
+        config = adapter_config(schema)
         # The tables of a saved model are known in a process by the path that they were made from,
         # so no two analyses may share one.
         folder = join(self.scratch, f"transform-{uuid.uuid4().hex}")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.errors import InputError, OutputError
-from shardmill.schemas.schema_pbtxt.columns import Kind
+from shardmill.schemas.schema_pbtxt.schema_text import Kind, parse_proto, parse_schema_text
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, describe
@@ -29,7 +29,6 @@ _ARROW: dict[Kind, pa.DataType] = {
     "float32": pa.float32(),
     "bytes": pa.large_binary(),
 }
-_KINDS: dict[int, Kind] = {1: "bytes", 2: "int64", 3: "float32"}  # schema.proto's FeatureType
 Offsets = np.ndarray | None
 _LOCK = threading.Lock()
 
@@ -93,8 +92,8 @@ def transformed_schema(folder: str) -> str:
 
 def transformed_features(schema: str) -> list[Feature]:
     """Returns the features that the text of a transformed schema names, sorted by name."""
-    proto = _parse(schema)
-    return sorted(Feature(feature.name, _KINDS[feature.type]) for feature in proto.feature)
+    features = parse_schema_text(schema, "the transformed schema").features
+    return sorted(Feature(each.name, each.kind) for each in features if each.kind)
 
 
 def transform_digest(folder: str) -> str:
@@ -117,7 +116,7 @@ def transform_digest(folder: str) -> str:
         data = _canonical_model(data) if name == "saved_model.pb" else data
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
-    proto = _parse(transformed_schema(folder))
+    proto = parse_proto(transformed_schema(folder), folder)
     digest.update(proto.SerializeToString(deterministic=True))
     return digest.hexdigest()
 
@@ -202,7 +201,7 @@ class Transformer:
         self._tf = tf
         self.schema = transformed_schema(folder)
         self.features = transformed_features(self.schema)
-        proto = _parse(self.schema)
+        proto = parse_proto(self.schema, folder)
         groups = proto.tensor_representation_group.values()
         self._ragged = {
             name: form.ragged_tensor.feature_path.step[0]
@@ -211,7 +210,7 @@ class Transformer:
             if form.HasField("ragged_tensor")
         }
         self._sparse = {sparse.name: sparse for sparse in proto.sparse_feature}
-        config = adapter_config(_parse(_read_text(join(folder, RAW_METADATA, SCHEMA_FILE))))
+        config = adapter_config(_read_text(join(folder, RAW_METADATA, SCHEMA_FILE)))
         self._adapter = TensorAdapter(config)
         with tempfile.TemporaryDirectory(prefix="shardmill-") as copy:
             model = join(folder, MODEL)
@@ -288,19 +287,20 @@ def transformer_of(folder: str) -> Transformer:
         return _transformer(folder)
 
 
-def adapter_config(schema: Any) -> Any:
+def adapter_config(schema: str) -> Any:
     """Returns the TensorAdapterConfig of record batches of columns, as ``to_record_batch`` makes.
 
     Args:
-        schema: A ``schema_pb2.Schema`` of the columns.
+        schema: Text of the schema.pbtxt of the columns.
     """
     from tfx_bsl.tfxio.tensor_adapter import TensorAdapterConfig
     from tfx_bsl.tfxio.tensor_representation_util import (
         InferTensorRepresentationsFromMixedSchema,
     )
 
-    representations = InferTensorRepresentationsFromMixedSchema(schema)
-    fields = [(feature.name, arrow_type(_KINDS[feature.type])) for feature in schema.feature]
+    representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
+    features = parse_schema_text(schema, SCHEMA_FILE).features
+    fields = [(each.name, arrow_type(each.kind)) for each in features if each.kind]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
 
@@ -362,10 +362,3 @@ def _read_text(path: str) -> str:
         return open_storage(path).read(path).decode()
     except FileNotFoundError as error:
         raise OutputError(f"{path} is missing: run the build again.") from error
-
-
-def _parse(schema: str) -> Any:
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    return text_format.Parse(schema, schema_pb2.Schema())

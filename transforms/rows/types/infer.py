@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.schema_pbtxt.columns import Column, Kind, fold_boolean
+from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.rows.types.casts import (
     Fault,
     Mask,

@@ -19,9 +19,9 @@ from shardmill.schemas.schema_pbtxt.columns import (
     DEFAULT_TAG,
     ZERO_PADDED_TAG,
     Column,
-    Kind,
     fold_boolean,
 )
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.types.casts import (
     NUMBER_CHARACTERS,

@@ -473,9 +473,6 @@ def test_nothing_loads_tensorflow_until_it_is_used() -> None:
 
 
 def test_the_schema_of_columns_is_what_tft_reads() -> None:
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
     from shardmill.transforms.rows.tft.apply import adapter_config
 
     odd = (
@@ -483,6 +480,6 @@ def test_the_schema_of_columns_is_what_tft_reads() -> None:
         Column("d", "float32", default="0.5", low=0),
     )
     odd += (Column("s", "bytes", values=("a", "b")), Column("z", "int64", zero_padded=True, high=9))
-    config = adapter_config(text_format.Parse(format_schema(odd), schema_pb2.Schema()))
+    config = adapter_config(format_schema(odd))
     assert [field.name for field in config.arrow_schema] == ["yes", "d", "s", "z"]
     assert set(config.tensor_representations) == {"yes", "d", "s", "z"}
