@@ -90,13 +90,13 @@ setup(
     package_data={"shardmill": ["py.typed"], "shardmill.schemas.dataset": ["*.schema.json"]},
     install_requires=[
         "apache-beam>=2.70,<3",
-        "argcomplete>=3.5",
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
         "pyarrow>=17",
         "rich>=13.7",
+        "shtab>=1.13,<2",
         "tensorflow-metadata>=1.17,<2",
     ],
     extras_require={

@@ -1,33 +1,18 @@
-"""The ``shardmill`` command: finds the module of a command, and turns errors into exit codes."""
+"""The ``shardmill`` command: runs the module of a command, and turns errors into exit codes."""
 
 from __future__ import annotations
 
-import os
 import sys
-from importlib import import_module
 
+from shardmill.pipelines.commands import COMMANDS, load_command
 from shardmill.schemas.errors import ShardmillError, UsageError
 
-# Each is a module of this package with ``main(argv) -> exit code``, loaded only when it is wanted.
-COMMANDS = {
-    "images": "a folder of images becomes a published dataset",
-    "rows": "CSV files become a published dataset",
-    "arrays": "NumPy arrays become a published dataset",
-    "count": "how many records TFRecord files have, anybody's, each CRC checked",
-    "show": "what is in a dataset, a folder or any TFRecord file",
-    "steps": "how many steps an epoch takes, from the manifest",
-    "verify": "whether a dataset is what its manifest and schema say",
-    "check": "whether a dataset is fresh and large enough, from the manifest",
-    "clean": "remove what unfinished builds left behind",
-    "completion": "make a shell complete commands and flags",
-}
-_COMPLETING = "_ARGCOMPLETE"  # set by a shell that asks what may come next
 _LIST = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
 usage: shardmill COMMAND [FLAGS]
 
-Turns images, CSV rows and NumPy arrays into training-ready GZIP TFRecords,
-exactly counted.
+Build training-ready GZIP TFRecord datasets from images, CSV rows and NumPy
+arrays, with exact record counts.
 
 commands:
 {_LIST}
@@ -39,27 +24,21 @@ shardmill COMMAND --help lists the flags of a command."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
-    if _COMPLETING in os.environ:
-        from shardmill.pipelines import completion
-
-        completion.answer(COMMANDS)
-    code = _checked(sys.argv[1:] if argv is None else argv)
-    console = sys.modules.get(
-        "shardmill.pipelines.report.progress_display"
-    )  # not loaded by small commands
-    if console is not None:
-        console.last_words_said()
+    """Run the command and return its exit code."""
+    code = _run(sys.argv[1:] if argv is None else argv)
+    quiet = sys.modules.get("shardmill.pipelines.report.quiet")  # only if a command imported it
+    if quiet is not None:
+        quiet.close_stderr_after_failure()
     return code
 
 
-def _checked(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
-        from shardmill.pipelines.report.terminal import clean  # names of files may hold anything
+        from shardmill.pipelines.report.terminal import clean  # file names may hold anything
 
         print(f"shardmill: {clean(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -67,7 +46,7 @@ def _checked(arguments: list[str]) -> int:
         sys.stderr.close()
         return 1
     except KeyboardInterrupt:
-        from shardmill.pipelines.run import EXIT_INTERRUPTED  # loads what small commands need not
+        from shardmill.pipelines.run import EXIT_INTERRUPTED  # slow to import
 
         print("shardmill: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -85,8 +64,7 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
-    command = import_module(f"shardmill.pipelines.commands.{argv[0]}")
-    code: int = command.main(argv[1:])
+    code: int = load_command(argv[0]).main(argv[1:])
     return code
 
 

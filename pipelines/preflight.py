@@ -1,4 +1,4 @@
-"""Looking before leaping: whether the output can be written, before any work starts."""
+"""Checks of an output before a command reads or writes it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ import errno
 import os
 import tempfile
 
+from shardmill.schemas.dataset.shard_names import JOURNAL
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.storage import open_storage, scheme_of
-from shardmill.schemas.storage.local import storage_error
-from shardmill.transforms.publish.publish import settle
+from shardmill.schemas.storage import join, open_storage, scheme_of
+
+
+def complete_publish(folder: str) -> None:
+    """Complete an unfinished publish, as every command does that finds one."""
+    storage = open_storage(folder)
+    if storage.stat(join(folder, JOURNAL)) is not None:
+        from shardmill.transforms.publish.publish import settle  # rarely needed, slow to import
+
+        settle(storage, folder)
 
 
 def check_writable(output: str) -> None:
-    """Completes an unfinished publication and checks that a dataset may be built at output.
+    """Complete an unfinished publish and check that a dataset may be built at output.
 
-    Leaves nothing behind, not even for a moment a folder or name that another builder could see.
+    Creates nothing that another builder could see, not even for a moment.
 
     Raises:
-        ShardmillError: The output is foreign or cannot be written.
+        ShardmillError: The output is not a dataset's, or cannot be written.
     """
+    from shardmill.transforms.publish.publish import settle
+
     settle(open_storage(output), output)
-    check_takes_files(output, f"--output={output}")
+    check_accepts_files(output, f"--output={output}")
 
 
-def check_takes_files(folder: str, flag: str) -> None:
-    """Checks that files can be written in a local folder, or in one that is yet to be made.
+def check_accepts_files(folder: str, flag: str) -> None:
+    """Check that files can be written in a local folder, or in one that does not exist yet.
 
     Args:
-        folder: The folder; URIs are left alone.
+        folder: The folder; URIs are not checked.
         flag: The flag that named it, for messages.
 
     Raises:
@@ -43,10 +53,12 @@ def check_takes_files(folder: str, flag: str) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
         with tempfile.TemporaryFile(dir=folder, prefix=".build-probe-"):
             pass
-    except FileNotFoundError as error:  # what /proc says
+    except FileNotFoundError as error:  # raised by file systems such as /proc
         raise OutputError(
-            f"Cannot write to {flag}: {folder} takes no files; choose an output on a "
+            f"Cannot write to {flag}: {folder} accepts no files; choose an output on a "
             "writable file system."
         ) from error
     except OSError as error:
+        from shardmill.schemas.storage.local import storage_error
+
         raise OutputError(str(storage_error("write to", flag, error))) from error

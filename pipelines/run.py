@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardmill.pipelines.report.progress_display import (
-    quiet_import,
-    quiet_library,
-    quiet_threads,
-    show_progress,
-)
+from shardmill.pipelines.report.progress_display import show_progress
+from shardmill.pipelines.report.quiet import quiet_threads
 from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
 from shardmill.schemas.errors import (
     InputError,
@@ -321,8 +317,6 @@ __all__ = [
     "Unit",
     "new_invocation",
     "plain_error",
-    "quiet_import",
-    "quiet_library",
     "run_job",
     "run_pipeline",
     "show_progress",

@@ -1,10 +1,10 @@
-"""Writes what a flex template says of itself, from the flags of the commands.
+"""Write the metadata of the flex template from the flags of the commands.
 
-    python deploy/dataflow/template.py                  metadata.json beside this file
-    python deploy/dataflow/template.py IMAGE FILE       the specification of the template in IMAGE
+    python deploy/dataflow/template.py               writes metadata.json in this folder
+    python deploy/dataflow/template.py IMAGE FILE    writes the specification of a template to FILE
 
-``metadata.json`` is what Google's console and API know of the parameters. The specification is what
-a template is: the image and the metadata, in one file in a bucket.
+``metadata.json`` describes the parameters to Google's console and API. A template is a
+specification in a bucket: the name of an image and the metadata.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launch import PARSERS
+from launch import COMMANDS
+
+from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 
 METADATA = Path(__file__).with_name("metadata.json")
-LEFT_OUT = {"help", "dry_run"}  # a launcher that writes no job is a launcher that failed
-IN_ALL = {"input"}  # which every command needs
+LEFT_OUT = {"help", "dry_run"}  # a launcher that stages no job fails
+REQUIRED = {"input"}  # by every command
 KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
 SIZE = r"^[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)$"
 PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
@@ -40,18 +43,18 @@ NUMBERS = {int: r"^[0-9]+$", float: r"^[0-9]+(\.[0-9]+)?$"}
 
 
 def metadata() -> dict[str, Any]:
-    """Returns what a template says of itself."""
+    """Return the metadata of the template."""
     return {
         "name": "Shardmill",
-        "description": "Turns images, CSV rows or NumPy arrays into counted GZIP TFRecord "
-        "datasets, and counts TFRecord files.",
+        "description": "Builds GZIP TFRecord datasets with exact record counts from "
+        f"{_input_kinds()}, and counts TFRecord files.",
         "streaming": False,
         "parameters": [_command(), *_parameters()],
     }
 
 
 def specification(image: str) -> dict[str, Any]:
-    """Returns a template: launcher and workers are of one image."""
+    """Return a template whose launcher and workers run the same image."""
     return {
         "image": image,
         "metadata": metadata(),
@@ -64,24 +67,29 @@ def _command() -> dict[str, Any]:
     return {
         "name": "command",
         "label": "Command",
-        "helpText": "Build a dataset of images, rows or arrays, or count TFRecord files.",
+        "helpText": f"Build a dataset from {_input_kinds()}, or count TFRecord files.",
         "paramType": "ENUM",
-        "enumOptions": [{"value": name, "label": name} for name in PARSERS],
-        "regexes": [f"^({'|'.join(PARSERS)})$"],
+        "enumOptions": [{"value": name, "label": name} for name in COMMANDS],
+        "regexes": [f"^({'|'.join(COMMANDS)})$"],
     }
 
 
+def _input_kinds() -> str:
+    *others, last = INPUT_KINDS
+    return f"{', '.join(others)} or {last}"
+
+
 def _parameters() -> Iterator[dict[str, Any]]:
-    """Yields each flag once, in the order of the commands' help."""
+    """Yield each flag once, in the order of the commands' help."""
     flags: dict[str, dict[str, tuple[str, argparse.Action]]] = {}
     words: dict[str, set[str]] = {}
-    for command, make in PARSERS.items():
-        parser = make()
+    for command in COMMANDS:
+        parser = find_parser(command)
         for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way
             for action in group._group_actions:  # noqa: SLF001
                 if action.dest not in LEFT_OUT:
                     flags.setdefault(action.dest, {})[command] = (group.title or "", action)
-                    found = parser.words.get(f"--{action.dest}", ())
+                    found = parser.suggestions.get(f"--{action.dest}", ())
                     words.setdefault(action.dest, set()).update(found)
     for name, found in flags.items():
         yield _parameter(name, found, sorted(words[name]))
@@ -95,24 +103,24 @@ def _parameter(
         "name": name,
         "label": name.replace("_", " ").capitalize(),
         "helpText": _help({command: each.help or "" for command, (_, each) in found.items()}),
-        "isOptional": name not in IN_ALL,
+        "isOptional": name not in REQUIRED,
         **_kind(name, action, words),
     }
-    if list(found) == list(PARSERS):
+    if list(found) == list(COMMANDS):
         return {**parameter, "groupName": group}
     return {**parameter, "parentName": "command", "parentTriggerValues": list(found)}
 
 
 def _help(texts: dict[str, str]) -> str:
-    """Returns one text for what may mean several things."""
+    """Return the help of a flag, which may differ between commands."""
     commands: dict[str, list[str]] = {}
     for command, text in texts.items():
         commands.setdefault(text.replace("%%", "%"), []).append(command)
     if len(commands) == 1:
-        (said,) = commands
+        (joined,) = commands
     else:
-        said = "; ".join(f"{', '.join(names)}: {text}" for text, names in commands.items())
-    return f"{said[:1].upper()}{said[1:]}."
+        joined = "; ".join(f"{', '.join(names)}: {text}" for text, names in commands.items())
+    return f"{joined[:1].upper()}{joined[1:]}."
 
 
 def _kind(name: str, action: argparse.Action, words: list[str]) -> dict[str, Any]:
@@ -128,10 +136,10 @@ def _kind(name: str, action: argparse.Action, words: list[str]) -> dict[str, Any
 
 
 def _main(arguments: list[str]) -> None:
-    found, path = (
+    content, path = (
         (specification(arguments[0]), Path(arguments[1])) if arguments else (metadata(), METADATA)
     )
-    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,36 @@
-"""What a person types: one module a command, each with ``main(argv) -> exit code``."""
+"""The commands of ``shardmill``: each module has ``make_parser()`` and ``main(argv)``.
+
+A command imports what is slow to import, such as Apache Beam, inside ``main``: ``--help``,
+completion and a mistyped flag answer at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shardmill.pipelines.input_kinds import INPUT_KINDS
+
+if TYPE_CHECKING:
+    from shardmill.pipelines.commands.parser import Parser
+
+COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
+    "count": "count the records of TFRecord files and check each CRC",
+    "show": "show what is in a dataset, a folder or a TFRecord file",
+    "steps": "print the number of steps per epoch",
+    "verify": "check a dataset against its manifest and schema",
+    "check": "check that a dataset is fresh and large enough",
+    "clean": "delete what unfinished builds left behind",
+    "completion": "print a script that makes a shell complete flags",
+}
+
+
+def load_command(name: str) -> Any:
+    """Return the module of a command."""
+    return import_module(f"shardmill.pipelines.commands.{name}")
+
+
+def find_parser(command: str) -> Parser:
+    """Return the parser of a command."""
+    parser: Parser = load_command(command).make_parser()
+    return parser

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines import run
-from shardmill.pipelines.flags.arrays import arrays_parser
+from shardmill.pipelines.commands.build import parse_build, run_build
+from shardmill.pipelines.commands.build_flags import (
+    SHARED_SUGGESTIONS,
+    add_paths,
+    add_running,
+    add_seed,
+    add_shards,
+    build_parser,
+)
+from shardmill.pipelines.commands.parser import Parser
+
+_EXAMPLE = """\
+example, an archive with the arrays x and y:
+  shardmill arrays --input=mnist.npz --output=ds"""
 
 
 def main(argv: list[str]) -> int:
-    """Builds and publishes a dataset of arrays; returns the exit code."""
-    arrays_parser().parse_known_args(argv)  # what it can tell needs no Beam
-    with run.quiet_import():
-        from shardmill.pipelines.arrays_options import parse_arrays
+    """Build and publish a dataset of arrays; return the exit code."""
+    return run_build("arrays", *parse_build("arrays", argv))
 
-        config, rest, debug = parse_arrays(argv)
-        from shardmill.pipelines import arrays
-        from shardmill.pipelines.run_build import run_build
-    return run_build(arrays, config, rest, debug=debug, unit="MiB")
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = build_parser("arrays", "Build a GZIP TFRecord dataset from NumPy arrays.", _EXAMPLE)
+    paths = parser.add_argument_group("input and output")
+    add_paths(paths, "a .npy, an .npz, or a folder of .npy files", walks=False)
+    add = parser.add_argument_group("labels and features").add_argument
+    add("--labels", metavar="FILE", help="a .npy of labels: integers or texts")
+    add("--label", metavar="NAME",
+        help="the array that is the label (default: the one called y, label or labels; empty: "
+        "none)")  # fmt: skip
+    add("--arrays", metavar="LIST", help="names of the arrays to read (default: all)")
+    splits = parser.add_argument_group("splits")
+    splits.add_argument("--splits", metavar="SHARES", help="train:0.9,validation:0.1 (default)")
+    add_seed(splits)
+    add_shards(parser.add_argument_group("records and shards"))
+    add_running(parser.add_argument_group("running"), "concurrent reads per worker")
+    parser.suggestions = {**SHARED_SUGGESTIONS, "--splits": ("train:0.9,validation:0.1",)}
+    return parser

@@ -1,4 +1,4 @@
-"""``shardmill check``: loads neither Apache Beam nor TensorFlow nor NumPy."""
+"""``shardmill check``: imports neither Apache Beam nor TensorFlow nor NumPy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,48 @@ import argparse
 import datetime as dt
 
 from shardmill.loaders.steps import find_manifest, load_manifest
-from shardmill.pipelines.commands.steps import complete_publish
-from shardmill.pipelines.flags.check import check_parser
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
+from shardmill.pipelines.preflight import complete_publish
 from shardmill.pipelines.report.terminal import clean
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 
+_DESCRIPTION = """\
+Check from manifests alone, without reading records, whether a dataset can be
+used: large enough, fresh, few rejects, same files and records as counted."""
+_EPILOG = """\
+examples:
+  shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
+  shardmill check ds --counted=counted.json
+
+Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = command_parser("check", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest")
+    add("--min_examples", default="", metavar="N",
+        help="least number of examples: of all splits together, or per split as in "
+        "train:1000,validation:100")  # fmt: skip
+    add("--max_age", default="", metavar="TIME",
+        help="longest time since the build finished: 90s, 15m, 26h, 2d")  # fmt: skip
+    add("--finished_after", default="", metavar="MOMENT",
+        help="the build must not have finished before: 2026-11-20T00:00:00Z")  # fmt: skip
+    add("--max_reject_fraction", default="", metavar="SHARE",
+        help="largest fraction of rejected inputs, such as 0.02; one is allowed")  # fmt: skip
+    add("--counted", default="", metavar="FILE",
+        help="manifest that shardmill count wrote of the same folder: all files and records must "
+        "agree")  # fmt: skip
+    add_debug(parser)
+    return parser
+
 
 def main(argv: list[str]) -> int:
-    """Says of each rule whether it is kept; returns the exit code."""
-    flags = check_parser().parse_args(argv)
+    """Print for each rule whether it holds; return the exit code."""
+    flags = make_parser().parse_args(argv)
     rules = Rules(
         flags.min_examples, flags.max_age, flags.finished_after, flags.max_reject_fraction
     )
@@ -26,7 +57,7 @@ def main(argv: list[str]) -> int:
     manifest = load_manifest(path)
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:
-        _refuse_count(path, flags)
+        _reject_count(path, flags)
     verdicts = list(judge(manifest, rules, dt.datetime.now(dt.timezone.utc), counted))
     print(clean(f"Checked {folder or path}"))
     for verdict in verdicts:
@@ -48,7 +79,7 @@ def _load_counted(path: str) -> Manifest:
     return counted
 
 
-def _refuse_count(path: str, flags: argparse.Namespace) -> None:
+def _reject_count(path: str, flags: argparse.Namespace) -> None:
     for name in ("max_age", "finished_after", "max_reject_fraction", "counted"):
         if getattr(flags, name):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""``shardmill clean``: loads neither Apache Beam nor TensorFlow."""
+"""``shardmill clean``: imports neither Apache Beam nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardmill.pipelines.flags.clean import clean_parser
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes, parse_duration
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
@@ -19,10 +19,31 @@ from shardmill.transforms.publish.journal import Journal
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NS = 1_000_000_000
 
+_DESCRIPTION = """\
+Delete what unfinished builds left in an output: build folders, outcomes of
+runs, unfinished files. Completes an unfinished publish first. Never changes
+the published dataset."""
+_EPILOG = """\
+example, to see what would be deleted:
+  shardmill clean ds --dry_run"""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = command_parser("clean", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("directory", metavar="DIR", help="output of a build")
+    add("--dry_run", action="store_true", help="print what would be deleted, delete nothing")
+    add("--older_than", default="1h", metavar="TIME",
+        help="keep what changed more recently, as a build may be running: 90s, 15m, 1h, 2d, or 0 "
+        "to keep nothing (default: 1h)")  # fmt: skip
+    add_debug(parser)
+    return parser
+
 
 def main(argv: list[str]) -> int:
-    """Removes what unfinished builds left behind; returns the exit code."""
-    flags = clean_parser().parse_args(argv)
+    """Delete what unfinished builds left behind; return the exit code."""
+    flags = make_parser().parse_args(argv)
     limit = parse_duration(flags.older_than, "--older_than") * _NS
     output = _absolute(flags.directory)
     storage = open_storage(output)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run
-from shardmill.pipelines.flags.count import count_parser
+from shardmill.pipelines.commands.beam_flags import parse_flags
+from shardmill.pipelines.commands.build_flags import RUNNERS
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes
-from shardmill.pipelines.report.progress_display import quiet_logs, show_counters
+from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
+from shardmill.pipelines.report.summary import print_counters
 from shardmill.pipelines.report.terminal import clean
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.dataset.manifest import Manifest
@@ -20,26 +24,50 @@ if TYPE_CHECKING:
     from shardmill.pipelines.count import CountConfig
 
 _SHOWN = 20
+_EPILOG = """\
+example:
+  shardmill count --input=taxi --manifest=taxi.json
+
+Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
+file is damaged or the run failed, 2 usage error, 130 interrupted."""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    description = "Count the records of any TFRecord files, and check them."
+    parser = command_parser("count", "--input PATH [PATH ...] [FLAGS]", description, _EPILOG)
+    parser.argument_default = argparse.SUPPRESS
+    add = parser.add_argument
+    add("--input", nargs="+", action="extend", metavar="PATH",
+        help="folders, globs, files, or lists of paths (.txt, .csv)")  # fmt: skip
+    add("--manifest", metavar="FILE", help="write a manifest to this file")
+    add("--check", metavar="HOW", help="records: read all and check every CRC (default); "
+        "index: trust sound member indexes, read as little as counting needs")  # fmt: skip
+    add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
+    add("--follow_links", action="store_true", help="follow links that lead outside the root")
+    add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
+    add_debug(parser, "tracebacks and Beam's log")
+    parser.suggestions = {"--check": ("records", "index"), "--runner": RUNNERS}
+    return parser
 
 
 def main(argv: list[str]) -> int:
-    """Counts TFRecord files; returns the exit code."""
-    count_parser().parse_known_args(argv)  # what it can tell needs no Beam
-    with run.quiet_import():
+    """Count TFRecord files; return the exit code."""
+    config, runner, beam_flags, debug = parse(argv)
+    with quiet_import():
         from shardmill.pipelines.count import outcomes, resolve
-        from shardmill.pipelines.preflight import check_takes_files
+        from shardmill.pipelines.preflight import check_accepts_files
         from shardmill.transforms.runtime.process_pool import close_all
     started = time.monotonic()
-    config, runner, rest, debug = _parse(argv)
     invocation = run.new_invocation()
     job = resolve(config, runner=runner, invocation=invocation)
     folder = job.spec.manifest.rpartition("/")[0]
     if folder:
-        check_takes_files(folder, f"--manifest={job.spec.manifest}")
+        check_accepts_files(folder, f"--manifest={job.spec.manifest}")
     try:
         with quiet_logs(debug=debug):
             ended = run.run_job(
-                lambda pipeline: outcomes(pipeline, job), runner, rest, invocation, folder,
+                lambda pipeline: outcomes(pipeline, job), runner, beam_flags, invocation, folder,
                 unit="MiB",
             )  # fmt: skip
     except run.Staged as staged:
@@ -51,7 +79,7 @@ def main(argv: list[str]) -> int:
         print(f"shardmill: interrupted{remark}; nothing was written.", file=sys.stderr)
         return interrupted.code
     if debug:
-        show_counters(ended.counters())
+        print_counters(ended.counters())
     outcome = ended.outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)
@@ -69,31 +97,26 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
-    """Returns the config, the runner, Beam's options, and whether to debug.
+def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
+    """Return the config, the runner, Beam's options, and whether to debug.
 
     Raises:
         UsageError: A flag breaks a rule.
     """
-    from shardmill.pipelines.count import CountConfig
-    from shardmill.pipelines.options import check_beam_flags
-    from shardmill.transforms.runtime.process_pool import usable_cores
+    values, beam_flags, debug = parse_flags(make_parser(), argv, required=("input",))
+    with quiet_import():
+        from shardmill.pipelines.count import CountConfig
+        from shardmill.transforms.runtime.process_pool import usable_cores
 
-    known, rest = count_parser().parse_known_args(argv)
-    values: dict[str, Any] = vars(known)
-    debug = values.pop("debug", False)
-    check_beam_flags(rest, [action.option_strings[0] for action in count_parser()._actions])  # noqa: SLF001
-    if "input" not in values:
-        raise UsageError("--input is missing: give a folder, a glob, a list or a file.")
-    runner, rest = run.take_runner(rest)
-    # Other runners have a process for each core of their own.
+    runner, beam_flags = run.take_runner(beam_flags)
+    # Other runners start a process per core themselves.
     values.setdefault("processes", usable_cores() if runner == run.IN_MEMORY else 1)
     config = CountConfig(**{**values, "input": tuple(values["input"])})
     if runner != run.IN_MEMORY and not config.manifest:
-        raise UsageError(f"--runner={runner} needs --manifest: the result comes from there.")
-    places = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
-    find_runner(runner).check_places(places)
-    return config, runner, rest, debug
+        raise UsageError(f"--runner={runner} needs --manifest, which returns the result.")
+    paths = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
+    find_runner(runner).check_places(paths)
+    return config, runner, beam_flags, debug
 
 
 def lines(manifest: Manifest, path: str, seconds: float) -> Iterator[str]:

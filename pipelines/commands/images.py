@@ -2,17 +2,81 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines import run
-from shardmill.pipelines.flags.images import images_parser
+from shardmill.pipelines.commands.build import parse_build, run_build
+from shardmill.pipelines.commands.build_flags import (
+    SHARED_SUGGESTIONS,
+    add_paths,
+    add_running,
+    add_seed,
+    add_shards,
+    build_parser,
+)
+from shardmill.pipelines.commands.parser import Group, Parser
+from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
+from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
+from shardmill.transforms.match.labels import LABEL_FROM
+
+_EXAMPLE = """\
+example, a folder with one subfolder per label:
+  shardmill images --input=flower_photos --output=ds --image_size=224"""
 
 
 def main(argv: list[str]) -> int:
-    """Builds and publishes a dataset of images; returns the exit code."""
-    images_parser().parse_known_args(argv)  # what it can tell needs no Beam
-    with run.quiet_import():
-        from shardmill.pipelines.options import parse_images
+    """Build and publish a dataset of images; return the exit code."""
+    return run_build("images", *parse_build("images", argv))
 
-        config, rest, debug = parse_images(argv)
-        from shardmill.pipelines import images
-        from shardmill.pipelines.run_build import run_build
-    return run_build(images, config, rest, debug=debug, unit="images")
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = build_parser("images", "Build a GZIP TFRecord dataset from images.", _EXAMPLE)
+    paths = parser.add_argument_group("input and output")
+    add_paths(paths, "a folder, glob, listing (.csv) or image")
+    paths.add_argument("--limit", type=int, metavar="N", help="take a random sample of N images")
+    _add_labels(parser.add_argument_group("labels and splits"))
+    _add_pixels(parser.add_argument_group("pixels"))
+    shards = parser.add_argument_group("records and shards")
+    shards.add_argument(
+        "--features", metavar="LIST", help="NAME=SOURCE,... chooses and renames features"
+    )
+    add_shards(shards)
+    shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
+    add_running(parser.add_argument_group("running"), "decoding threads per worker")
+    parser.suggestions = {
+        **SHARED_SUGGESTIONS,
+        "--label_from": LABEL_FROM,
+        "--splits": ("directory", "listing", "train:0.9,validation:0.1"),
+        "--resize": RESIZES,
+        "--interpolation": INTERPOLATIONS,
+        "--icc": ("ignore", "srgb"),
+        "--encoding": ENCODINGS,
+        "--channels": ("1", "3", "4"),
+        "--shard_by": ("label",),
+    }
+    return parser
+
+
+def _add_labels(group: Group) -> None:
+    add = group.add_argument
+    add("--label_from", metavar="WHERE", help=f"{', '.join(LABEL_FROM)} (default: directory)")
+    add("--label_pattern", metavar="REGEX", help="has a group (?P<label>...)")
+    add("--labels", metavar="FILE", help="one label per line, line number = class id")
+    add("--splits", metavar="SHARES",
+        help="train:0.9,validation:0.1 (default), or directory, or listing")  # fmt: skip
+    add("--group_pattern", metavar="REGEX", help="keys with the same match stay in one split")
+    add_seed(group)
+
+
+def _add_pixels(group: Group) -> None:
+    add = group.add_argument
+    add("--image_size", metavar="SIZE", help="224 (default) or 180x320 (height x width)")
+    add("--resize", metavar="HOW", help=f"{', '.join(RESIZES)} (default: stretch)")
+    add("--interpolation", metavar="FILTER",
+        help=f"{', '.join(INTERPOLATIONS)} (default: bilinear)")  # fmt: skip
+    add("--only_shrink", action="store_true", help="never enlarge an image")
+    add("--reducing_gap", type=float, metavar="X",
+        help="decode JPEGs at a reduced scale that stays at least X times larger than the target "
+        "(default: 3; 0: always full size)")  # fmt: skip
+    add("--icc", metavar="HOW", help="ignore colour profiles (default) or convert to srgb")
+    add("--encoding", metavar="TYPE", help=f"{', '.join(ENCODINGS)} (default: jpeg)")
+    add("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100 (default: 95)")
+    add("--channels", type=int, metavar="N", help="3 (default), 1 (grey) or 4 (with alpha)")

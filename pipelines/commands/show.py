@@ -20,22 +20,52 @@ are no more, or an empty text).
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
 from typing import Any
 
-from shardmill.pipelines.flags.show import show_parser
-from shardmill.pipelines.report.show_data import look
-from shardmill.pipelines.report.show_text import render
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.terminal import BLOCKS, Style, plain
 
 _PIPE_WIDTH = 100
 
+_EPILOG = """\
+examples:
+  shardmill show ds
+  shardmill show ds/train-00000-of-00008.tfrecord.gz --records=10"""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    description = "Show what is in a dataset, a folder of TFRecord files, or one of them."
+    parser = command_parser("show", "PATH [FLAGS]", description, _EPILOG)
+    add = parser.add_argument
+    add("path", metavar="PATH",
+        help="a dataset, its manifest, a folder, or any TFRecord file")  # fmt: skip
+    add("--records", type=number, default=3, metavar="N",
+        help="number of records to show (default: 3)")  # fmt: skip
+    add("--split", default="", metavar="SPLIT", help="split whose records are shown")
+    add("--json", action="store_true", help="print everything as JSON")
+    add_debug(parser)
+    return parser
+
+
+def number(text: str) -> int:
+    """Return a number of records; argparse names the type by this function's name."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative: give 0 or more")
+    return value
+
 
 def main(argv: list[str]) -> int:
-    """Prints what is there; returns the exit code."""
-    flags = show_parser().parse_args(argv)
+    """Print what is at the path; return the exit code."""
+    flags = make_parser().parse_args(argv)
+    from shardmill.pipelines.report.show_data import look
+    from shardmill.pipelines.report.show_text import render
+
     found = look(flags.path, records=flags.records, split=flags.split)
     # Data may hold characters that the terminal's encoding does not have.
     if hasattr(sys.stdout, "reconfigure"):
@@ -62,6 +92,8 @@ def _print_pretty(found: dict[str, Any]) -> None:
     # Only terminals need it, and it takes 50 ms to load.
     from rich.console import Console
     from rich.text import Text
+
+    from shardmill.pipelines.report.show_text import render
 
     width = shutil.get_terminal_size().columns
     console = Console(highlight=False, soft_wrap=True, width=width)

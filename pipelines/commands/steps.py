@@ -1,4 +1,4 @@
-"""``shardmill steps``: loads neither Apache Beam nor TensorFlow nor NumPy."""
+"""``shardmill steps``: imports neither Apache Beam nor TensorFlow nor NumPy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,36 @@ import json
 import sys
 
 from shardmill.loaders.steps import Selection, count_steps, find_manifest, load_manifest, select
-from shardmill.pipelines.flags.steps import steps_parser
-from shardmill.schemas.dataset.shard_names import JOURNAL
-from shardmill.schemas.storage import join, open_storage
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.preflight import complete_publish
+
+_EPILOG = """\
+example:
+  shardmill steps ds --split=train --batch_size=32"""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = command_parser(
+        "steps", "DIR --batch_size=N [FLAGS]", "Steps per epoch, from the manifest.", _EPILOG
+    )
+    add = parser.add_argument
+    add("manifest", metavar="DIR", help="folder of a dataset, or a manifest")
+    add("--split", default="train", metavar="SPLIT",
+        help="a split, or several as in train+validation (default: train)")  # fmt: skip
+    add("--batch_size", type=int, required=True, metavar="N", help="the global batch size")
+    add("--drop_remainder", action="store_true", help="drop a last batch that is not full")
+    add("--replicas", type=int, default=1, metavar="N",
+        help="workers that read disjoint shards: count the full batches of the one with the "
+        "fewest examples")  # fmt: skip
+    add("--json", action="store_true", help="print all numbers as JSON")
+    add_debug(parser)
+    return parser
 
 
 def main(argv: list[str]) -> int:
-    """Prints the number of steps; returns the exit code."""
-    flags = steps_parser().parse_args(argv)
+    """Print the number of steps; return the exit code."""
+    flags = make_parser().parse_args(argv)
     folder, path = find_manifest(flags.manifest)
     if folder:
         complete_publish(folder)
@@ -39,21 +61,12 @@ def main(argv: list[str]) -> int:
     else:
         print(steps)
     if not steps:
-        print(f"shardmill: {_why_none(selection, flags)}", file=sys.stderr)
+        print(f"shardmill: {_explain_zero(selection, flags)}", file=sys.stderr)
     return 0
 
 
-def complete_publish(folder: str) -> None:
-    """Completes an unfinished publication, as every command does that meets one."""
-    storage = open_storage(folder)
-    if storage.stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish.publish import settle  # seldom needed, and not light
-
-        settle(storage, folder)
-
-
-def _why_none(selection: Selection, flags: argparse.Namespace) -> str:
+def _explain_zero(selection: Selection, flags: argparse.Namespace) -> str:
     if not selection.num_examples:
         return f"0 steps: {selection.split} is empty."
-    who = "the smallest replica's share" if flags.replicas > 1 else selection.split
-    return f"0 steps: {who} does not fill a batch; give a smaller --batch_size."
+    subject = "the smallest replica's share" if flags.replicas > 1 else selection.split
+    return f"0 steps: {subject} does not fill a batch; give a smaller --batch_size."

@@ -1,4 +1,4 @@
-"""``shardmill verify``: needs no Apache Beam."""
+"""``shardmill verify``: does not import Apache Beam."""
 
 from __future__ import annotations
 
@@ -6,22 +6,47 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run
-from shardmill.pipelines.flags.verify import verify_parser
+from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes
 from shardmill.pipelines.report.terminal import clean
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.transforms.runtime.process_pool import close_all, usable_cores
-from shardmill.transforms.runtime.progress import Progress
-from shardmill.transforms.verify.verify import Dataset, Finding, find_dataset, verify_dataset
+
+if TYPE_CHECKING:
+    from shardmill.transforms.verify.verify import Dataset, Finding
+
+_DESCRIPTION = """\
+Check every byte of a dataset against its manifest, and every example against
+its schema."""
+_EPILOG = """\
+example:
+  shardmill verify ds
+
+Exit codes: 0 sound, 1 damaged, 2 usage error, 130 interrupted."""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command."""
+    parser = command_parser("verify", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
+    add = parser.add_argument
+    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
+    add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
+    add("--json", action="store_true", help="print the result as JSON")
+    add_debug(parser)
+    return parser
 
 
 def main(argv: list[str]) -> int:
-    """Checks a dataset against its manifest and schema; returns the exit code."""
-    flags = verify_parser().parse_args(argv)
+    """Check a dataset against its manifest and schema; return the exit code."""
+    flags = make_parser().parse_args(argv)
     if flags.processes is not None and flags.processes < 1:
         raise UsageError(f"--processes={flags.processes} must be 1 or more.")
+    from shardmill.transforms.runtime.process_pool import close_all, usable_cores
+    from shardmill.transforms.runtime.progress import Progress
+    from shardmill.transforms.verify.verify import find_dataset, verify_dataset
+
     started = time.monotonic()
     dataset = find_dataset(flags.dataset)
     watched = Progress(unit="MiB", per_unit=1 << 20, refused="damaged")

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shardmill.schemas.errors import ShardmillError
+from shardmill.pipelines.report.quiet import THREAD_PREFIX
 
 if TYPE_CHECKING:
     from shardmill.transforms.runtime.progress import Progress
 
-OURS = "shardmill-"  # what names of our own threads begin with
-_ending = threading.Event()
 _FEW = 10  # MiB, below which KiB are shown
 
 
@@ -31,7 +25,7 @@ def show_progress(watched: Progress) -> Iterator[None]:
     ended = threading.Event()
     show = _bar if console.is_terminal else _lines
     arguments = (watched, ended, console)
-    thread = threading.Thread(target=show, args=arguments, name=f"{OURS}show", daemon=True)
+    thread = threading.Thread(target=show, args=arguments, name=f"{THREAD_PREFIX}show", daemon=True)
     thread.start()
     try:
         yield
@@ -113,103 +107,3 @@ def progress_line(watched: Progress, seconds: float) -> str:
         f"{watched.phase}: {watched.done / scale:,.0f}{total} {unit}, "
         f"{number} {unit}/s{remaining}{refused}"
     )
-
-
-@contextlib.contextmanager
-def quiet_library() -> Iterator[None]:
-    """Keeps what native code writes to standard error off the screen, unless that is a bug."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except ShardmillError:
-            raise
-        except BaseException:
-            said.seek(0)
-            os.write(kept, said.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keeps Beam's remarks on packages that are not installed off the screen while it loads."""
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-@contextlib.contextmanager
-def quiet_logs(*, debug: bool) -> Iterator[None]:
-    """Keeps Beam's log off the screen: whole tracebacks of errors that end as one sentence.
-
-    Args:
-        debug: Whether it is wanted.
-    """
-    if debug:
-        logging.getLogger().setLevel(logging.INFO)
-        yield
-        return
-    logging.getLogger().setLevel(logging.CRITICAL)  # to the very end, where servers are stopped
-    # They set levels of their own, so that the root's does not do meanwhile.
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        if not _ending.is_set():
-            logging.disable(before)
-
-
-def last_words_said() -> None:
-    """Shows nothing more where a run elsewhere has failed, and its threads here work on.
-
-    They print what befalls them themselves, until the process has ended.
-    """
-    if _ending.is_set():
-        sys.stderr.flush()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
-
-
-@contextlib.contextmanager
-def quiet_threads() -> Iterator[None]:
-    """Keeps errors of Beam's threads off the screen where its log is kept off.
-
-    They fail when the server that they talk to goes, which the main thread tells in one sentence.
-    If the block raises, the process is about to end: see ``last_words_said``.
-    """
-    if logging.root.manager.disable < logging.CRITICAL:
-        yield
-        return
-    before = threading.excepthook
-
-    def tell(failed: threading.ExceptHookArgs) -> None:
-        if failed.thread is not None and failed.thread.name.startswith(OURS):
-            before(failed)
-
-    threading.excepthook = tell
-    try:
-        yield
-    except BaseException:
-        _ending.set()
-        raise
-    threading.excepthook = before
-
-
-def show_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
-    """Shows Beam's counters of a run, a line each.
-
-    Args:
-        counters: By name; distributions as (count, sum, least, most).
-    """
-    for name, value in sorted(counters.items()):
-        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
-        print(f"counter {name}: {number}", file=sys.stderr)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from shardmill.pipelines.report.numbers import human_bytes
@@ -87,3 +88,14 @@ def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
 def counted(number: int, noun: str) -> str:
     """Returns a number of things, the noun in its right form."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def print_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
+    """Print Beam's counters of a run to standard error, one per line.
+
+    Args:
+        counters: By name; distributions as (count, sum, min, max).
+    """
+    for name, value in sorted(counters.items()):
+        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
+        print(f"counter {name}: {number}", file=sys.stderr)

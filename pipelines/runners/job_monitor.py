@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.report.progress_display import OURS
+from shardmill.pipelines.report.quiet import THREAD_PREFIX
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.runtime.progress import find_total
@@ -54,7 +54,7 @@ def follow(
             took = time.monotonic() - started
             pause = min(_MOST_PAUSE, max(_LEAST_PAUSE, took / _SHARE))
 
-    thread = threading.Thread(target=work, name=f"{OURS}follow", daemon=True)
+    thread = threading.Thread(target=work, name=f"{THREAD_PREFIX}follow", daemon=True)
     thread.start()
     try:
         yield lambda: found[0] if found else None

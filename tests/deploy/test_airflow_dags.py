@@ -20,9 +20,9 @@ import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.pipelines.flags.check import check_parser
+from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.manifest_rules import Rules
-from shardmill.pipelines.options import parse_images
 from shardmill.pipelines.runners import find_runner, take_runner
 from tests.conftest import ROOT, examples
 
@@ -349,7 +349,7 @@ def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
     assert set(found.runners) == {"local", "flink", "dataflow"}
     (dataset,) = found.datasets
     argv = [f"--input={dataset.input}", f"--output={dataset.output}", *dataset.flags]
-    config, rest, _ = parse_images([*argv, *found.runners[runner]])
+    config, rest, _ = parse_build("images", [*argv, *found.runners[runner]])
     assert config.image_size
     name, options = take_runner(rest)
     assert (
@@ -360,7 +360,7 @@ def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
     flags = [
         flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
     ]
-    asked = check_parser().parse_args([*flags, "--", dataset.output])
+    asked = find_parser("check").parse_args([*flags, "--", dataset.output])
     rules = Rules(
         asked.min_examples, asked.max_age, asked.finished_after, asked.max_reject_fraction
     )

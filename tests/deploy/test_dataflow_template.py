@@ -19,9 +19,9 @@ from google.cloud import dataflow
 from google.cloud.devtools import cloudbuild
 from google.protobuf import json_format
 
-from shardmill.pipelines.arrays_options import parse_arrays
-from shardmill.pipelines.options import parse_images
-from shardmill.pipelines.rows_options import parse_rows
+from shardmill.pipelines.commands import find_parser, rows
+from shardmill.pipelines.commands.build import parse_build
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners.dataflow import LABELS_VARIABLE, Dataflow
 from tests.conftest import ROOT
 
@@ -78,9 +78,9 @@ def test_metadata_is_of_the_form_that_dataflow_knows(modules):
 def test_each_flag_is_a_parameter(modules):
     launch, template = modules
     commands = {option["value"] for option in PARAMETERS["command"]["enumOptions"]}
-    assert commands == set(launch.PARSERS)
-    for command, make in launch.PARSERS.items():
-        flags = {action.dest for action in make()._actions} - template.LEFT_OUT
+    assert commands == {*INPUT_KINDS, "count"} == set(launch.COMMANDS)
+    for command in commands:
+        flags = {action.dest for action in find_parser(command)._actions} - template.LEFT_OUT
         assert flags == {
             name
             for name, each in PARAMETERS.items()
@@ -136,7 +136,7 @@ def test_the_launcher_starts_each_command(modules, monkeypatch):
          "--root=", *LAUNCHED]
     )  # fmt: skip
     assert command == "images"
-    config, beam, debug = parse_images(argv)
+    config, beam, debug = parse_build("images", argv)
     assert (config.overwrite, config.only_shrink, debug) == (True, False, False)
     assert (config.labels, config.root) == ("gs://b/l.txt", type(config).root)
     prepared = Dataflow("DataflowRunner").prepare(
@@ -149,12 +149,12 @@ def test_the_launcher_starts_each_command(modules, monkeypatch):
     command, *argv = launch.translate(
         ["--command=rows", *places, "--label=c", "--strip=true", "--debug=true", *LAUNCHED]
     )
-    config, _, debug = parse_rows(argv)
+    config, _, debug = rows.parse(argv)
     assert (command, config.label, config.strip, debug) == ("rows", "c", True, True)
     command, *argv = launch.translate(
         ["--command=arrays", *places, "--label=c", "--sdk_container_image=mine:1", *LAUNCHED]
     )
-    config, beam, _ = parse_arrays(argv)
+    config, beam, _ = parse_build("arrays", argv)
     assert (command, config.label) == ("arrays", "c")
     assert [flag for flag in beam if "image" in flag] == ["--sdk_container_image=mine:1"]
     assert launch.translate(["--command=count", "--follow_links=true", "--input=gs://b/x"])[:3] == [

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from shardmill.pipelines.options import parse_images
+from shardmill.pipelines.commands.build import parse_build
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "deploy" / "flink" / "kubernetes"
@@ -338,7 +338,7 @@ def test_the_job_is_one_that_shardmill_takes() -> None:
     one = container(workload["metadata"]["name"], "shardmill")
     command, *arguments = one["args"]
     assert (one["command"], command) == (["shardmill"], "images")
-    config, beam, debug = parse_images(arguments)
+    config, beam, debug = parse_build("images", arguments)
     assert config.input.startswith("gs://")
     assert config.output.startswith("gs://")
     assert not debug

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from shardmill.pipelines.flags import find_parser
-from shardmill.pipelines.options import check_beam_flags
+from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands.beam_flags import check_beam_flags
 from tests.conftest import ROOT, SHARED
 from tests.support.docs_pages import BEFORE, ELSEWHERE, OWN, PREPARE, Shelf, elsewhere
 from tests.support.docs_tools import (

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from shardmill.pipelines.cli import COMMANDS
-from shardmill.pipelines.flags import find_parser
+from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.schemas.dataset.shard_names import FIELDS
 from shardmill.schemas.rejects import REASONS
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema

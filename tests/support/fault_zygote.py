@@ -139,9 +139,9 @@ def _import_commands() -> None:
 
 def main() -> None:
     """Serve orders until stdin ends."""
-    from shardmill.pipelines import run
+    from shardmill.pipelines.report.quiet import quiet_import
 
-    with run.quiet_import():
+    with quiet_import():
         _import_commands()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = set()

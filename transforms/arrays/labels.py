@@ -1,4 +1,4 @@
-"""Labels of arrays: integers are kept as they are, texts get class ids."""
+"""Labels of arrays: whole numbers are kept as they are, texts get class ids."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.arrays.array_file import ArrayFile, stream_values
+from shardmill.transforms.arrays.files import ArrayFile, stream_bytes
 from shardmill.transforms.match.labels import has_control, sort_labels
 
-DEFAULT_NAMES = ("y", "label", "labels")  # arrays that are the label where --label is not given
-LABEL, LABEL_TEXT = "label", "label/text"  # sources of features in the manifest
+AUTOMATIC = ("y", "label", "labels")  # members that are taken as labels when there is only one
+LABEL, LABEL_TEXT = "label", "label/text"  # sources, as the manifest names them
 MAX_TEXTS = 100_000
-_CHUNK_VALUES = 1 << 20
-_CHUNK_BYTES = 64 << 20
-_MAX_LABEL = np.iinfo(np.int64).max
+_VALUES = 1 << 20  # looked at, at a time
+_LARGEST = np.iinfo(np.int64).max
 
 
 def is_label_like(array: ArrayFile) -> bool:
-    """Return whether an array has one integer, boolean or text for each example."""
-    return array.dtype.kind in "biuSU" and _is_column(array)
+    """Tells whether an array may be labels: one whole number or text an example."""
+    return array.dtype.kind in "biuSU" and array.shape in ((array.rows,), (array.rows, 1))
 
 
 @dataclass(frozen=True)
-class ArrayLabels:
-    """The labels of the examples.
+class Labels:
+    """The labels of examples.
 
     Attributes:
-        array: The array of labels.
+        array: Where they are.
         texts: All labels in the order of their class ids, where they are texts; else empty.
     """
 
@@ -40,7 +39,7 @@ class ArrayLabels:
 
     @property
     def name(self) -> str:
-        """Name of the feature that holds the integer or class id."""
+        """Name of the feature that holds the number."""
         return self.array.name
 
     @property
@@ -49,96 +48,86 @@ class ArrayLabels:
         return f"{self.array.name}/text"
 
     def values(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Return the labels of rows.
-
-        Args:
-            raw: The rows, little-endian; uint8, shape [n, row_bytes].
-
-        Returns:
-            int64, or texts in the array's dtype; shape [n].
-        """
+        """Returns the labels that rows of raw bytes hold, little-endian: int64 or texts; [n]."""
         dtype = self.array.dtype.newbyteorder("<")
-        values: npt.NDArray[Any] = raw.view(dtype).reshape(-1)
-        return values if self.texts else values.astype(np.int64)
+        found: npt.NDArray[Any] = raw.view(dtype).reshape(-1)
+        return found if self.texts else found.astype(np.int64)
 
 
-def check_labels(array: ArrayFile) -> ArrayLabels:
-    """Read all values of an array and return them as labels.
+def check_labels(array: ArrayFile) -> Labels:
+    """Returns labels, all values looked at.
+
+    Args:
+        array: Of labels.
 
     Raises:
-        InputError: There are several values for each example, or a value is not an integer in the
-            range of int64, or not a text that can be a label.
+        InputError: They are no labels: floats, several an example, too large, empty, not UTF-8, ...
     """
-    if not _is_column(array):
+    what, dtype = array.shown, array.dtype
+    if array.shape not in ((array.rows,), (array.rows, 1)):
+        shape = str(array.shape)[:60]
         raise InputError(
-            f"{array.source} has the shape {str(array.shape)[:60]}, and labels are one value for "
-            f"each example, ({array.rows:,},): for one-hot labels save y.argmax(axis=1)."
+            f"{what} has the shape {shape}, and labels are one value an example, ({array.rows:,},):"
+            " of one-hot labels save y.argmax(axis=1)."
         )
-    if array.dtype.kind in "fc":
-        raise InputError(_explain_floats(array))
+    if dtype.kind in "fc":
+        raise InputError(_why_no_numbers(array))
     if array.is_text:
-        return ArrayLabels(array, sort_labels(_distinct_texts(array)))
+        return Labels(array, sort_labels(_texts(array)))
     for first, values in _chunks(array):
-        if array.dtype.kind == "u" and int(values.max(initial=0)) > _MAX_LABEL:
+        if dtype.kind == "u" and int(values.max(initial=0)) > _LARGEST:
             row = first + int(values.argmax())
             raise InputError(
-                f"{array.source} has the label {values.max()} at row {row:,}, which overflows "
-                "int64: use smaller class ids."
+                f"{what} has the label {values.max()} at row {row:,}, which is beyond int64: use "
+                "smaller class ids."
             )
-    return ArrayLabels(array)
+    return Labels(array)
 
 
-def decode_texts(values: Iterable[bytes | str]) -> list[str]:
-    """Return labels, which ``check_labels`` accepted, as texts."""
-    return [value.decode() if isinstance(value, bytes) else value for value in values]
-
-
-def _is_column(array: ArrayFile) -> bool:
-    return array.shape in ((array.rows,), (array.rows, 1))
-
-
-def _explain_floats(array: ArrayFile) -> str:
-    """Return why floats cannot be labels, with the first value that is not an integer."""
-    fix = "save y.astype('int64'), or pass no label if it is a target to predict"
+def _why_no_numbers(array: ArrayFile) -> str:
+    """Returns why floats are no labels, by the first value that is no whole number."""
+    remedy = "save y.astype('int64'), or give it no label if it is a target to predict"
     for first, values in _chunks(array):
         with np.errstate(invalid="ignore"):
             bad = np.flatnonzero(~np.isfinite(values) | (values.real != np.floor(values.real)))
         if bad.size:
-            value = "NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
+            value = values[bad[0]]
+            row = first + int(bad[0])
+            name = "NaN" if np.isnan(value) else str(value)
             return (
-                f"{array.source} has the label {value} at row {first + int(bad[0]):,}, which is "
-                f"not an integer: make all labels integers or texts, then {fix}."
+                f"{array.shown} has the label {name} at row {row:,}, which is no whole number: "
+                "make all labels whole numbers or texts, then " + remedy + "."
             )
-    return f"{array.source} holds labels as {array.dtype.name}, not as integers: {fix}."
+    return f"{array.shown} holds labels as {array.dtype.name}, not as integers: {remedy}."
 
 
-def _distinct_texts(array: ArrayFile) -> set[str]:
-    """Return the distinct labels.
+def _texts(array: ArrayFile) -> set[str]:
+    """Returns the distinct labels.
 
     Raises:
-        InputError: A value cannot be a label, or there are too many distinct ones.
+        InputError: One cannot be a label, or there are too many.
     """
-    distinct: set[str] = set()
+    seen: set[str] = set()
     for first, values in _chunks(array):
         for value in np.unique(values).tolist():
-            text, problem = _decode(value)
+            text, problem = _decoded(value)
             if problem:
                 row = first + int(np.flatnonzero(values == value)[0])
                 raise InputError(
-                    f"{array.source} has the label {value!r} at row {row:,}, which {problem}: give "
+                    f"{array.shown} has the label {value!r} at row {row:,}, which {problem}: give "
                     "each example a label in plain UTF-8."
                 )
-            distinct.add(text)
-        if len(distinct) > MAX_TEXTS:
+            seen.add(text)
+        if len(seen) > MAX_TEXTS:
             raise InputError(
-                f"{array.source} has more than {MAX_TEXTS:,} distinct texts, too many for classes: "
-                "save integers, or give another label."
+                f"{array.shown} has more than {MAX_TEXTS:,} distinct texts, which are no classes: "
+                "save whole numbers, or give another label."
             )
-    return distinct
+    return seen
 
 
-def _decode(value: bytes | str) -> tuple[str, str]:
-    """Return the text of a label, and why it cannot be one or an empty text."""
+def _decoded(value: bytes | str) -> tuple[str, str]:
+    """Returns the text of a label, and why it cannot be one or nothing."""
     try:
         text = value.decode() if isinstance(value, bytes) else value
         text.encode()
@@ -150,22 +139,27 @@ def _decode(value: bytes | str) -> tuple[str, str]:
 
 
 def _chunks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yield consecutive values, shape [n] or [n, 1], with the row of the first."""
+    """Yields values in their order, with the row of the first."""
     size = array.row_bytes
-    if not size:  # texts of length 0
+    if not size:  # texts of no length
         yield 0, np.zeros(min(1, array.rows), array.dtype)
         return
-    step = max(1, min(_CHUNK_VALUES, _CHUNK_BYTES // size))
-    for number, data in enumerate(stream_values(array, step * size)):
+    step = max(1, min(_VALUES, (64 << 20) // size))
+    for number, data in enumerate(stream_bytes(array, step * size)):
         yield number * step, np.frombuffer(data, array.dtype)
 
 
+def texts_of(values: Iterable[bytes | str]) -> list[str]:
+    """Returns labels as texts; they were checked."""
+    return [value.decode() if isinstance(value, bytes) else value for value in values]
+
+
 __all__ = [
-    "DEFAULT_NAMES",
+    "AUTOMATIC",
     "LABEL",
     "LABEL_TEXT",
-    "ArrayLabels",
+    "Labels",
     "check_labels",
-    "decode_texts",
     "is_label_like",
+    "texts_of",
 ]

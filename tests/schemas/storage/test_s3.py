@@ -13,7 +13,7 @@ import pytest
 
 from shardmill.loaders import open_dataset, steps_per_epoch
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.options import share_storage_flags
+from shardmill.pipelines.commands.beam_flags import share_storage_flags
 from shardmill.schemas.errors import DeniedError, StorageError, UsageError
 from shardmill.schemas.storage import OPTIONS_VARIABLE, open_storage
 from shardmill.schemas.storage.beam_hdfs import HdfsStorage

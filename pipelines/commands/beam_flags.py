@@ -1,0 +1,122 @@
+"""Parsing command lines that mix Shardmill's flags with Beam's pipeline options."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shardmill.pipelines.commands.parser import Parser
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage import OPTIONS_VARIABLE
+
+_STORAGE_FLAGS = ("--s3_", "--hdfs_")
+
+
+def parse_flags(
+    parser: Parser, argv: list[str], required: Sequence[str]
+) -> tuple[dict[str, Any], list[str], bool]:
+    """Return the values of Shardmill's flags, Beam's options, and whether to debug.
+
+    Args:
+        parser: Parser of the command.
+        argv: Arguments after the command.
+        required: Names of flags that must be given.
+
+    Raises:
+        UsageError: A flag is unknown, missing or malformed.
+    """
+    known, beam_flags = parser.parse_known_args(argv)
+    values: dict[str, Any] = vars(known)
+    debug = values.pop("debug", False)
+    own = own_flags(parser)
+    _reject(find_foreign(beam_flags), own)
+    # argparse would report a missing --input before a misspelt one.
+    missing = [f"--{name}" for name in required if name not in values]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    check_beam_flags(beam_flags, own)
+    return values, beam_flags, debug
+
+
+def own_flags(parser: Parser) -> list[str]:
+    """Return the flags of a parser."""
+    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001
+
+
+def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
+    """Check that flags are Beam's, and pass on those of storages.
+
+    Args:
+        argv: Flags that are not Shardmill's.
+        own: Shardmill's flags, for suggestions.
+
+    Raises:
+        UsageError: One is not; the message names the nearest flag.
+    """
+    if not argv:
+        return
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parser = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(parser)  # noqa: SLF001 - how Beam itself collects its flags
+    _, unknown = parser.parse_known_args(argv)
+    _reject(unknown[0] if unknown else "", own)
+    share_storage_flags(argv)
+
+
+def _reject(argument: str, own: Sequence[str]) -> None:
+    if not argument:
+        return
+    flag = argument.partition("=")[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"{flag!r} is not a flag: write options as --name=value.")
+    near = difflib.get_close_matches(flag.replace("-", "_").replace("__", "--", 1), own, 1, 0.6)
+    hint = f"did you mean {near[0]}?" if near else "see --help."
+    raise UsageError(f"The flag {flag} is unknown; {hint}")
+
+
+def find_foreign(argv: Sequence[str]) -> str:
+    """Return an argument that cannot be an option of Beam's, or an empty text.
+
+    Does not import Beam, which takes two seconds: a mistyped flag is reported at once.
+    """
+    if argv and not argv[0].startswith("-"):
+        return argv[0]
+    names = beam_option_names() if argv else ()
+    flags = [argument for argument in argv if argument.startswith("--")] if names else []
+    return next((flag for flag in flags if flag.partition("=")[0] not in names), "")
+
+
+def beam_option_names() -> frozenset[str]:
+    """Return every flag that Beam's source of pipeline options names; none if it is not found."""
+    package = importlib.util.find_spec("apache_beam")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        source = Path(folder, "options", "pipeline_options.py")
+        if source.is_file():
+            return frozenset(re.findall(r"--[\w-]+", source.read_text(encoding="utf-8")))
+    return frozenset()
+
+
+def share_storage_flags(argv: list[str]) -> None:
+    """Make options of storages reach this process and its children.
+
+    A pipeline passes them to the workers of a runner itself.
+
+    Args:
+        argv: Beam's flags.
+    """
+    found: list[str] = []
+    wanted = False
+    for argument in argv:
+        if argument.startswith("--"):
+            wanted = argument.startswith(_STORAGE_FLAGS)
+        found += [argument] * wanted
+    if found:
+        os.environ[OPTIONS_VARIABLE] = shlex.join(found)

@@ -1,0 +1,55 @@
+"""The argument parser of every command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from shardmill.schemas.errors import UsageError
+
+Group = argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
+_WIDTH = 80
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=_WIDTH)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports an error as a ``UsageError`` of one sentence.
+
+    Attributes:
+        suggestions: Values that a shell suggests, by flag.
+    """
+
+    suggestions: Mapping[str, Sequence[str]] = {}
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message as a usage error."""
+        raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
+
+
+def command_parser(command: str, usage: str, description: str, epilog: str) -> Parser:
+    """Return a parser without flags but ``--help``.
+
+    Args:
+        command: Name of the command.
+        usage: What follows the command in the usage line.
+        description: What it does, printed as it is.
+        epilog: Examples and exit codes, printed as they are.
+    """
+    return Parser(
+        prog=f"shardmill {command}",
+        usage=f"shardmill {command} {usage}",
+        description=description,
+        epilog=epilog,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+
+
+def add_debug(parser: argparse.ArgumentParser | Group, shows: str = "tracebacks") -> None:
+    """Add ``--debug``."""
+    parser.add_argument("--debug", action="store_true", help=f"show {shows}")

@@ -1,0 +1,55 @@
+"""The kinds of input that Shardmill builds datasets from: the only list of them.
+
+The list of commands, the parameters of the Dataflow template, the settings of the Airflow DAGs and
+tests of the docs are derived from it. docs/add-an-input-kind.md walks through adding one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from shardmill.pipelines.build_config import BuildConfig
+    from shardmill.pipelines.run import Unit
+
+
+@dataclass(frozen=True)
+class InputKind:
+    """A kind of input.
+
+    Its name decides where its code is: ``pipelines/<name>.py`` wires the pipeline,
+    ``pipelines/<name>_config.py`` defines ``<Name>Config``, and ``pipelines/commands/<name>.py``
+    has its flags.
+
+    Attributes:
+        name: Of the command, in lower case.
+        help: What the command does, for the list of commands.
+        inputs: What inputs are called in summaries.
+        unit: Unit in which progress is shown.
+    """
+
+    name: str
+    help: str
+    inputs: str
+    unit: Unit
+
+    def load_pipeline(self) -> Any:
+        """Return the module that wires the pipeline; imports Apache Beam."""
+        return import_module(f"shardmill.pipelines.{self.name}")
+
+    def load_config(self) -> type[BuildConfig]:
+        """Return the class of its options."""
+        module = import_module(f"shardmill.pipelines.{self.name}_config")
+        return cast("type[BuildConfig]", getattr(module, f"{self.name.capitalize()}Config"))
+
+
+INPUT_KINDS = {
+    kind.name: kind
+    for kind in (
+        InputKind("images", "build a dataset from a folder of images", "images", "images"),
+        InputKind("rows", "build a dataset from CSV files", "rows", "MiB of CSV"),
+        InputKind("arrays", "build a dataset from NumPy arrays", "rows", "MiB"),
+    )
+}

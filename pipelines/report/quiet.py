@@ -1,0 +1,105 @@
+"""Hides output of libraries: logs, remarks on import, errors of Beam's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+from shardmill.schemas.errors import ShardmillError
+
+THREAD_PREFIX = "shardmill-"  # of the names of our own threads
+_run_failed = threading.Event()
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hide what native code writes to standard error, unless the block raises a foreign error."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except ShardmillError:
+            raise
+        except BaseException:
+            hidden.seek(0)
+            os.write(original, hidden.read())
+            raise
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Hide what Beam logs on import about packages that are not installed."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def quiet_logs(*, debug: bool) -> Iterator[None]:
+    """Hide Beam's log: it has tracebacks of errors that the command reports as one sentence.
+
+    Args:
+        debug: Whether to show it.
+    """
+    if debug:
+        logging.getLogger().setLevel(logging.INFO)
+        yield
+        return
+    logging.getLogger().setLevel(logging.CRITICAL)  # until the process exits and stops servers
+    # Beam's loggers set their own levels, which override that of the root.
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        if not _run_failed.is_set():
+            logging.disable(before)
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Hide errors of Beam's threads if its log is hidden.
+
+    They fail when the server that they talk to goes away, which the main thread reports. If the
+    block raises, the process is about to exit: see ``close_stderr_after_failure``.
+    """
+    if logging.root.manager.disable < logging.CRITICAL:
+        yield
+        return
+    before = threading.excepthook
+
+    def report_own(failed: threading.ExceptHookArgs) -> None:
+        if failed.thread is not None and failed.thread.name.startswith(THREAD_PREFIX):
+            before(failed)
+
+    threading.excepthook = report_own
+    try:
+        yield
+    except BaseException:
+        _run_failed.set()
+        raise
+    threading.excepthook = before
+
+
+def close_stderr_after_failure() -> None:
+    """Redirect standard error to the null device after a failed run on another machine.
+
+    Beam's threads keep running until the process exits, and print their own errors.
+    """
+    if _run_failed.is_set():
+        sys.stderr.flush()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
