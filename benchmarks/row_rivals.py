@@ -37,7 +37,7 @@ def floor(source: Path, out: Path) -> None:
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
     spec = job.spec.runs
-    (ref,) = match_now(job.match)
+    (ref,), _ = match_now(job.match)
     names = tuple(column.name for column in spec.table.columns)
     parts = max(1, round(ref.size * job.spec.plan.growth) >> 26)
     plan = Plan("build", parts={Series("train", ""): parts, Series("validation", ""): 1})

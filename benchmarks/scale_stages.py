@@ -23,7 +23,7 @@ from pathlib import Path
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardName, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -53,11 +53,13 @@ _BATCH = 10_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def make_ref(number: int) -> Ref:
+def make_ref(number: int) -> InputRef:
     """Returns a ref as matching gives it, its names as long as those of ImageNet."""
     folder = f"n{1_440_764 + number % FOLDERS:08d}"
     key = f"{folder}/{folder}_{number:09d}.JPEG"
-    return Ref(key, f"{ROOT}/{key}", 110_000 + number % 9_973, f"{1_700_000_000_000_000 + number}")
+    return InputRef(
+        key, f"{ROOT}/{key}", 110_000 + number % 9_973, f"{1_700_000_000_000_000 + number}"
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class TinyEncoder:
     packing: Packing = "stored"
     expected_bytes: int | None = RECORD
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
+    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
         """Yields an example for each ref."""
         sums = tuple(
             Sums("integer", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS)
@@ -188,7 +190,7 @@ def measure_refs(size: int, folder: Path) -> dict:
     labels, place, count = LabelSpec("directory"), sink.place, CountRefs(sink.place)
     spent: Counter[str] = Counter()
     partial, encoded_bytes, done = [], 0, 0
-    value_coder, key_coder = coders.RefCoder(), coders.PartKeyCoder()
+    value_coder, key_coder = coders.PlacedRefCoder(), coders.PartKeyCoder()
     plan = Plan("build", "", {Series("train", ""): 1 << 14, Series("validation", ""): 1 << 11})
     start = memory()
     peak = start
@@ -212,13 +214,12 @@ def measure_refs(size: int, folder: Path) -> dict:
         encoded = step(
             "encode",
             lambda placed=placed: [
-                (key_coder.encode(key), position, value_coder.encode(ref))
-                for key, (position, ref) in placed
+                (key_coder.encode(key), value_coder.encode(value)) for key, value in placed
             ],
         )
-        step("decode", lambda encoded=encoded: [value_coder.decode(e[2]) for e in encoded])
+        step("decode", lambda encoded=encoded: [value_coder.decode(e[1]) for e in encoded])
         step("order", lambda placed=placed: [_identify(placed)])
-        encoded_bytes += sum(len(key) + len(where) + len(value) for key, where, value in encoded)
+        encoded_bytes += sum(len(key) + len(value) for key, value in encoded)
         done += len(batch)
         peak = max(peak, memory())
     whole, merging = timed(lambda: count.merge_accumulators(partial))
@@ -284,8 +285,8 @@ def measure_build(size: int, folder: Path) -> dict:
             pipeline
             | beam.Create(tasks)
             | "FanOut" >> beam.Reshuffle()
-            | beam.FlatMap(lambda task: map(make_ref, range(*task))).with_output_types(Ref)
-            | "Label" >> beam.Map(labels.with_label).with_output_types(Ref)
+            | beam.FlatMap(lambda task: map(make_ref, range(*task))).with_output_types(InputRef)
+            | "Label" >> beam.Map(labels.with_label).with_output_types(InputRef)
             | WriteShards(sink, TinyEncoder())
             | beam.Map(Outcome.check)
         )

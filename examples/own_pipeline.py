@@ -18,7 +18,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
@@ -44,12 +44,9 @@ class TextEncoder:
     packing: Packing = "deflated"
     expected_bytes: int | None = None
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Example | Reject]:
+    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yields an example or reject for each ref, in their order."""
         for ref in refs:
-            if ref.error:
-                yield ref.to_reject()
-                continue
             try:
                 text = read_input(ref).decode()
             except RejectedError as refused:

@@ -74,7 +74,7 @@ def _placing(config: ArraysConfig, found: FoundArrays) -> Placing:
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ArraysJob) -> beam.PCollection[Outcome]:
     """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
-    return root | "Write" >> WriteArrays(job.spec)
+    return root | "WriteArrays" >> WriteArrays(job.spec)
 
 
 def build(

@@ -19,7 +19,13 @@ from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.count.manifest import CountSpec
 from shardmill.transforms.count.transform import CountRecords
-from shardmill.transforms.match.transform import MatchFiles, MatchSpec, absolute, find_input
+from shardmill.transforms.match.transform import (
+    MatchedInputs,
+    MatchFiles,
+    MatchSpec,
+    absolute,
+    find_input,
+)
 
 CHECKS = ("records", "index")
 
@@ -145,10 +151,11 @@ def _check_manifest(path: str) -> None:
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:
     """Wires the pipeline; gives one ``Outcome`` with the manifest's text."""
-    refs = [
-        root | f"Match{number}" >> MatchFiles(match) for number, match in enumerate(job.matches)
+    matched = [
+        root | f"MatchFiles{number}" >> MatchFiles(match)
+        for number, match in enumerate(job.matches, 1)
     ]
-    return refs | "Inputs" >> beam.Flatten() | "Count" >> CountRecords(job.spec)
+    return MatchedInputs.union(matched) | "CountRecords" >> CountRecords(job.spec)
 
 
 def build(

@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 import apache_beam as beam
 
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.transform import WriteShards
-from shardmill.transforms.match.transform import MatchFiles, MatchSpec, absolute, find_input
-from shardmill.transforms.match.walk import DUPLICATE, SKIPPED
+from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.transform import (
+    MatchedInputs,
+    MatchFiles,
+    MatchSpec,
+    absolute,
+    find_input,
+)
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,12 @@ def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.PCollection[Outcome]:
     """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
     config = job.config
-    refs = root | "Match" >> MatchFiles(
+    matched = root | "MatchFiles" >> MatchFiles(
         job.match, config.label_spec, listed_splits=config.splits == "listing"
     )
     if config.limit is not None:
-        refs = refs | "Limit" >> TakeFirst(config.limit, config.place_spec)
-    return refs | "Write" >> WriteShards(job.sink, config.encoder)
+        matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
+    return matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
 
 
 def build(
@@ -93,7 +99,7 @@ def build(
 
 @dataclass(eq=False)
 class TakeFirst(beam.PTransform):
-    """Takes the first refs of the global order: a fair sample, the same in every run.
+    """Takes the first inputs of the global order: a fair sample, the same in every run.
 
     Args:
         count: How many.
@@ -103,19 +109,22 @@ class TakeFirst(beam.PTransform):
     count: int
     place: PlaceSpec
 
-    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Ref]:
+    def expand(self, inputs: MatchedInputs) -> MatchedInputs:
         """Wires the choice."""
         place = self.place
-        return (
-            pcoll
-            | "Usable" >> beam.Filter(lambda ref: ref.error not in (SKIPPED, DUPLICATE))
-            | "Keyed" >> beam.Map(lambda ref: (place.position_of(ref), tuple(ref)))
-            | "Smallest" >> beam.combiners.Top.Smallest(self.count)
-            | "Each"
-            >> beam.FlatMap(lambda found: [Ref(*values) for _, values in found]).with_output_types(
-                Ref
-            )
+        refs = (
+            inputs.refs
+            | "KeyByPosition" >> beam.Map(lambda ref: (place.position_of(ref), tuple(ref)))
+            | "FindSmallest" >> beam.combiners.Top.Smallest(self.count)
+            | "ListSmallest"
+            >> beam.FlatMap(
+                lambda found: [InputRef(*values) for _, values in found]
+            ).with_output_types(InputRef)
         )
+        counts = inputs.counts | "KeepFatal" >> beam.Map(
+            lambda each: MatchCounts(fatal=each.fatal)
+        ).with_output_types(MatchCounts)
+        return MatchedInputs(refs, counts)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import deflate
 from shardmill.pipelines.build_config import config_id
 from shardmill.pipelines.rows_config import RowsConfig, check_named
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.finalize import SinkSpec
@@ -24,6 +24,7 @@ from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.build.transform import why_unusable
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import (
     MatchFiles,
     MatchSpec,
@@ -83,8 +84,8 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
     )
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
-    refs = match_now(match)
-    sample = _sample(config, refs, given)
+    refs, counts = match_now(match)
+    sample = _sample(config, refs, counts, given)
     columns = given or sample.infer(config.label, {config.split_by})
     check_named(config, columns, sample.columns)
     _check_learning(config, preprocessing)
@@ -119,7 +120,7 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
     """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
-    return root | "Match" >> MatchFiles(job.match) | "Write" >> WriteRows(job.spec)
+    return root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
 
 
 def build(
@@ -140,7 +141,10 @@ def build(
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
 
 
-def _sample(config: RowsConfig, refs: Sequence[Ref], given: Sequence[Column] | None) -> Sample:
+def _sample(
+    config: RowsConfig, refs: Sequence[InputRef], counts: MatchCounts,
+    given: Sequence[Column] | None,
+) -> Sample:  # fmt: skip
     """Looks at the beginnings of files; at one alone where the schema is given and fits it.
 
     Raises:
@@ -157,7 +161,7 @@ def _sample(config: RowsConfig, refs: Sequence[Ref], given: Sequence[Column] | N
         return _fitting(config, given, sample)
     if sample.rows:
         return sample
-    raise InputError(_why_no_rows(config, sample, {ref.key for ref in usable}))
+    raise InputError(_why_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 
 def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sample:
@@ -178,12 +182,15 @@ def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sam
     )
 
 
-def _why_no_rows(config: RowsConfig, sample: Sample, looked: Container[str]) -> str:
+def _why_no_rows(
+    config: RowsConfig, sample: Sample, counts: MatchCounts, looked: Container[str]
+) -> str:
     """Returns why there is nothing to work on.
 
     Args:
         config: The options.
         sample: What was found.
+        counts: Matched files that are not inputs.
         looked: Keys of the files that were opened.
     """
     if sample.problem:
@@ -194,7 +201,7 @@ def _why_no_rows(config: RowsConfig, sample: Sample, looked: Container[str]) -> 
     census = Census()
     for ref in sample.refs:
         census.add(ref, REFUSED if ref.error else Series("rows", ""))
-    problem = why_unusable(census, TABLE, config.input)
+    problem = why_unusable(census.with_counts(counts), TABLE, config.input)
     if not problem:
         names = f", only {listed(sample.columns)} as names of columns" if sample.columns else ""
         return (

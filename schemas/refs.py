@@ -1,4 +1,4 @@
-"""Refs: small pointers to inputs. They cross shuffles so that payload bytes need not."""
+"""References: small pointers to inputs. They cross shuffles so that payload bytes need not."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from shardmill.schemas.rejects import Reject
 
 
-class Ref(NamedTuple):
+class InputRef(NamedTuple):
     """A pointer to one input file.
 
     Attributes:
         key: Stable identity: the NFC-normalised path relative to the root.
-        uri: Where to read it.
+        uri: Path or URI of the file.
         size: Bytes at matching.
         version: Modification time in nanoseconds, or an object's generation, as text.
         label: Label text, or None where the dataset has no labels.
         split: Name of its split; empty until it is placed.
-        group: What keeps examples on one side of a split; empty means the key itself.
-        error: Why it cannot become a record (a reason of ``rejects.REASONS``), or empty.
+        group: Examples of one group share a split; empty means that the key is the group.
+        error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
     """
 
@@ -34,18 +34,101 @@ class Ref(NamedTuple):
     message: str = ""
 
     def digest(self) -> int:
-        """Returns a 128-bit digest of all that identifies the input and its content."""
-        text = "\0".join(
-            (self.key, str(self.size), self.version, self.error, self.split, self.group)
-            + (() if self.label is None else (self.label,))
-        )
-        raw = hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-ref").digest()
-        return int.from_bytes(raw, "big")
+        """Return a 128-bit digest of all fields that identify the input and its content."""
+        fields = (self.key, str(self.size), self.version, self.error, self.split, self.group)
+        return _digest(*fields, *(() if self.label is None else (self.label,)))
 
-    def rejected(self, error: str, message: str) -> Ref:
-        """Returns this ref marked as one that cannot become a record."""
+    def rejected(self, error: str, message: str) -> InputRef:
+        """Return this reference, marked as rejected for a reason of ``rejects.REASONS``."""
         return self._replace(error=error, message=message)
 
     def to_reject(self) -> Reject:
-        """Returns the reject of a ref that was refused while matching."""
+        """Return the reject of an input that was rejected while matching."""
         return Reject(self.key, self.uri, "match", self.error, self.message)
+
+
+class SegmentRef(NamedTuple):
+    """A pointer to one segment of a run file: records, or rejects, of one range of a table.
+
+    Attributes:
+        source: Key of the table's file.
+        source_uri: Path or URI of the table's file.
+        start: Offset of the range in the table's text, in bytes.
+        piece: Number of the piece, where a range is read in several; else 0.
+        run: Path of the run file.
+        offset: Offset of the segment in the run file.
+        length: Bytes of the segment in the run file.
+        size: Bytes of the segment's content, uncompressed.
+        crc32c: CRC-32C of the segment's content.
+        records: Number of records, or of rejects.
+        split: Split of the records; empty where the segment holds rejects.
+    """
+
+    source: str
+    source_uri: str
+    start: int
+    piece: int
+    run: str
+    offset: int
+    length: int
+    size: int
+    crc32c: int
+    records: int
+    split: str
+
+    @property
+    def key(self) -> str:
+        """Identity of the run; segments of a part are ordered by it."""
+        return f"{self.source}#{self.start:016x}.{self.piece:08x}"
+
+    @property
+    def uri(self) -> str:
+        """Path of the run file."""
+        return self.run
+
+    def digest(self) -> int:
+        """Return a 128-bit digest of the run, the split and the content."""
+        version = f"{self.crc32c:08x}-{self.records}"
+        return _digest(self.key, str(self.size), version, "", self.split, "")
+
+
+class ArrayRef(NamedTuple):
+    """A pointer to all rows of one part of an arrays dataset.
+
+    Attributes:
+        source: Key of the input.
+        input_id: Identity of all files of the input, 32 hexadecimal digits.
+        split: Split of the part.
+        part: Number of the part, from 0.
+        parts: Number of parts in the split.
+    """
+
+    source: str
+    input_id: str
+    split: str
+    part: int
+    parts: int
+
+    @property
+    def key(self) -> str:
+        """Identity of the part."""
+        return f"{self.source}#{self.split}-{self.part}"
+
+    @property
+    def uri(self) -> str:
+        """Empty: the encoder knows the files."""
+        return ""
+
+    def digest(self) -> int:
+        """Return a 128-bit digest of the part and the identity of the input."""
+        return _digest(self.key, "0", self.input_id, "", self.split, f"{self.part}/{self.parts}")
+
+
+Reference = InputRef | SegmentRef | ArrayRef
+
+
+def _digest(*fields: str) -> int:
+    raw = hashlib.blake2b(
+        "\0".join(fields).encode(), digest_size=16, person=b"shardmill-ref"
+    ).digest()
+    return int.from_bytes(raw, "big")

@@ -57,7 +57,7 @@ def test_encode_images_before_another_sink(photos, tmp_path) -> None:
     (photos / "cat" / "bad.jpg").write_bytes(b"no")
     encoder = ImagesConfig(input="x", output="x", image_size="16").encoder
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        refs = pipeline | MatchFiles(find_input(str(photos)), LabelSpec())
+        refs = (pipeline | MatchFiles(find_input(str(photos)), LabelSpec())).refs
         done = refs | EncodeImages(encoder, ["cat", "dog"])
         _ = (
             done.examples

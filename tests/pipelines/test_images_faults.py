@@ -516,5 +516,5 @@ def test_a_pipeline_of_ones_own_meets_the_same_fate(source, tmp_path):
 
     built(source, tmp_path / "out")
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        keys = pipeline | MatchFiles(find_input(str(source))) | beam.Map(lambda ref: ref.key)
+        keys = (pipeline | MatchFiles(find_input(str(source)))).refs | beam.Map(lambda ref: ref.key)
         assert_that(keys, equal_to([str(p.relative_to(source)) for p in source.glob("*/*")]))

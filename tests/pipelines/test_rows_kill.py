@@ -320,7 +320,7 @@ def tasks_of(source: Path, output: Path):
     job = resolve(
         RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
     )
-    files = [file for ref in match_now(job.match) for file in look(ref, job.spec.runs)]
+    files = [file for ref in match_now(job.match)[0] for file in look(ref, job.spec.runs)]
     count = CountFiles(job.spec.sink.place)
     census = Census()
     for file in files:

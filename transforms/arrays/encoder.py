@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import ArrayRef
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.schema_text import (
     class_id_domain,
@@ -35,22 +35,9 @@ ARRAYS_VERSION = "1"  # of how arrays become records
 _BLOCK_BYTES = 8 << 20  # of records that are encoded at a time
 
 
-def part_ref(key: str, input_id: str, split: str, part: int, parts: int) -> Ref:
-    """Returns the ref that stands for all rows of a part.
-
-    Args:
-        key: Of the input.
-        input_id: Identity of the inputs.
-        split: Of the part.
-        part: Its number.
-        parts: How many parts the split has.
-    """
-    return Ref(f"{key}#{split}-{part}", "", 0, input_id, split=split, group=f"{part}/{parts}")
-
-
 @dataclass(frozen=True)
 class ArrayEncoder:
-    """The ``Encoder`` of arrays: a ref stands for all rows of a part.
+    """The ``Encoder`` of arrays: a reference points to all rows of a part.
 
     Attributes:
         arrays: The features.
@@ -77,7 +64,7 @@ class ArrayEncoder:
         """See ``Encoder.versions``."""
         return {"arrays": ARRAYS_VERSION, "deflate": deflate.__version__}
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:
+    def encode(self, refs: Sequence[ArrayRef], labels: Sequence[str]) -> Iterator[Item]:
         """Yields the records of the parts that refs stand for, by position.
 
         Raises:
@@ -85,7 +72,7 @@ class ArrayEncoder:
             OutputError: There is no room for temporary files.
         """
         for ref in refs:
-            slot = self.placing.slot(ref.split, int(ref.group.partition("/")[0]))
+            slot = self.placing.slot(ref.split, ref.part)
             yield from self._encode_part(slot, labels)
 
     def _encode_part(self, slot: int, labels: Sequence[str]) -> Iterator[Block]:

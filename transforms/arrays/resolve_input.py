@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Entry, join, open_storage
 from shardmill.transforms.arrays.files import ArrayFile, npz_names, open_npy, open_npz
 from shardmill.transforms.arrays.labels import AUTOMATIC, Labels, check_labels, is_label_like
@@ -62,7 +62,7 @@ class FoundArrays:
     root: str
     arrays: tuple[ArrayFile, ...]
     label: Labels | None
-    files: tuple[Ref, ...]
+    files: tuple[InputRef, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -276,13 +276,13 @@ def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
     return make_key(key), root
 
 
-def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[Ref, ...]:
+def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, ...]:
     """Returns a ref for each file; labels from elsewhere are known by their flag."""
     refs = {}
     for array in arrays:
         inside = array.uri == path or array.uri.startswith(join(path, ""))
         name = make_key(key + array.uri[len(path) :]) if inside else "--labels"
-        refs[array.uri] = Ref(name, array.uri, array.size, array.version)
+        refs[array.uri] = InputRef(name, array.uri, array.size, array.version)
     return tuple(refs[uri] for uri in sorted(refs))
 
 

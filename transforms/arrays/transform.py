@@ -14,18 +14,17 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import Ref
-from shardmill.transforms.arrays.encoder import ArrayEncoder, part_ref
+from shardmill.schemas.refs import ArrayRef, InputRef
+from shardmill.transforms.arrays.encoder import ArrayEncoder
 from shardmill.transforms.arrays.files import check_stored
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.build.placement import PartKey, Series
+from shardmill.transforms.build.placement import PartKey, Placed, PlacedRef, Series
 from shardmill.transforms.build.planning import PART_BYTES, Plan, ShardSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
     BuildShards,
-    Placed,
     announce,
     settle_plan,
 )
@@ -47,7 +46,7 @@ class ArraysSpec:
 
     sink: SinkSpec
     encoder: ArrayEncoder
-    files: tuple[Ref, ...]
+    files: tuple[InputRef, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -69,10 +68,12 @@ class WriteArrays(beam.PTransform):
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> beam.PCollection[Outcome]:
         """Wires plan, placement and the sink."""
         spec = self.spec
-        start = root | "Begin" >> beam.Create([0])
-        plan = start | "Plan" >> beam.Map(lambda _: announced(spec)).with_output_types(Plan)
-        census = start | "Count" >> beam.Map(lambda _: count_rows(spec)).with_output_types(Census)
-        placed = start | "Place" >> beam.FlatMap(
+        start = root | "Start" >> beam.Create([0])
+        plan = start | "PlanParts" >> beam.Map(lambda _: announced(spec)).with_output_types(Plan)
+        census = start | "CountRows" >> beam.Map(lambda _: count_rows(spec)).with_output_types(
+            Census
+        )
+        placed = start | "PlaceParts" >> beam.FlatMap(
             lambda _, plan: place_parts(spec, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
         return BuildInput(placed, plan, census).of() | BuildShards(spec.sink, spec.encoder)
@@ -148,8 +149,8 @@ def place_parts(spec: ArraysSpec, plan: Plan) -> Iterator[Placed]:
     key = spec.encoder.placing.key
     for series, parts in plan.parts.items():
         for part in range(parts):
-            ref = part_ref(key, plan.input_id, series.split, part, parts)
-            yield PartKey(*series, part), (part.to_bytes(8, "big"), ref)
+            ref = ArrayRef(key, plan.input_id, series.split, part, parts)
+            yield PartKey(*series, part), PlacedRef(part.to_bytes(8, "big"), ref)
 
 
 __all__ = ["ArraysSpec", "WriteArrays", "count_array_parts", "place_parts", "plan_arrays"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
-from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+from shardmill.transforms.match.counts import MatchCounts
 
 _EXAMPLES = 3
 _MODULUS = 1 << 128
@@ -54,24 +54,15 @@ class Census:
         """How many refs go to parts."""
         return sum(count for count, _ in self.series.values())
 
-    def add(self, ref: Ref, series: Series, size: int | None = None) -> None:
-        """Counts one ref.
+    def add(self, ref: InputRef, series: Series, size: int | None = None) -> None:
+        """Count one reference.
 
         Args:
             ref: The ref.
             series: Where its records go.
             size: Its bytes for planning, where they are not those of the file.
         """
-        if ref.error == FATAL:
-            self.fatal = min(filter(None, (self.fatal, ref.message)))
-            return
         self.matched += 1
-        if ref.error == SKIPPED:
-            self.skipped += 1
-            return
-        if ref.error == DUPLICATE:
-            self.duplicates += 1
-            return
         digest = ref.digest()
         self.identity = (self.identity + digest) % _MODULUS
         self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
@@ -84,6 +75,16 @@ class Census:
             if ref.label is not None:
                 self.labels.add(ref.label)
             self._show("", [ref.key])
+
+    def with_counts(self, counts: MatchCounts) -> Census:
+        """Return this census with what was matched besides its references."""
+        return replace(
+            self,
+            matched=self.matched + counts.skipped + counts.duplicates,
+            skipped=self.skipped + counts.skipped,
+            duplicates=self.duplicates + counts.duplicates,
+            fatal=min(filter(None, (self.fatal, counts.fatal)), default=""),
+        )
 
     def merge(self, other: Census) -> None:
         """Adds another census to this one."""

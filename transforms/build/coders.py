@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from apache_beam import coders
 
-from shardmill.schemas.refs import Ref
-from shardmill.transforms.build.placement import PartKey
+from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
+from shardmill.transforms.build.placement import PartKey, PlacedRef
+from shardmill.transforms.match.counts import MatchCounts
+
+# The coder writes a reference's place in this tuple: append only.
+_REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef, ArrayRef)
 
 
 class _NamedTupleCoder(coders.Coder):
@@ -36,10 +42,10 @@ class _NamedTupleCoder(coders.Coder):
         return hash(type(self))
 
 
-class RefCoder(_NamedTupleCoder):
-    """Coder of ``Ref``."""
+class InputRefCoder(_NamedTupleCoder):
+    """Coder of ``InputRef``."""
 
-    factory = Ref
+    factory = InputRef
 
 
 class PartKeyCoder(_NamedTupleCoder):
@@ -48,5 +54,27 @@ class PartKeyCoder(_NamedTupleCoder):
     factory = PartKey
 
 
-coders.registry.register_coder(Ref, RefCoder)
-coders.registry.register_coder(PartKey, PartKeyCoder)
+class MatchCountsCoder(_NamedTupleCoder):
+    """Coder of ``MatchCounts``."""
+
+    factory = MatchCounts
+
+
+class PlacedRefCoder(_NamedTupleCoder):
+    """Coder of ``PlacedRef``: a flat tuple of the reference's type, the order and its fields."""
+
+    factory = PlacedRef
+
+    def encode(self, value: tuple[object, ...]) -> bytes:
+        """Return the bytes of a ``PlacedRef``."""
+        order, ref = cast("PlacedRef", value)
+        return super().encode((_REFERENCES.index(type(ref)), order, *ref))
+
+    def decode(self, encoded: bytes) -> PlacedRef:
+        """Return the ``PlacedRef`` of some bytes."""
+        number, order, *fields = self._tuples.decode(encoded)
+        return PlacedRef(order, _REFERENCES[number](*fields))
+
+
+for _coder in (InputRefCoder, PartKeyCoder, MatchCountsCoder, PlacedRefCoder):
+    coders.registry.register_coder(_coder.factory, _coder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.statistics.sums import Summary
@@ -50,13 +51,14 @@ class Block(NamedTuple):
 
 
 Item = Example | Reject | Block
+RefT_contra = TypeVar("RefT_contra", bound=Reference, contravariant=True)
 
 
-class Encoder(Protocol):
-    """Turns refs into records; a small picklable value that travels to every worker.
+class Encoder(Protocol[RefT_contra]):
+    """Encodes references as records; a small picklable value that is sent to every worker.
 
-    The same refs must give the same records in the same order, whatever the machine, or datasets
-    are not reproducible.
+    The same references must give the same records in the same order on every machine, or datasets
+    are not reproducible. Inputs that were rejected while matching are never given to it.
     """
 
     @property
@@ -69,11 +71,11 @@ class Encoder(Protocol):
         """About how many bytes a record takes; None: as many as its input."""
         ...
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:
-        """Yields the records of some refs, and rejects, in an order that the refs alone decide.
+    def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[Item]:
+        """Yield the records and rejects of references, in an order that these alone decide.
 
         Args:
-            refs: The part's refs in their final order.
+            refs: References of one part in their final order.
             labels: All labels in the order of their class ids.
         """
         ...
@@ -89,6 +91,27 @@ class Encoder(Protocol):
     def features(self) -> list[dict[str, Any]]:
         """Returns the features as the manifest lists them."""
         ...
+
+
+def encode_refs(
+    encoder: Encoder[Any], refs: Iterable[Reference], labels: Sequence[str]
+) -> Iterator[Item]:
+    """Yield the records and rejects of references, those rejected while matching included.
+
+    Args:
+        encoder: Encodes the others.
+        refs: References in their final order.
+        labels: All labels in the order of their class ids.
+    """
+    for rejected, run in itertools.groupby(refs, _is_rejected):
+        if rejected:
+            yield from (ref.to_reject() for ref in run if isinstance(ref, InputRef))
+        else:
+            yield from encoder.encode(list(run), labels)
+
+
+def _is_rejected(ref: Reference) -> bool:
+    return isinstance(ref, InputRef) and bool(ref.error)
 
 
 class Beside(NamedTuple):

@@ -121,7 +121,7 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
 
 
 def finish(
-    storage: Storage, spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census,
+    storage: Storage, spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census,
     built: Built,
 ) -> Outcome:  # fmt: skip
     """Checks a finished build, writes what stands beside the shards, and publishes it all."""
@@ -160,7 +160,7 @@ def finish(
 
 
 def make_manifest(
-    spec: SinkSpec, encoder: Encoder, plan: Plan, census: Census, built: Built, beside: Beside
+    spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census, built: Built, beside: Beside
 ) -> Manifest:
     """Returns the manifest of a build; every number in it is counted, none assumed."""
     whole = Totals()

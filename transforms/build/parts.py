@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Block, Example, Item
-from shardmill.transforms.build.placement import PartKey
+from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import seal, unseal
 from shardmill.transforms.statistics.sums import Summary, merged
@@ -112,11 +112,11 @@ def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
         return None
 
 
-def order_refs(placed: Iterable[tuple[bytes, Ref]]) -> tuple[list[Ref], int]:
-    """Returns a part's refs in their final order, and how many repeated another's key."""
-    refs: list[Ref] = []
+def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
+    """Return a part's references in their final order, and how many repeat another's key."""
+    refs: list[Reference] = []
     duplicates = 0
-    for _, ref in sorted(placed, key=lambda item: (item[0], item[1].key, item[1].uri)):
+    for _, ref in sorted(placed, key=lambda item: (item.order, item.ref.key, item.ref.uri)):
         if refs and refs[-1].key == ref.key:
             duplicates += 1
         else:
@@ -124,13 +124,15 @@ def order_refs(placed: Iterable[tuple[bytes, Ref]]) -> tuple[list[Ref], int]:
     return refs, duplicates
 
 
-def part_id(config_id: str, key: PartKey, refs: Sequence[Ref], labels: Sequence[str]) -> str:
-    """Returns the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
+def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:
+    """Return the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
     state = hashlib.blake2b(digest_size=16, person=b"shardmill-part2")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
-        number = -1 if ref.label is None else ids.get(ref.label, -1)
+        number = -1
+        if isinstance(ref, InputRef) and ref.label is not None:
+            number = ids.get(ref.label, -1)
         state.update(ref.digest().to_bytes(16, "big") + number.to_bytes(4, "big", signed=True))
     return state.hexdigest()
 

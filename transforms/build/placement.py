@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, Splits, check_split_name
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef, Reference
 
 _PERSON = b"shardmill-place"
 
@@ -41,6 +41,21 @@ class Series(NamedTuple):
 
 
 REFUSED = Series("", "")
+
+
+class PlacedRef(NamedTuple):
+    """A reference and its place in its part.
+
+    Attributes:
+        order: Sort key of the reference in its part: the position's 8 bytes, or empty.
+        ref: The reference.
+    """
+
+    order: bytes
+    ref: Reference
+
+
+Placed = tuple[PartKey, PlacedRef]
 
 
 class Hash(NamedTuple):
@@ -94,7 +109,7 @@ class PlaceSpec:
                 f"--group_pattern={self.group_pattern} is no regular expression: {error}."
             ) from error
 
-    def group_of(self, ref: Ref) -> str:
+    def group_of(self, ref: InputRef) -> str:
         """Returns what decides a ref's split: its group, or its key where it has none."""
         if ref.group:
             return ref.group
@@ -105,7 +120,7 @@ class PlaceSpec:
         found = named if named is not None else match.group(1 if match.re.groups else 0)
         return found or ref.key
 
-    def with_split(self, ref: Ref) -> Ref:
+    def with_split(self, ref: InputRef) -> InputRef:
         """Returns the ref with its split, or refused when it has none."""
         if ref.error:
             return ref
@@ -121,13 +136,13 @@ class PlaceSpec:
         problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"
         return ref.rejected("no_split", problem) if problem else ref._replace(split=split)
 
-    def series_of(self, ref: Ref) -> Series:
+    def series_of(self, ref: InputRef) -> Series:
         """Returns the series of shards that a ref with a split goes to."""
         if ref.error:
             return REFUSED
         return Series(ref.split, ref.label or "" if self.by_label else "")
 
-    def position_of(self, ref: Ref) -> int:
+    def position_of(self, ref: InputRef) -> int:
         """Returns a ref's 64-bit place in the global order; always the key's, not the group's."""
         return hash_key(self.seed, ref.key).position
 

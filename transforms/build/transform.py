@@ -15,12 +15,12 @@ from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError, StaleBuildError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census, CountRefs
-from shardmill.transforms.build.encoder import Encoder, Item
+from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, SinkSpec, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome, deliver
 from shardmill.transforms.build.parts import (
@@ -32,17 +32,22 @@ from shardmill.transforms.build.parts import (
     part_id,
     write_part,
 )
-from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series, part_of
+from shardmill.transforms.build.placement import (
+    PartKey,
+    Placed,
+    PlacedRef,
+    PlaceSpec,
+    Series,
+    part_of,
+)
 from shardmill.transforms.build.planning import Plan, plan_parts
 from shardmill.transforms.build.shard_reuse import keep_series, series_ids
 from shardmill.transforms.build.totals import SumTotals, Totals
 from shardmill.transforms.match.labels import sort_labels
-from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.publish.publish import check_output, settle, why_not_up_to_date
 from shardmill.transforms.runtime import metrics, progress
 
-_COUNTED_ONLY = frozenset({SKIPPED, DUPLICATE, FATAL})
-Placed = tuple[PartKey, tuple[bytes, Ref]]
 # What crosses a shuffle: a PartFile as plain values.
 FileValues = tuple[Any, ...]
 
@@ -136,25 +141,25 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
     )
 
 
-def place_ref(place: PlaceSpec, ref: Ref, plan: Plan) -> Iterator[Placed]:
+def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
     """Yields a ref with its part and position; nothing when no record is to be made of it."""
-    if plan.status != "build" or ref.error in _COUNTED_ONLY:
+    if plan.status != "build":
         return
     series = place.series_of(ref)
     if series in plan.kept:
         return
     position = place.position_of(ref)
     part = part_of(position, plan.parts_of(series))
-    yield PartKey(*series, part), (position.to_bytes(8, "big"), ref)
+    yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
 
 
 class _WritePart(beam.DoFn):
-    def __init__(self, spec: SinkSpec, encoder: Encoder) -> None:
+    def __init__(self, spec: SinkSpec, encoder: Encoder[Any]) -> None:
         self._spec = spec
         self._encoder = encoder
 
     def process(
-        self, element: tuple[PartKey, Iterable[tuple[bytes, Ref]]], plan: Plan
+        self, element: tuple[PartKey, Iterable[PlacedRef]], plan: Plan
     ) -> Iterator[tuple[tuple[str, str], Part]]:
         key, placed = element
         refs, duplicates = order_refs(placed)
@@ -168,7 +173,7 @@ class _WritePart(beam.DoFn):
         metrics.PART_BYTES.update(part.num_bytes)
         yield (key.split, key.label), part
 
-    def _make(self, key: PartKey, refs: Sequence[Ref], duplicates: int, plan: Plan) -> Part:
+    def _make(self, key: PartKey, refs: Sequence[Reference], duplicates: int, plan: Plan) -> Part:
         spec, encoder = self._spec, self._encoder
         storage = open_storage(spec.output)
         name = part_id(spec.config_id, key, refs, plan.labels)
@@ -182,7 +187,7 @@ class _WritePart(beam.DoFn):
             return found
         packing = encoder.packing if spec.compression == "gzip" else "none"
         job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
-        items = encoder.encode(refs, plan.labels)
+        items = encode_refs(encoder, refs, plan.labels)
         return write_part(storage, job, items if watched is None else _counted(items, watched))
 
 
@@ -213,7 +218,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
 
 def _finish(
     _: int, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
-    census: Census, *, spec: SinkSpec, encoder: Encoder,
+    census: Census, *, spec: SinkSpec, encoder: Encoder[Any],
 ) -> Outcome:  # fmt: skip
     storage = open_storage(spec.output)
     if plan.status != "build":
@@ -264,30 +269,39 @@ def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
 
 @dataclass(eq=False)
 class WriteShards(beam.PTransform):
-    """Writes refs as a published dataset: ``refs | WriteShards(spec, encoder)``.
+    """Writes inputs as a published dataset: ``inputs | WriteShards(spec, encoder)``.
 
-    Takes ``Ref`` elements (those of ``MatchFiles``, or your own), one for each record, and gives
-    one ``Outcome``. A failure that a retry would not mend is an outcome too:
-    ``| beam.Map(Outcome.check)`` raises it.
+    Takes the outputs of ``MatchFiles``, or a collection of your own ``InputRef`` elements, one for
+    each record, and gives one ``Outcome``. A failure that no retry fixes is an outcome too:
+    ``| RaiseIfFailed()`` raises it.
 
     Args:
         spec: What is written, and where.
-        encoder: How refs become records.
+        encoder: Encodes references as records.
     """
 
     spec: SinkSpec
-    encoder: Encoder
+    encoder: Encoder[InputRef]
 
-    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+    def expand(
+        self, inputs: MatchedInputs | beam.PCollection[InputRef]
+    ) -> beam.PCollection[Outcome]:
         """Wires census, plan and placement."""
         spec, place = self.spec, self.spec.place
         expected = self.encoder.expected_bytes
-        refs = pcoll | "Split" >> beam.Map(place.with_split).with_output_types(Ref)
-        census = refs | "Census" >> beam.CombineGlobally(CountRefs(place))
-        plan = census | "Plan" >> beam.Map(
+        matched = MatchedInputs.of(inputs)
+        refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
+            InputRef
+        )
+        census = (
+            refs
+            | "CountInputs" >> beam.CombineGlobally(CountRefs(place))
+            | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
+        )
+        plan = census | "PlanParts" >> beam.Map(
             lambda census: _announced(make_plan(spec, expected, census), census, spec)
         )
-        placed = refs | "Place" >> beam.FlatMap(
+        placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
         return BuildInput(placed, plan, census).of() | BuildShards(spec, self.encoder)
@@ -321,7 +335,7 @@ class BuildShards(beam.PTransform):
     """
 
     spec: SinkSpec
-    encoder: Encoder
+    encoder: Encoder[Any]
 
     def expand(self, pvalues: dict[str, Any]) -> beam.PCollection[Outcome]:
         """Wires parts, shards and publication."""
@@ -331,8 +345,10 @@ class BuildShards(beam.PTransform):
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(given.plan))
         )
-        totals = parts | "Totals" >> beam.CombinePerKey(SumTotals())
-        files = parts | "Files" >> beam.MapTuple(lambda series, part: (series, tuple(part.file)))
+        totals = parts | "SumParts" >> beam.CombinePerKey(SumTotals())
+        files = parts | "ListPartFiles" >> beam.MapTuple(
+            lambda series, part: (series, tuple(part.file))
+        )
         shards = self._assembled(files, given.plan)
         return (
             given.plan.pipeline
@@ -355,10 +371,10 @@ class BuildShards(beam.PTransform):
         plan: beam.PCollection[Plan],
     ) -> beam.PCollection[BuiltShard]:
         spec = self.spec
-        planned = plan | "Series" >> beam.FlatMap(_series)
+        planned = plan | "ListSeries" >> beam.FlatMap(_series)
         return (
             (planned, files)
-            | "WithEmpty" >> beam.Flatten()
+            | "AddEmptySeries" >> beam.Flatten()
             | "GroupBySeries" >> beam.GroupByKey()
             | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(plan), spec=spec)
             | "SpreadShards" >> beam.Reshuffle()

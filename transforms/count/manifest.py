@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, stated_records
 from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.schemas.tfrecord.reader import FileCount
 from shardmill.schemas.tfrecord.scanner import Fault
+from shardmill.transforms.match.counts import MatchCounts
 
 PIPELINE = "count"
 ALL = "all"  # the split of files whose names tell none
@@ -25,7 +26,7 @@ _ORDER = {"train": 0, "validation": 1, "test": 2}
 class CountedFile(NamedTuple):
     """A file and what was found in it."""
 
-    ref: Ref
+    ref: InputRef
     result: FileCount
 
 
@@ -71,7 +72,7 @@ def find_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
 
 
 def make_manifest(
-    spec: CountSpec, files: Iterable[CountedFile], others: Mapping[str, int],
+    spec: CountSpec, files: Iterable[CountedFile], counts: MatchCounts,
     known: Mapping[str, str],
 ) -> Manifest:  # fmt: skip
     """Returns the manifest of counted files.
@@ -79,7 +80,7 @@ def make_manifest(
     Args:
         spec: What was counted.
         files: What was found, in any order.
-        others: Matched files that were not looked at: ``skipped`` and ``duplicate``.
+        counts: Matched files that were not read.
         known: Splits that a manifest beside the files tells, by file.
     """
     ordered = find_empty(files)
@@ -93,11 +94,11 @@ def make_manifest(
         compression=packings.pop() if len(packings) == 1 else "mixed" if packings else "none",
         inputs=Inputs(
             root=spec.root,
-            matched=len(ordered) + sum(others.values()),
+            matched=len(ordered) + counts.skipped + counts.duplicates,
             accepted=len(sound),
             rejected=len(damaged),
-            skipped=others.get("skipped", 0),
-            duplicates=others.get("duplicate", 0),
+            skipped=counts.skipped,
+            duplicates=counts.duplicates,
             rejected_by_reason=dict(sorted(Counter(each.reason for each in damaged).items())),
         ),
         build=Build(

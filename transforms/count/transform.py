@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import apache_beam as beam
-from apache_beam.pvalue import AsDict, AsList
+from apache_beam.pvalue import AsList, AsSingleton
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -16,7 +16,7 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import DeniedError, FormatError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.tfrecord.ranges import (
     Check,
@@ -30,7 +30,8 @@ from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.schemas.tfrecord.scanner import Fault
 from shardmill.transforms.build.outcome import Outcome, deliver
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
-from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
+from shardmill.transforms.match.counts import Duplicate, MatchCounts
+from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum_match_counts
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
@@ -44,8 +45,8 @@ _REMOTE_LOOKS = 16
 class CountRecords(beam.PTransform):
     """Counts the records of TFRecord files: ``MatchFiles(...) | CountRecords(CountSpec(root))``.
 
-    Takes the ``Ref`` elements of ``MatchFiles`` and gives one ``Outcome`` with the manifest's
-    text. Damaged files do not fail it: the manifest lists them.
+    Takes the outputs of ``MatchFiles``, or ``InputRef`` elements, and gives one ``Outcome`` with
+    the manifest's text. Damaged files do not fail it: the manifest lists them.
 
     Args:
         spec: What is counted, and where the manifest goes.
@@ -53,71 +54,62 @@ class CountRecords(beam.PTransform):
 
     spec: CountSpec
 
-    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+    def expand(
+        self, inputs: MatchedInputs | beam.PCollection[InputRef]
+    ) -> beam.PCollection[Outcome]:
         """Wires looking at files, scanning their ranges and joining what was found."""
-        spec = self.spec
-        refs = (
-            pcoll
-            | "ByKey" >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, Ref])
-            | "SameKey" >> beam.GroupByKey()
-            | "Once" >> beam.FlatMapTuple(_once).with_output_types(Ref)
+        spec, matched = self.spec, MatchedInputs.of(inputs)
+        refs, repeated = (
+            matched.refs
+            | "KeyFiles"
+            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
+            | "GroupByKey" >> beam.GroupByKey()
+            | "DropDuplicates" >> find_inputs(_drop_duplicates)
         )
         found = (
             refs
-            | "Usable" >> beam.Filter(lambda ref: not ref.error)
-            | "Look" >> beam.ParDo(_Look(spec.check, spec.invocation))
+            | "KeepReadable" >> beam.Filter(lambda ref: not ref.error)
+            | "InspectFiles" >> beam.ParDo(_Look(spec.check, spec.invocation))
         )
         counts = (
             found
-            | "Ranges" >> beam.FlatMap(_ranges)
-            | "FanOut" >> beam.Reshuffle()
-            | "Scan" >> beam.ParDo(_Scan(spec.check, spec.processes, spec.invocation))
+            | "CutRanges" >> beam.FlatMap(_ranges)
+            | "SpreadRanges" >> beam.Reshuffle()
+            | "ScanRanges" >> beam.ParDo(_Scan(spec.check, spec.processes, spec.invocation))
         )
         files = (
             {"found": found, "counts": counts}
-            | "ByFile" >> beam.CoGroupByKey()
-            | "Join" >> beam.MapTuple(lambda _, sides: _join(sides, spec.check))
+            | "GroupByFile" >> beam.CoGroupByKey()
+            | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join(sides, spec.check))
         )
-        refused = (
+        rejected = (
             refs
-            | "Refused" >> beam.Filter(lambda ref: ref.error not in ("", SKIPPED, DUPLICATE, FATAL))
-            | "AsDamaged" >> beam.Map(_refused)
+            | "KeepRejected" >> beam.Filter(lambda ref: ref.error)
+            | "ListRejected" >> beam.Map(_rejected)
         )
-        others = (
-            refs
-            | "Others" >> beam.Filter(lambda ref: ref.error in (SKIPPED, DUPLICATE))
-            | "Kinds" >> beam.Map(lambda ref: (ref.error, 1))
-            | "HowMany" >> beam.CombinePerKey(sum)
-        )
-        fatal = (
-            refs
-            | "Fatal" >> beam.Filter(lambda ref: ref.error == FATAL)
-            | "Why" >> beam.Map(lambda ref: ref.message)
-        )
+        results = (files, rejected) | "AllFiles" >> beam.Flatten()
+        counts = sum_match_counts([matched.counts, repeated])
         return (
-            pcoll.pipeline
-            | "Once more" >> beam.Create([0])
-            | "Tally"
-            >> beam.Map(
-                _finish, AsList((files, refused) | beam.Flatten()), AsDict(others),
-                AsList(fatal), spec,
-            )
-        )  # fmt: skip
+            refs.pipeline
+            | "Start" >> beam.Create([0])
+            | "WriteManifest" >> beam.Map(_finish, AsList(results), AsSingleton(counts), spec)
+        )
 
 
-def _once(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
-    """Yields the one ref of a file, others of the same key marked as duplicates."""
+def _drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef | Duplicate]:
+    """Yield one reference of a key, and a duplicate for each other."""
+    key, refs = entry
     first, *others = sorted(refs, key=lambda ref: (bool(ref.error), ref))
     yield first
-    for other in others:
-        yield other if other.error in (FATAL, DUPLICATE) else Ref(key, "", error=DUPLICATE)
+    for _ in others:
+        yield Duplicate(key)
 
 
-def _refused(ref: Ref) -> CountedFile:
+def _rejected(ref: InputRef) -> CountedFile:
     return CountedFile(ref, FileCount(0, ref.size, fault=Fault(ref.error, 0, 0, ref.message)))
 
 
-def _ranges(element: tuple[str, tuple[Ref, Found]]) -> Iterator[tuple[str, Range]]:
+def _ranges(element: tuple[str, tuple[InputRef, Found]]) -> Iterator[tuple[str, Range]]:
     key, (_, found) = element
     for part in found.ranges:
         yield key, part
@@ -130,12 +122,12 @@ class _Look(beam.DoFn):
         self._check = check
         self._invocation = invocation
         self._range_bytes = _HOP_RANGE_BYTES if check == "index" else _RANGE_BYTES
-        self._held: list[Ref] = []
+        self._held: list[InputRef] = []
 
     def start_bundle(self) -> None:
         self._held = []
 
-    def process(self, ref: Ref) -> Iterator[tuple[str, tuple[Ref, Found]]]:
+    def process(self, ref: InputRef) -> Iterator[tuple[str, tuple[InputRef, Found]]]:
         if not scheme_of(ref.uri):
             yield self._look(ref)
             return
@@ -147,13 +139,13 @@ class _Look(beam.DoFn):
         for found in self._look_all():
             yield GlobalWindows.windowed_value(found)
 
-    def _look_all(self) -> Iterator[tuple[str, tuple[Ref, Found]]]:
+    def _look_all(self) -> Iterator[tuple[str, tuple[InputRef, Found]]]:
         held, self._held = self._held, []
         if held:
             with ThreadPoolExecutor(min(_REMOTE_LOOKS, len(held))) as threads:
                 yield from threads.map(self._look, held)
 
-    def _look(self, ref: Ref) -> tuple[str, tuple[Ref, Found]]:
+    def _look(self, ref: InputRef) -> tuple[str, tuple[InputRef, Found]]:
         found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
         watched = progress.progress_of(self._invocation)
         if watched is not None:
@@ -197,7 +189,7 @@ class _Scan(beam.DoFn):
 
 
 def _join(
-    sides: dict[str, Iterable[tuple[Ref, Found]] | Iterable[RangeCount]], check: Check
+    sides: dict[str, Iterable[tuple[InputRef, Found]] | Iterable[RangeCount]], check: Check
 ) -> CountedFile:
     ((ref, found),) = sides["found"]  # type: ignore[misc]
     count = join_ranges(found, list(sides["counts"]), check)  # type: ignore[arg-type]
@@ -207,29 +199,25 @@ def _join(
     return CountedFile(ref, count)
 
 
-def _finish(
-    _: int, files: list[CountedFile], others: dict[str, int], fatal: list[str], spec: CountSpec
-) -> Outcome:
+def _finish(_: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
     folder = spec.manifest.rpartition("/")[0]
-    outcome = _outcome(files, others, fatal, spec)
+    outcome = _outcome(files, counts, spec)
     if outcome.manifest and spec.manifest:
         open_storage(spec.manifest).replace(spec.manifest, outcome.manifest.encode())
     deliver(outcome, spec.invocation, folder)
     return outcome
 
 
-def _outcome(
-    files: list[CountedFile], others: dict[str, int], fatal: list[str], spec: CountSpec
-) -> Outcome:
-    if fatal:
-        return Outcome("failed", min(fatal))
+def _outcome(files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
+    if counts.fatal:
+        return Outcome("failed", counts.fatal)
     if not files:
-        skipped = others.get(SKIPPED, 0)
+        skipped = counts.skipped
         passed = f", only {skipped:,} whose names say they are other things" if skipped else ""
         return Outcome(
             "failed", f"There are no TFRecord files in {spec.root}{passed}: name them in --input."
         )
-    manifest = make_manifest(spec, files, others, _known_splits(spec.root))
+    manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     return Outcome("published", "", matched=manifest.inputs.matched, manifest=manifest.to_json())
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt import image_features as names
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 _FIRST_PAUSE = 0.2  # seconds
 
 
-def read_input(ref: Ref) -> bytes:
+def read_input(ref: InputRef) -> bytes:
     """Returns the bytes of an input, checked against what was listed.
 
     A storage failure is tried again and then raised: it is not the input's fault.
@@ -104,7 +104,7 @@ class ImageEncoder:
         """See ``Encoder.features``."""
         return [dict(feature) for feature in self.feature_names.describe()]
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Example | Reject]:
+    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yields an example or reject for each ref, in order, working ahead on all threads."""
         ids = {label: number for number, label in enumerate(labels)}
         threads = self.threads or default_threads()
@@ -126,15 +126,13 @@ class ImageEncoder:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def encode_one(self, ref: Ref, ids: dict[str, int]) -> Example | Reject:
+    def encode_one(self, ref: InputRef, ids: dict[str, int]) -> Example | Reject:
         """Returns the example of one image, or why there is none.
 
         Args:
             ref: The image.
             ids: Class id by label.
         """
-        if ref.error:
-            return ref.to_reject()
         try:
             image = encode_image(read_input(ref), self.spec)
         except RejectedError as refusal:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.build.encoder import Block, Encoder, Example, Item
+from shardmill.transforms.build.encoder import Block, Encoder, Example, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH = 64
@@ -29,7 +29,7 @@ def split_results(
 
 @dataclass(eq=False)
 class EncodeImages(beam.PTransform):
-    """Encodes refs: ``done = refs | EncodeImages(encoder, labels)``.
+    """Encodes references: ``done = matched.refs | EncodeImages(encoder, labels)``.
 
     Gives two outputs: ``done.examples`` (``Example``: the serialized tf.train.Example and its
     label) and ``done.rejects`` (``Reject``). ``WriteShards`` does this itself, without moving the
@@ -40,17 +40,17 @@ class EncodeImages(beam.PTransform):
         labels: All labels in the order of their class ids.
     """
 
-    encoder: Encoder
+    encoder: Encoder[InputRef]
     labels: Sequence[str] = ()
 
-    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.pvalue.DoOutputsTuple:
+    def expand(self, pcoll: beam.PCollection[InputRef]) -> beam.pvalue.DoOutputsTuple:
         """Wires batching and encoding."""
         encoder, labels = self.encoder, tuple(self.labels)
         return (
             pcoll
             | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH)
             | "Encode"
-            >> beam.FlatMap(lambda refs: split_results(encoder.encode(refs, labels))).with_outputs(
-                REJECTS, main=EXAMPLES
-            )
+            >> beam.FlatMap(
+                lambda refs: split_results(encode_refs(encoder, refs, labels))
+            ).with_outputs(REJECTS, main=EXAMPLES)
         )

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
 LABEL_FROM: tuple[LabelFrom, ...] = ("directory", "filename", "listing", "none")
@@ -78,7 +78,7 @@ class LabelSpec:
     def _known(self) -> frozenset[str] | None:
         return None if self.fixed is None else frozenset(self.fixed)
 
-    def with_label(self, ref: Ref) -> Ref:
+    def with_label(self, ref: InputRef) -> InputRef:
         """Returns the ref with its label, or refused when it has none or an unknown one."""
         if ref.error or self.label_from == "none":
             return ref if ref.error else ref._replace(label=None)

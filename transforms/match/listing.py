@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterable, Iterator
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.walk import DUPLICATE, make_key
+from shardmill.transforms.match.counts import Duplicate
+from shardmill.transforms.match.walk import make_key
 
 _REMEDY = (
     "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group"
@@ -19,7 +20,7 @@ _REMEDY = (
 
 def parse_listing(
     data: bytes, source: str, root: str, *, labelled: bool, split: bool
-) -> Iterator[Ref]:
+) -> Iterator[InputRef]:
     """Yields a ref for each row of a listing; sizes are not known yet.
 
     Args:
@@ -55,7 +56,7 @@ def parse_listing(
             if not entry:
                 raise InputError(f"{source}, line {reader.line_num}: the {where} is empty.")
             key = _key(entry, root, f"{source}, line {reader.line_num}")
-            yield Ref(
+            yield InputRef(
                 key=make_key(key),
                 uri=join(root, key),
                 label=(row.get("label") or "").strip() or None,
@@ -66,7 +67,7 @@ def parse_listing(
         raise InputError(f"{source}, line {reader.line_num}: {error}; {_REMEDY}.") from error
 
 
-def parse_paths(data: bytes, source: str, root: str) -> Iterator[Ref]:
+def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
     """Yields a ref for each line of a plain list of paths, empty and ``#`` lines left out.
 
     Raises:
@@ -83,7 +84,7 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[Ref]:
         entry = line.strip()
         if entry and not entry.startswith("#"):
             key = _key(entry, root, f"{source}, line {number}")
-            yield Ref(key=make_key(key), uri=join(root, key))
+            yield InputRef(key=make_key(key), uri=join(root, key))
 
 
 def _key(entry: str, root: str, where: str) -> str:
@@ -111,7 +112,7 @@ def _key(entry: str, root: str, where: str) -> str:
     return path[len(prefix) :]
 
 
-def find_sizes(ref: Ref, root: str, *, follow_links: bool) -> Ref:
+def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
     """Returns a listed ref with its size and version, or refused when it cannot be read."""
     try:
         entry = open_storage(ref.uri).stat(ref.uri)
@@ -130,8 +131,8 @@ def find_sizes(ref: Ref, root: str, *, follow_links: bool) -> Ref:
     return ref._replace(size=entry.size, version=entry.version)
 
 
-def merge_entries(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
-    """Yields the one ref of a key that is listed once or more, the others marked as duplicates.
+def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Duplicate]:
+    """Yield one reference of a key that is listed once or more, and a duplicate for each other.
 
     Raises:
         InputError: Two entries of the key disagree.
@@ -148,4 +149,4 @@ def merge_entries(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
                 )
     yield first
     for _ in ordered[1:]:
-        yield Ref(key, "", error=DUPLICATE)
+        yield Duplicate(key)

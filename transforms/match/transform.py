@@ -1,23 +1,30 @@
-"""MatchFiles: an input (folder, glob, listing or one file) becomes refs, in the pipeline."""
+"""MatchFiles: turns an input (folder, glob, listing or file) into references, in the pipeline."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.transforms.match.counts import (
+    Duplicate,
+    MatchCounts,
+    Skipped,
+    count_unused,
+    sum_counts,
+)
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
 from shardmill.transforms.match.walk import (
-    FATAL,
     WalkTask,
     Wanted,
     first_level,
@@ -29,6 +36,7 @@ from shardmill.transforms.match.walk import (
 
 InputKind = Literal["directory", "glob", "listing", "file"]
 _MAX_LISTING_BYTES = 2 << 30
+_REFS, _COUNTS = "refs", "counts"  # output tags
 # Suffixes of files that list inputs, one path a line or as a CSV; among rows a CSV is an input.
 _LISTS: dict[Wanted, tuple[str, ...]] = {
     "images": (".csv",),
@@ -114,56 +122,84 @@ def find_input(
     return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "", wanted)
 
 
-def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Ref]:
-    """Yields the refs of one piece of a folder or glob, their keys relative to the root."""
+def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[InputRef | Skipped]:
+    """Yield what one piece of a folder or glob holds, with keys relative to the root."""
     top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
     prefix = top[len(spec.root) :].strip("/")
     regex = glob_regex(spec.input) if spec.kind == "glob" else None
-    # Whoever writes a pattern for tables means what it matches, whatever its suffix.
+    # A pattern for tables means all files that it matches, whatever their suffix.
     wanted = "any" if spec.kind == "glob" and spec.wanted == "rows" else spec.wanted
     found = walk(top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted)
-    for ref in found:
-        if regex is not None and not regex.fullmatch(
-            join(top, ref.key) if not ref.uri else ref.uri
-        ):
+    for each in found:
+        path = each.uri if isinstance(each, InputRef) else join(top, each.key)
+        if regex is not None and not regex.fullmatch(path):
             continue
-        yield ref._replace(key=f"{prefix}/{ref.key}") if prefix else ref
+        yield each._replace(key=f"{prefix}/{each.key}") if prefix else each
 
 
-def _single(spec: MatchSpec) -> Ref:
+def _single(spec: MatchSpec) -> InputRef:
     key = make_key(spec.input[len(spec.root.rstrip("/")) + 1 :])
-    return find_sizes(Ref(key, spec.input), spec.root, follow_links=True)
+    return find_sizes(InputRef(key, spec.input), spec.root, follow_links=True)
 
 
-def match_now(spec: MatchSpec) -> list[Ref]:
-    """Returns all refs of an input, matched in this process, sorted by key.
+def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
+    """Match an input in this process.
+
+    Returns:
+        All references sorted by key, and the counts of what gives none.
 
     Raises:
         ShardmillError: A listing is broken.
     """
+    found: list[InputRef | Skipped | Duplicate]
     if spec.kind == "file":
-        return [_single(spec)]
-    if spec.kind != "listing":
+        found = [_single(spec)]
+    elif spec.kind == "listing":
+        listed: dict[str, list[InputRef]] = {}
+        for ref in _read_listing(spec, labelled=False, split=False):
+            listed.setdefault(ref.key, []).append(ref)
+        merged = (each for key, refs in listed.items() for each in merge_entries(key, refs))
+        found = [
+            _find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged
+        ]
+    else:
         top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-        return sorted(ref for task in first_level(top) for ref in walk_input(spec, task))
-    listed: dict[str, list[Ref]] = {}
-    for ref in _read_listing(spec, labelled=False, split=False):
-        if ref.error == FATAL:
-            raise InputError(ref.message)
-        listed.setdefault(ref.key, []).append(ref)
-    refs = [ref for key, same in sorted(listed.items()) for ref in merge_entries(key, same)]
-    return [
-        ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
-        for ref in refs
-    ]
+        found = [each for task in first_level(top) for each in walk_input(spec, task)]
+    counts = sum_counts(count_unused(each) for each in found if not isinstance(each, InputRef))
+    return sorted(each for each in found if isinstance(each, InputRef)), counts
+
+
+class MatchedInputs(NamedTuple):
+    """The two outputs of ``MatchFiles``.
+
+    Attributes:
+        refs: An ``InputRef`` for each input; what cannot be read has ``error`` set.
+        counts: One ``MatchCounts``: skipped files, duplicates, and what makes the input unusable.
+    """
+
+    refs: beam.PCollection[InputRef]
+    counts: beam.PCollection[MatchCounts]
+
+    @classmethod
+    def of(cls, inputs: MatchedInputs | beam.PCollection[InputRef]) -> MatchedInputs:
+        """Return the outputs of ``MatchFiles``, or those of references alone."""
+        if isinstance(inputs, MatchedInputs):
+            return inputs
+        return cls(inputs, inputs.pipeline | "NoCounts" >> beam.Create([MatchCounts()]))
+
+    @classmethod
+    def union(cls, inputs: Sequence[MatchedInputs]) -> MatchedInputs:
+        """Return the outputs of several ``MatchFiles`` as one."""
+        refs = [each.refs for each in inputs] | "AllRefs" >> beam.Flatten()
+        return cls(refs, sum_match_counts([each.counts for each in inputs]))
 
 
 @dataclass(eq=False)
 class MatchFiles(beam.PTransform):
     """Matches inputs in the pipeline: ``pipeline | MatchFiles(find_input("photos"))``.
 
-    Gives ``Ref`` elements. What cannot be read is a ref with ``error`` set; skipped junk and
-    duplicates are refs marked as such, so that everything matched is accounted for.
+    Gives ``MatchedInputs``, which ``WriteShards`` and the other sinks take. Every matched file is
+    either a reference or counted.
 
     Args:
         spec: Where inputs are found.
@@ -175,63 +211,92 @@ class MatchFiles(beam.PTransform):
     labels: LabelSpec = field(default_factory=lambda: LabelSpec("none"))
     listed_splits: bool = False
 
-    def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> beam.PCollection[Ref]:
+    def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""
         start = root | "Start" >> beam.Create([0])
         spec = self.spec
         if spec.kind == "file":
-            refs = start | "File" >> beam.Map(lambda _: _single(spec)).with_output_types(Ref)
+            refs, counts = start | "FindFile" >> find_inputs(lambda _: [_single(spec)])
         elif spec.kind == "listing":
-            refs = self._listed(start)
+            refs, counts = self._listed(start)
         else:
             top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-            refs = (
+            refs, counts = (
                 start
-                | "FirstLevel" >> beam.FlatMap(lambda _: map(tuple, first_level(top)))
-                | "FanOut" >> beam.Reshuffle()
-                | "Walk"
-                >> beam.FlatMap(lambda task: walk_input(spec, WalkTask(*task))).with_output_types(
-                    Ref
-                )
+                | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(top)))
+                | "SpreadFolders" >> beam.Reshuffle()
+                | "WalkFolders" >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)))
             )
-        return refs | "Label" >> beam.Map(self.labels.with_label).with_output_types(Ref)
-
-    def _listed(self, start: beam.PCollection[int]) -> beam.PCollection[Ref]:
-        spec, labelled, split = self.spec, self.labels.label_from == "listing", self.listed_splits
-        return (
-            start
-            | "ReadListing"
-            >> beam.FlatMap(
-                lambda _: _read_listing(spec, labelled=labelled, split=split)
-            ).with_output_types(Ref)
-            | "ByKey" >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, Ref])
-            | "SameKey" >> beam.GroupByKey()
-            | "MergeEntries" >> beam.FlatMapTuple(_merged).with_output_types(Ref)
-            | "FindSizes"
-            >> beam.Map(
-                lambda ref: (
-                    ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
-                )
-            ).with_output_types(Ref)
+        labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(
+            InputRef
         )
+        return MatchedInputs(labelled, sum_match_counts([counts]))
+
+    def _listed(self, start: beam.PCollection[int]) -> MatchedInputs:
+        spec, labelled, split = self.spec, self.labels.label_from == "listing", self.listed_splits
+        entries, skipped = start | "ReadListing" >> find_inputs(
+            lambda _: _read_listing(spec, labelled=labelled, split=split), ShardmillError
+        )
+        refs, repeated = (
+            entries
+            | "KeyEntries"
+            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
+            | "GroupByKey" >> beam.GroupByKey()
+            | "MergeEntries" >> find_inputs(lambda entry: merge_entries(*entry), InputError)
+        )
+        sized = refs | "FindSizes" >> beam.Map(
+            lambda ref: _find_listed(ref, spec)
+        ).with_output_types(InputRef)
+        return MatchedInputs(sized, (skipped, repeated) | "ListingCounts" >> beam.Flatten())
 
 
-def _read_listing(spec: MatchSpec, *, labelled: bool, split: bool) -> Iterator[Ref]:
-    """Yields listed refs; a broken listing becomes one fatal ref, which no retry would mend."""
-    try:
-        data = open_storage(spec.input).read(spec.input)
-        if len(data) > _MAX_LISTING_BYTES:
-            raise InputError(f"{spec.input} is over 2 GiB: cut the listing into several.")
-        if spec.input.lower().endswith(".txt"):
-            yield from parse_paths(data, spec.input, spec.root)
-            return
-        yield from parse_listing(data, spec.input, spec.root, labelled=labelled, split=split)
-    except ShardmillError as error:
-        yield Ref("", spec.input, error=FATAL, message=str(error))
+def sum_match_counts(
+    counts: Sequence[beam.PCollection[MatchCounts]],
+) -> beam.PCollection[MatchCounts]:
+    """Return the sum of partial counts as a collection of one element."""
+    partial = counts | "AllCounts" >> beam.Flatten()
+    return partial | "SumCounts" >> beam.CombineGlobally(sum_counts).with_output_types(MatchCounts)
 
 
-def _merged(key: str, refs: Iterable[Ref]) -> Iterator[Ref]:
-    try:
-        yield from merge_entries(key, refs)
-    except InputError as error:
-        yield Ref(key, "", error=FATAL, message=str(error))
+def find_inputs(
+    function: Callable[[Any], Iterable[InputRef | Skipped | Duplicate]],
+    fatal: type[ShardmillError] | tuple[()] = (),
+) -> beam.PTransform:
+    """Return a step that applies a function and gives references and counts as two outputs.
+
+    Args:
+        function: Takes an element and gives what was found.
+        fatal: Errors of the function that make the whole input unusable and that no retry fixes.
+    """
+
+    def call(element: Any) -> Iterator[InputRef | TaggedOutput]:
+        try:
+            for each in function(element):
+                if isinstance(each, InputRef):
+                    yield each
+                else:
+                    yield TaggedOutput(_COUNTS, count_unused(each))
+        except fatal as error:
+            yield TaggedOutput(_COUNTS, MatchCounts(fatal=str(error)))
+
+    typed = beam.FlatMap(call).with_output_types(InputRef, counts=MatchCounts)
+    return typed.with_outputs(_COUNTS, main=_REFS)
+
+
+def _find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:
+    return ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
+
+
+def _read_listing(spec: MatchSpec, *, labelled: bool, split: bool) -> Iterator[InputRef]:
+    """Yield the references of a listing, without sizes.
+
+    Raises:
+        ShardmillError: The listing is broken or too large.
+    """
+    data = open_storage(spec.input).read(spec.input)
+    if len(data) > _MAX_LISTING_BYTES:
+        raise InputError(f"{spec.input} is over 2 GiB: cut the listing into several.")
+    if spec.input.lower().endswith(".txt"):
+        yield from parse_paths(data, spec.input, spec.root)
+        return
+    yield from parse_listing(data, spec.input, spec.root, labelled=labelled, split=split)

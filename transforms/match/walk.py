@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, lists_all, open_storage, scheme_of
-
-# Marks of refs that are counted and go no further. Not reasons: rejects.REASONS has those.
-SKIPPED = "skipped"
-DUPLICATE = "duplicate"
-FATAL = "fatal"
+from shardmill.transforms.match.counts import Skipped
 
 _JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
 # Files that stand beside images and claim to be something else. A listing may still name them.
@@ -134,8 +130,8 @@ def first_level(root: str) -> Iterator[WalkTask]:
 
 def walk(
     root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images"
-) -> Iterator[Ref]:
-    """Yields a ref for each file of one piece of a walk, junk marked as skipped.
+) -> Iterator[InputRef | Skipped]:
+    """Yield a reference, or a skipped file, for each file of one piece of a walk.
 
     Symlinked folders are entered once; what leads outside the root only with ``follow_links``.
 
@@ -175,7 +171,7 @@ class _LocalWalk:
         self.exclude = os.path.realpath(exclude) if exclude else None
         self.seen: set[str] = set()
 
-    def walk(self, folder: str, *, deep: bool) -> Iterator[Ref]:
+    def walk(self, folder: str, *, deep: bool) -> Iterator[InputRef | Skipped]:
         path = os.path.join(self.root, folder) if folder else self.root
         if folder and os.path.islink(path):
             refused = self._refuse_link(path, folder)
@@ -199,16 +195,16 @@ class _LocalWalk:
                 if deep and not is_junk(entry.name):
                     yield from self._enter(entry, relative)
                 elif is_junk(entry.name):
-                    yield Ref(escape_name(relative), "", error=SKIPPED)
+                    yield Skipped(escape_name(relative))
             else:
                 yield self._file(entry, relative)
 
-    def _enter(self, entry: os.DirEntry[str], relative: str) -> Iterator[Ref]:
+    def _enter(self, entry: os.DirEntry[str], relative: str) -> Iterator[InputRef | Skipped]:
         if entry.is_symlink() and os.path.realpath(entry.path) in self.seen:
             return
         yield from self.walk(relative, deep=True)
 
-    def _refuse_link(self, path: str, relative: str) -> Ref | None:
+    def _refuse_link(self, path: str, relative: str) -> InputRef | None:
         """Returns a refused ref when a link leads outside the root and that is not allowed."""
         if self.follow_links:
             return None
@@ -219,16 +215,16 @@ class _LocalWalk:
             "outside_root", "the link leads outside the root; --follow_links allows that"
         )
 
-    def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> Ref:
+    def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> InputRef:
         if not is_utf8(relative):
-            return Ref(escape_name(relative), escape_name(path)).rejected(
+            return InputRef(escape_name(relative), escape_name(path)).rejected(
                 "bad_name", "the name is not valid UTF-8: rename the file"
             )
-        return Ref(make_key(relative), path, size, version)
+        return InputRef(make_key(relative), path, size, version)
 
-    def _file(self, entry: os.DirEntry[str], relative: str) -> Ref:
+    def _file(self, entry: os.DirEntry[str], relative: str) -> InputRef | Skipped:
         if is_junk(entry.name) or is_other(entry.name, self.wanted):
-            return Ref(escape_name(relative), "", error=SKIPPED)
+            return Skipped(escape_name(relative))
         if entry.is_symlink():
             refused = self._refuse_link(entry.path, relative)
             if refused is not None:
@@ -246,7 +242,9 @@ class _LocalWalk:
         return ref
 
 
-def _walk_objects(root: str, task: WalkTask, exclude: str, wanted: Wanted) -> Iterator[Ref]:
+def _walk_objects(
+    root: str, task: WalkTask, exclude: str, wanted: Wanted
+) -> Iterator[InputRef | Skipped]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
@@ -257,6 +255,6 @@ def _walk_objects(root: str, task: WalkTask, exclude: str, wanted: Wanted) -> It
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
         if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
-            yield Ref(relative, "", error=SKIPPED)
+            yield Skipped(relative)
         else:
-            yield Ref(make_key(relative), entry.path, entry.size, entry.version)
+            yield InputRef(make_key(relative), entry.path, entry.size, entry.version)

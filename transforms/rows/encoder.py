@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -45,16 +45,16 @@ class RowEncoder:
         """Not known: rows are planned by the bytes of their text."""
         return None
 
-    def encode(self, refs: Sequence[Ref], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
-        """Yields the rejects that refs are or point to, then the records they point to, merged."""
-        segments = []
+    def encode(
+        self,
+        refs: Sequence[SegmentRef],
+        labels: Sequence[str],  # noqa: ARG002
+    ) -> Iterator[Item]:
+        """Yield the rejects of segments that hold some, then the merged records of the others."""
         for ref in refs:
-            if ref.error:
-                yield ref.to_reject()
-            elif ref.split:
-                segments.append(ref)
-            else:
+            if not ref.split:
                 yield from read_rejects(ref)
+        segments = [ref for ref in refs if ref.split]
         if segments:
             yield from merge_segments(segments, self.key)
 

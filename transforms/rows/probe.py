@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardmill.schemas.errors import ChangedError, DeniedError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.ranges import read_head
@@ -17,7 +17,7 @@ _UNPACKED = 6  # to one: what compression makes of text, about
 _SHOWN = 8
 
 
-def look(ref: Ref, spec: RunSpec) -> Iterator[CsvFile]:
+def look(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
     """Yields a file with its columns, or refused when it cannot be read as rows.
 
     Args:

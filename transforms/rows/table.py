@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.build.placement import PlaceSpec, Series
@@ -111,7 +111,7 @@ class Table(NamedTuple):
             yield self.splits[self.split[first]], int(self.part[first]), first, after
 
 
-def make_table(spec: TableSpec, ref: Ref, cells: Cells, plan: Plan) -> Table:
+def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Table:
     """Returns the rows of one range, typed and placed.
 
     Args:
@@ -201,7 +201,7 @@ class _RowHashes(NamedTuple):
     check: npt.NDArray[np.uint64] | None
 
 
-def _hashes(spec: TableSpec, ref: Ref, cells: Cells, refusals: Refusals) -> _RowHashes:
+def _hashes(spec: TableSpec, ref: InputRef, cells: Cells, refusals: Refusals) -> _RowHashes:
     seed = spec.place.seed
     own: Hashes
     if spec.key:
@@ -225,7 +225,7 @@ def _empty(cells: pa.DictionaryArray) -> Mask:
 
 
 def _splits(
-    spec: TableSpec, ref: Ref, cells: Cells, hashes: _RowHashes, refusals: Refusals
+    spec: TableSpec, ref: InputRef, cells: Cells, hashes: _RowHashes, refusals: Refusals
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
     """Returns names of splits, and the number of each row's."""
     if spec.split_by:
@@ -265,7 +265,7 @@ def _split_problem(name: str) -> str | None:
     return check_split_name(name)
 
 
-def to_reject(ref: Ref, reject: RowReject) -> Reject:
+def to_reject(ref: InputRef, reject: RowReject) -> Reject:
     """Returns a bad row as the reject of a file."""
     key = f"{ref.key}:{reject.line}"
     return Reject(key, ref.uri, "decode", reject.error, reject.message, reject.rows)

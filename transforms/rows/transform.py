@@ -15,15 +15,16 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.census import Census, SumCensuses
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.build.placement import PartKey
+from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.transform import BuildInput, BuildShards, Placed, announce
+from shardmill.transforms.build.transform import BuildInput, BuildShards, announce
+from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.ranges import RowRange, cut_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
 from shardmill.transforms.rows.planning import CountFiles, RowsPlanSpec, plan_rows
@@ -34,9 +35,9 @@ from shardmill.transforms.rows.runs.make import (
     RunSpec,
     check_unchanged,
     make_run,
+    place_rejects,
     place_segments,
     read_cells,
-    refuse,
     run_id,
 )
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
@@ -71,9 +72,10 @@ class RowsSpec:
 
 @dataclass(eq=False)
 class WriteRows(beam.PTransform):
-    """Writes files of rows as a published dataset: ``refs | WriteRows(spec)``.
+    """Writes files of rows as a published dataset: ``inputs | WriteRows(spec)``.
 
-    Takes the ``Ref`` of each file and gives one ``Outcome``.
+    Takes the outputs of ``MatchFiles``, or an ``InputRef`` for each file, and gives one
+    ``Outcome``.
 
     Args:
         spec: What is written, where, and how.
@@ -81,12 +83,18 @@ class WriteRows(beam.PTransform):
 
     spec: RowsSpec
 
-    def expand(self, pcoll: beam.PCollection[Ref]) -> beam.PCollection[Outcome]:
+    def expand(
+        self, inputs: MatchedInputs | beam.PCollection[InputRef]
+    ) -> beam.PCollection[Outcome]:
         """Wires the look at files, ranges, runs, and the sink."""
-        spec = self.spec
-        files = pcoll | "Look" >> beam.ParDo(MapAhead(look, _LOOKS), spec.runs)
-        census = files | "Census" >> beam.CombineGlobally(CountFiles(spec.sink.place))
-        plan = census | "Plan" >> beam.Map(lambda census: announced(spec, census))
+        spec, matched = self.spec, MatchedInputs.of(inputs)
+        files = matched.refs | "InspectFiles" >> beam.ParDo(MapAhead(look, _LOOKS), spec.runs)
+        census = (
+            files
+            | "CountFiles" >> beam.CombineGlobally(CountFiles(spec.sink.place))
+            | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
+        )
+        plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
             MapAhead(cut, _LOOKS), spec.runs, AsSingleton(plan)
         ).with_outputs(REFUSED_FILES, TALLIES, main=RANGES)
@@ -100,17 +108,19 @@ class WriteRows(beam.PTransform):
         made = spread | "WriteRuns" >> beam.ParDo(
             MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *learnt
         ).with_outputs(TALLIES, main=SEGMENTS)
-        refused = files | "RefuseFiles" >> beam.FlatMap(refuse_file, plan=AsSingleton(plan))
+        refused = files | "PlaceRejectedFiles" >> beam.FlatMap(
+            place_rejected_file, plan=AsSingleton(plan)
+        )
         placed = (
             (made[SEGMENTS], found[REFUSED_FILES], refused)
             | "AllPlaced" >> beam.Flatten()
-            | "Typed" >> beam.Map(lambda item: item).with_output_types(Placed)
+            | "TypePlaced" >> beam.Map(lambda item: item).with_output_types(Placed)
         )
-        base = census | "OfFiles" >> beam.Map(count_files, plan=AsSingleton(plan))
+        base = census | "CountFilesWithoutRows" >> beam.Map(count_files, plan=AsSingleton(plan))
         tally = (
             (base, made[TALLIES], found[TALLIES])
-            | "AllTallies" >> beam.Flatten()
-            | "Tally" >> beam.CombineGlobally(SumCensuses())
+            | "AllCounts" >> beam.Flatten()
+            | "SumCounts" >> beam.CombineGlobally(SumCensuses())
         )
         encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
         return BuildInput(placed, plan, tally).of() | BuildShards(spec.sink, encoder)
@@ -139,10 +149,10 @@ def count_files(census: Census, plan: Plan) -> Census:
     )
 
 
-def refuse_file(file: CsvFile, plan: Plan) -> Iterator[tuple[PartKey, tuple[bytes, Ref]]]:
-    """Yields where a refused file goes."""
-    if plan.status == "build" and file.ref.error and not file.counted_only:
-        yield refuse(plan, file.ref)
+def place_rejected_file(file: CsvFile, plan: Plan) -> Iterator[Placed]:
+    """Yield a rejected file with its part; nothing for other files."""
+    if plan.status == "build" and file.ref.error:
+        yield place_rejects(plan, file.ref)
 
 
 def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
@@ -169,7 +179,7 @@ def write_runs(
         plan: How many parts there are.
         learnt: What TensorFlow Transform learnt.
     """
-    ref, part = Ref(*task[0]), RowRange(*task[2])
+    ref, part = InputRef(*task[0]), RowRange(*task[2])
     file = CsvFile(ref, task[1])
     watched = progress.progress_of(spec.sink.invocation)
     pieces = read_cells(spec.runs, file, part)
@@ -192,8 +202,7 @@ def write_runs(
             if watched is not None:
                 watched.phase = "encoding"
                 watched.add(spec.runs.size_of(part), rejects)
-            order = f"{part.start:016x}.{number:08x}"
-            yield from place_segments(spec.runs, plan, ref, order, run)
+            yield from place_segments(spec.runs, plan, ref, (part.start, number), run)
             yield TaggedOutput(TALLIES, Census(matched=run.rows))
             if part.end >= 0:
                 return
@@ -205,8 +214,8 @@ def write_runs(
             yield output.value if segment else output
 
 
-def _refused(plan: Plan, ref: Ref) -> Iterator[TaggedOutput]:
-    yield TaggedOutput(REFUSED_FILES, refuse(plan, ref))
+def _refused(plan: Plan, ref: InputRef) -> Iterator[TaggedOutput]:
+    yield TaggedOutput(REFUSED_FILES, place_rejects(plan, ref))
     yield TaggedOutput(TALLIES, Census(matched=1))
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.ranges import Found, Range, RangeCount, find_ranges, scan_range
@@ -286,7 +287,7 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
 def _unknown(root: str, known: set[str]) -> Iterator[str]:
     for task in first_level(root):
         for ref in walk(root, task, follow_links=True, wanted="records"):
-            if not ref.error and ref.key not in known:
+            if isinstance(ref, InputRef) and not ref.error and ref.key not in known:
                 yield ref.key
 
 

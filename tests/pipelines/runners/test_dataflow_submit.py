@@ -27,7 +27,7 @@ TRACE = """Error message from worker: generic::unknown: Traceback (most recent c
   File "apache_beam/runners/common.py", line 1498, in apache_beam.runners.common.DoFnRunner.process
   File "/usr/local/lib/python3.11/site-packages/shardmill/schemas/storage/gcs.py", line 88, in read
 shardmill.schemas.errors.StorageError: The bucket 'x' does not exist; create it or correct its \
-name. [while running 'Write/BuildShards/WriteParts-ptransform-34']
+name. [while running 'WriteShards/BuildShards/WriteParts-ptransform-34']
 
 passed through:
 ==>

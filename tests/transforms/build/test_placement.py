@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series, hash_key, part_of
 
 SPLITS = Splits.parse("train:0.9,validation:0.1")
@@ -40,7 +40,7 @@ def test_hashes_are_pinned(seed: int, key: str) -> None:
 
 def test_splits_of_known_keys_are_pinned() -> None:
     spec = PlaceSpec(Splits.parse("train:0.5,validation:0.25,test:1/4"))
-    found = "".join(spec.with_split(Ref(f"{n}.jpg", "")).split[1] for n in range(40))
+    found = "".join(spec.with_split(InputRef(f"{n}.jpg", "")).split[1] for n in range(40))
     assert found == "eerarreerrerraerrrrrarrrearrrrrerrreerea"
 
 
@@ -87,8 +87,8 @@ def test_bad_splits_get_one_sentence(text: str, message: str) -> None:
 
 def test_a_split_does_not_move_when_files_are_added() -> None:
     spec = PlaceSpec(SPLITS)
-    before = {f"{n}": spec.with_split(Ref(f"{n}", "")).split for n in range(500)}
-    after = {f"{n}": spec.with_split(Ref(f"{n}", "")).split for n in range(1_000)}
+    before = {f"{n}": spec.with_split(InputRef(f"{n}", "")).split for n in range(500)}
+    after = {f"{n}": spec.with_split(InputRef(f"{n}", "")).split for n in range(1_000)}
     assert before.items() <= after.items()
     share = sum(split == "validation" for split in after.values()) / len(after)
     assert 0.06 < share < 0.14
@@ -96,7 +96,7 @@ def test_a_split_does_not_move_when_files_are_added() -> None:
 
 def test_another_seed_moves_examples() -> None:
     one, two = PlaceSpec(SPLITS, seed=1), PlaceSpec(SPLITS, seed=2)
-    refs = [Ref(f"{n}", "") for n in range(300)]
+    refs = [InputRef(f"{n}", "") for n in range(300)]
     assert [one.with_split(r).split for r in refs] != [two.with_split(r).split for r in refs]
     assert [one.position_of(r) for r in refs] != [two.position_of(r) for r in refs]
 
@@ -112,7 +112,7 @@ def test_another_seed_moves_examples() -> None:
 )
 def test_groups_stay_on_one_side(pattern: str, key: str, group: str) -> None:
     spec = PlaceSpec(SPLITS, group_pattern=pattern)
-    ref = Ref(key, "")
+    ref = InputRef(key, "")
     assert spec.group_of(ref) == group
     assert spec.with_split(ref).split == SPLITS.of_hash(hash_key(0, group).split)
     # The position is always the key's, so a group is spread over the shards of its split.
@@ -121,7 +121,7 @@ def test_groups_stay_on_one_side(pattern: str, key: str, group: str) -> None:
 
 def test_listed_groups_come_first() -> None:
     spec = PlaceSpec(SPLITS, group_pattern="(.)")
-    assert spec.group_of(Ref("ab", "", group="g")) == "g"
+    assert spec.group_of(InputRef("ab", "", group="g")) == "g"
 
 
 @pytest.mark.parametrize(
@@ -130,24 +130,24 @@ def test_listed_groups_come_first() -> None:
      ("valid/a", "validation"), ("testing/a", "test")],
 )  # fmt: skip
 def test_directory_splits(key: str, split: str) -> None:
-    assert PlaceSpec(Splits("directory")).with_split(Ref(key, "")).split == split
+    assert PlaceSpec(Splits("directory")).with_split(InputRef(key, "")).split == split
 
 
 @pytest.mark.parametrize("key", ["a.jpg", "train.jpg", "cats/a.jpg", "x/train/a.jpg"])
 def test_a_folder_that_names_no_split_is_a_reject(key: str) -> None:
-    assert PlaceSpec(Splits("directory")).with_split(Ref(key, "")).error == "no_split"
+    assert PlaceSpec(Splits("directory")).with_split(InputRef(key, "")).error == "no_split"
 
 
 def test_listed_splits() -> None:
     spec = PlaceSpec(Splits("listing"))
-    assert spec.with_split(Ref("a", "", split="val")).split == "validation"
-    assert spec.with_split(Ref("a", "", split="holdout")).split == "holdout"
-    assert spec.with_split(Ref("a", "", split="")).error == "no_split"
-    assert spec.with_split(Ref("a", "", split="../x")).error == "no_split"
+    assert spec.with_split(InputRef("a", "", split="val")).split == "validation"
+    assert spec.with_split(InputRef("a", "", split="holdout")).split == "holdout"
+    assert spec.with_split(InputRef("a", "", split="")).error == "no_split"
+    assert spec.with_split(InputRef("a", "", split="../x")).error == "no_split"
 
 
 def test_series() -> None:
-    ref = Ref("a", "", label="cat", split="train")
+    ref = InputRef("a", "", label="cat", split="train")
     assert PlaceSpec(SPLITS).series_of(ref) == Series("train", "")
     assert PlaceSpec(SPLITS, by_label=True).series_of(ref) == Series("train", "cat")
     assert PlaceSpec(SPLITS).series_of(ref.rejected("empty", "")) == REFUSED

@@ -17,7 +17,7 @@ from apache_beam.coders import FastPrimitivesCoder
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import assemble, coders, parts, transform
 from shardmill.transforms.build.census import CountRefs
@@ -61,9 +61,9 @@ class Tiny:
         return [{"name": "key", "type": "bytes"}]
 
 
-def make_refs(count: int) -> list[Ref]:
+def make_refs(count: int) -> list[InputRef]:
     return [
-        Ref(f"{LABELS[n % 1000]}/{n:012d}.jpg", f"gs://bucket/photos/{LABELS[n % 1000]}/{n:012d}.jpg",
+        InputRef(f"{LABELS[n % 1000]}/{n:012d}.jpg", f"gs://bucket/photos/{LABELS[n % 1000]}/{n:012d}.jpg",
             110_000, "1700000000000000", LABELS[n % 1000], "train")
         for n in range(count)
     ]  # fmt: skip
@@ -92,7 +92,7 @@ class Counted:
         return call
 
 
-def census_of(refs: list[Ref]):
+def census_of(refs: list[InputRef]):
     count = CountRefs(PlaceSpec(Splits.parse("train:1")))
     census = count.create_accumulator()
     for ref in refs:
@@ -115,9 +115,9 @@ def test_a_ref_is_small_in_the_shuffle(tmp_path) -> None:
     names = sum(len(ref.key) + len(ref.uri) for ref in refs)
     encoded = 0
     for ref in refs:
-        ((key, (position, value)),) = transform.place_ref(spec(tmp_path).place, ref, plan)
-        encoded += len(coders.PartKeyCoder().encode(key)) + len(position)
-        encoded += len(coders.RefCoder().encode(value))
+        ((key, value),) = transform.place_ref(spec(tmp_path).place, ref, plan)
+        encoded += len(coders.PartKeyCoder().encode(key))
+        encoded += len(coders.PlacedRefCoder().encode(value))
     assert encoded < names + 100 * 80
 
 

@@ -120,7 +120,7 @@ def planned(source: Path, output: Path, **options) -> tuple[Plan, Census, SinkSp
     config = ImagesConfig(input=str(source), output=str(output), **{**OPTIONS, **options})
     job = resolve(config)
     place, census = job.sink.place, Census()
-    for found in match_now(job.match):
+    for found in match_now(job.match)[0]:
         ref = place.with_split(config.label_spec.with_label(found))
         census.add(ref, place.series_of(ref))
     return make_plan(job.sink, config.encoder.expected_bytes, census), census, job.sink

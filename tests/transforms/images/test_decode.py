@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.images.convert import encode_image
 from shardmill.transforms.images.decode import MAX_FILE_BYTES, MAX_PIXELS, plain_message
@@ -294,7 +294,7 @@ def test_a_text_chunk_bomb_is_refused():
 
 
 def test_an_input_over_the_byte_limit_is_not_read():
-    ref = Ref("a.jpg", "/nowhere/a.jpg", MAX_FILE_BYTES + 1, "", None)
+    ref = InputRef("a.jpg", "/nowhere/a.jpg", MAX_FILE_BYTES + 1, "", None)
     with pytest.raises(RejectedError) as caught:
         read_input(ref)
     assert (caught.value.stage, caught.value.error) == ("read", "too_large")

@@ -3,7 +3,7 @@
 import pytest
 
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.labels import LabelSpec, parse_labels, sort_labels
 
 
@@ -23,7 +23,7 @@ from shardmill.transforms.match.labels import LabelSpec, parse_labels, sort_labe
     ],
 )
 def test_labels_of_keys(spec: LabelSpec, key: str, label: str | None) -> None:
-    ref = spec.with_label(Ref(key, ""))
+    ref = spec.with_label(InputRef(key, ""))
     if label is None:
         assert ref.error in ("no_label", "label_text")
     else:
@@ -31,15 +31,15 @@ def test_labels_of_keys(spec: LabelSpec, key: str, label: str | None) -> None:
 
 
 def test_listed_labels_and_none() -> None:
-    assert LabelSpec("listing").with_label(Ref("a", "", label="x")).label == "x"
-    assert LabelSpec("listing").with_label(Ref("a", "")).error == "no_label"
-    assert LabelSpec("none").with_label(Ref("a/b", "", label="x")).label is None
+    assert LabelSpec("listing").with_label(InputRef("a", "", label="x")).label == "x"
+    assert LabelSpec("listing").with_label(InputRef("a", "")).error == "no_label"
+    assert LabelSpec("none").with_label(InputRef("a/b", "", label="x")).label is None
 
 
 def test_given_labels_refuse_others() -> None:
     spec = LabelSpec(fixed=("cat", "dog"))
-    assert spec.with_label(Ref("dog/1", "")).error == ""
-    assert spec.with_label(Ref("cow/1", "")).error == "unknown_label"
+    assert spec.with_label(InputRef("dog/1", "")).error == ""
+    assert spec.with_label(InputRef("cow/1", "")).error == "unknown_label"
 
 
 def test_class_ids_sort_by_utf8_bytes() -> None:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.refs import Ref
-from shardmill.transforms.build.coders import RefCoder
+from shardmill.schemas.refs import InputRef
+from shardmill.transforms.match.counts import Duplicate, MatchCounts, Skipped
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries, parse_listing
-from shardmill.transforms.match.transform import MatchFiles, find_input, walk_input
-from shardmill.transforms.match.walk import SKIPPED, first_level, glob_regex, glob_root
+from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
+from shardmill.transforms.match.walk import first_level, glob_regex, glob_root
 from tests.conftest import make_image
 
 
@@ -27,13 +28,19 @@ def touch(path: Path, data: bytes = b"x") -> Path:
     return path
 
 
-def match(pattern: str | Path, **kwargs) -> dict[str, str]:
-    """Returns {key: error} of all that an input matches, walked without a pipeline."""
+def walk_all(pattern: str | Path, **kwargs) -> list[InputRef | Skipped]:
+    """Returns all that an input matches, walked without a pipeline."""
     spec = find_input(str(pattern), **kwargs)
     top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-    found = [ref for task in first_level(top) for ref in walk_input(spec, task)]
-    assert len({ref.key for ref in found}) == len(found)
-    return {ref.key: ref.error for ref in found}
+    found = [each for task in first_level(top) for each in walk_input(spec, task)]
+    assert len({each.key for each in found}) == len(found)
+    return found
+
+
+def match(pattern: str | Path, **kwargs) -> dict[str, str]:
+    """Returns {key: error} of all inputs, skipped files left out."""
+    found = walk_all(pattern, **kwargs)
+    return {ref.key: ref.error for ref in found if isinstance(ref, InputRef)}
 
 
 def test_a_folder_is_walked_whole(tmp_path) -> None:
@@ -74,10 +81,22 @@ def test_junk_is_skipped_and_counted(tmp_path) -> None:
         ".git/config", "a/1.jpg", "a/no_suffix",
     ):  # fmt: skip
         touch(tmp_path / name)
-    found = match(tmp_path)
-    assert {key for key, error in found.items() if not error} == {"a/1.jpg", "a/no_suffix"}
-    assert set(found.values()) == {"", SKIPPED}
-    assert len([e for e in found.values() if e]) == 7  # a hidden folder is not entered
+    assert match(tmp_path) == {"a/1.jpg": "", "a/no_suffix": ""}
+    skipped = {each.key for each in walk_all(tmp_path) if isinstance(each, Skipped)}
+    assert skipped == {
+        ".DS_Store",
+        "a/desktop.ini",
+        "a/Thumbs.db",
+        "a/._1.jpg",
+        "a/notes.txt",
+        "b/ann.XML",
+        ".git",
+    }  # fmt: skip - a hidden folder is not entered
+    one_folder = walk_all(tmp_path / "a/*")
+    assert {each.key for each in one_folder if isinstance(each, Skipped)} == {
+        "desktop.ini", "Thumbs.db", "._1.jpg", "notes.txt",
+    }  # fmt: skip
+    assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7)
 
 
 def test_the_output_inside_the_input_is_left_out(tmp_path) -> None:
@@ -164,7 +183,7 @@ def test_inputs_that_are_not_there(tmp_path, monkeypatch, pattern, root, message
 HEADER = b"path,label,split,group\n"
 
 
-def listing(data: bytes, root: str = "/data", **kwargs) -> list[Ref]:
+def listing(data: bytes, root: str = "/data", **kwargs) -> list[InputRef]:
     kwargs = {"labelled": True, "split": False, **kwargs}
     return list(parse_listing(data, "list.csv", root, **kwargs))
 
@@ -175,11 +194,11 @@ def test_listings() -> None:
         b'a/1.jpg,"cat, big",train,g1\r\n/data/2.jpg,dog,,\r\n'
     )
     assert refs == [
-        Ref("a/1.jpg", "/data/a/1.jpg", label="cat, big", split="train", group="g1"),
-        Ref("2.jpg", "/data/2.jpg", label="dog"),
+        InputRef("a/1.jpg", "/data/a/1.jpg", label="cat, big", split="train", group="g1"),
+        InputRef("2.jpg", "/data/2.jpg", label="dog"),
     ]
     gs = listing(b"uri,label\ngs://b/d/x 1.jpg,cat\n", "gs://b/d")
-    assert gs == [Ref("x 1.jpg", "gs://b/d/x 1.jpg", label="cat")]
+    assert gs == [InputRef("x 1.jpg", "gs://b/d/x 1.jpg", label="cat")]
 
 
 @pytest.mark.parametrize(
@@ -211,38 +230,34 @@ def test_gs_entries_do_not_climb() -> None:
 
 
 def test_the_same_key_twice() -> None:
-    a, b = Ref("k", "u", label="x"), Ref("k", "u", label="x")
-    kept, extra = merge_entries("k", [a, b])
-    assert (kept, extra.error) == (a, "duplicate")
+    a, b = InputRef("k", "u", label="x"), InputRef("k", "u", label="x")
+    assert list(merge_entries("k", [a, b])) == [a, Duplicate("k")]
     with pytest.raises(InputError, match="'k' is listed with the labels 'x' and 'y'"):
         list(merge_entries("k", [a, b._replace(label="y")]))
     with pytest.raises(InputError, match="with the splits"):
         list(merge_entries("k", [a, b._replace(split="test")]))
 
 
-@given(
-    st.builds(Ref, st.text(), st.text(), st.integers(0, 2**62), st.text(), st.none() | st.text())
-)
-def test_refs_survive_their_coder(ref: Ref) -> None:
-    coder = RefCoder()
-    decoded = coder.decode(coder.encode(ref))
-    assert decoded == ref
-    assert isinstance(decoded, Ref)
-
-
-def run_match(folder: Path, **kwargs) -> list[Ref]:
+def run_match(folder: Path, **kwargs) -> tuple[list[InputRef], MatchCounts]:
     """Returns what the transform finds in a real pipeline."""
     result = folder / "found.pickle"
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        found = pipeline | MatchFiles(**kwargs) | beam.combiners.ToList()
-        _ = found | beam.Map(lambda refs: result.write_bytes(pickle.dumps(refs)) and None)
-    return sorted(pickle.loads(result.read_bytes()), key=lambda ref: (ref.key, ref.error))
+        found = pipeline | MatchFiles(**kwargs)
+        refs = found.refs | beam.combiners.ToList()
+        _ = refs | beam.Map(
+            lambda refs, counts: result.write_bytes(pickle.dumps((sorted(refs), counts))),
+            AsSingleton(found.counts),
+        )
+    refs, counts = pickle.loads(result.read_bytes())
+    return refs, counts
 
 
 def test_the_transform_finds_what_the_function_finds(tmp_path) -> None:
-    for name in ("a/1.jpg", "b/c/2.jpg", "3.jpg"):
+    for name in ("a/1.jpg", "b/c/2.jpg", "3.jpg", "a/notes.txt", "Thumbs.db"):
         touch(tmp_path / "in" / name)
-    found = run_match(tmp_path, spec=find_input(str(tmp_path / "in")), labels=LabelSpec())
+    spec = find_input(str(tmp_path / "in"))
+    found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec())
+    assert counts == match_now(spec)[1] == MatchCounts(skipped=2)
     assert [(ref.key, ref.label, ref.error) for ref in found] == [
         ("3.jpg", None, "no_label"),
         ("a/1.jpg", "a", ""),
@@ -255,11 +270,27 @@ def test_a_listing_in_the_pipeline(tmp_path) -> None:
     (tmp_path / "sub").mkdir()
     touch(tmp_path / "list.csv", b"path,label\n1.jpg,x\n1.jpg,x\nmissing.jpg,y\nsub,z\n")
     spec = find_input(str(tmp_path / "list.csv"))
-    found = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
+    found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
     assert [(ref.key, ref.error) for ref in found] == [
         ("1.jpg", ""),
-        ("1.jpg", "duplicate"),
         ("missing.jpg", "not_found"),
         ("sub", "not_a_file"),
     ]
     assert found[0].size == (tmp_path / "1.jpg").stat().st_size
+    assert counts == match_now(spec)[1] == MatchCounts(duplicates=1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (b"1.jpg,x\n1.jpg,y\n", "'1.jpg' is listed with the labels 'x' and 'y': keep one of the"),
+        (b"1.jpg,x\n../2.jpg,x\n", "list.csv, line 3: '../2.jpg' leads outside the root"),
+    ],
+)
+def test_an_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
+    touch(tmp_path / "1.jpg")
+    touch(tmp_path / "list.csv", b"path,label\n" + entries)
+    spec = find_input(str(tmp_path / "list.csv"))
+    _, counts = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
+    assert (counts.skipped, counts.duplicates) == (0, 0)
+    assert message in counts.fatal

@@ -12,25 +12,30 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.errors import ChangedError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import Storage, join, open_storage
-from shardmill.transforms.build.placement import REFUSED, PartKey, hash_key, part_of
+from shardmill.transforms.build.placement import (
+    REFUSED,
+    PartKey,
+    Placed,
+    PlacedRef,
+    hash_key,
+    part_of,
+)
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.columnar.encode import encode_rows, prepare
-from shardmill.transforms.match.walk import DUPLICATE, FATAL, SKIPPED
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.ranges import RANGE_BYTES, RowRange, read_range
 from shardmill.transforms.rows.runs.files import (
     FOLDER,
-    Place,
     Run,
     RunWriter,
     new_payload,
     settle_run,
 )
-from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, SegmentRef, slices
+from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
 from shardmill.transforms.rows.runs.sums import sum_table
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
@@ -47,14 +52,9 @@ class CsvFile(NamedTuple):
         text_bytes: About how many bytes its text has.
     """
 
-    ref: Ref
+    ref: InputRef
     columns: tuple[str, ...] = ()
     text_bytes: int = 0
-
-    @property
-    def counted_only(self) -> bool:
-        """Whether it is no input at all, or one that is there already."""
-        return self.ref.error in (SKIPPED, DUPLICATE, FATAL)
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,14 @@ class RunSpec:
         """Returns about how many bytes of text a range, or a piece of it, has."""
         return part.end - part.start if part.end >= 0 else self.range_bytes
 
-    def dialect_of(self, ref: Ref) -> Dialect:
+    def dialect_of(self, ref: InputRef) -> Dialect:
         """Returns how one file is written: in TSV files tabs stand for commas."""
         return self.dialect.for_name(ref.key)
 
 
-def run_id(spec: RunSpec, plan: Plan, ref: Ref, place: tuple[int, int, int], extra: str) -> str:
+def run_id(
+    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int, int], extra: str
+) -> str:
     """Returns the identity of a run: 32 hexadecimal digits over all that decides its bytes.
 
     Args:
@@ -112,7 +114,7 @@ def run_id(spec: RunSpec, plan: Plan, ref: Ref, place: tuple[int, int, int], ext
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run2").hexdigest()
 
 
-def check_unchanged(ref: Ref) -> None:
+def check_unchanged(ref: InputRef) -> None:
     """Refuses a file that is not the one that was matched.
 
     Raises:
@@ -250,35 +252,35 @@ def _own_labels(labels: Labels, first: int, after: int) -> tuple[np.ndarray, tup
 
 
 def place_segments(
-    spec: RunSpec, plan: Plan, ref: Ref, name: str, run: Run
-) -> Iterator[tuple[PartKey, tuple[bytes, Ref]]]:
-    """Yields where the segments of a run go, as the sink takes them.
+    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int], run: Run
+) -> Iterator[Placed]:
+    """Yield the segments of a run, each with its part.
 
     Args:
         spec: How ranges become runs.
         plan: How many parts there are.
         ref: The file.
-        name: What orders the run among others.
+        place: Start of the range, and the number of the piece in it.
         run: The run.
     """
     path = join(spec.folder, run.payload)
-    for place in run.places:
-        segment = _segment_ref(ref, name, path, place)
-        if place.split:
-            yield PartKey(place.split, "", place.part), (b"", segment)
+    for segment in run.places:
+        found = SegmentRef(
+            ref.key, ref.uri, *place, path, segment.offset, segment.length, segment.size,
+            segment.crc32c, segment.records, segment.split,
+        )  # fmt: skip
+        if segment.split:
+            yield PartKey(segment.split, "", segment.part), PlacedRef(b"", found)
         else:
-            yield refuse(plan, segment)
+            yield place_rejects(plan, found)
 
 
-def refuse(plan: Plan, ref: Ref) -> tuple[PartKey, tuple[bytes, Ref]]:
-    """Returns where a ref goes that has rejects, or is one; those of a file follow each other."""
+def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> Placed:
+    """Return the part of a rejected input or of a segment of rejects.
+
+    Rejects of one file follow each other in a part.
+    """
     number = part_of(hash_key(0, ref.key).position, plan.parts_of(REFUSED) or 1)
-    file = ref.key.rpartition("#")[0] or ref.key
-    return PartKey(*REFUSED, number), (hash_key(0, file).position.to_bytes(8, "big"), ref)
-
-
-def _segment_ref(ref: Ref, name: str, path: str, place: Place) -> Ref:
-    numbers = (place.offset, place.length, place.records, place.size, place.crc32c)
-    return SegmentRef.make(f"{ref.key}#{name}", path, place.split, numbers)._replace(
-        message=ref.uri
-    )
+    file = ref.source if isinstance(ref, SegmentRef) else ref.key.rpartition("#")[0] or ref.key
+    order = hash_key(0, file).position.to_bytes(8, "big")
+    return PartKey(*REFUSED, number), PlacedRef(order, ref)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
@@ -20,7 +20,7 @@ from shardmill.transforms.build.encoder import Block
 from shardmill.transforms.rows.runs.segments import (
     NO_LABEL,
     Segment,
-    SegmentRef,
+    read_segment,
     slices,
     unpack_segment,
 )
@@ -32,13 +32,13 @@ _REMOTE_READS = 16
 _SHOWN = 100
 
 
-def read_rejects(ref: Ref) -> Iterator[Reject]:
+def read_rejects(ref: SegmentRef) -> Iterator[Reject]:
     """Yields the rejects that a ref points to."""
     for line in _read(ref).decode().splitlines():
         yield Reject(**json.loads(line))
 
 
-def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Reject]:
+def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block | Reject]:
     """Yields the records of a part, by position and then by file and row.
 
     Where rows have keys, one that repeats another is left out: counted as a duplicate when the
@@ -80,17 +80,16 @@ def merge_segments(refs: Sequence[Ref], key: str = "") -> Iterator[Block | Rejec
         raise AssertionError("a row repeats one that is not there")
 
 
-def _read_all(refs: Sequence[Ref]) -> Iterator[bytes]:
-    if not refs or not scheme_of(refs[0].uri):
+def _read_all(refs: Sequence[SegmentRef]) -> Iterator[bytes]:
+    if not refs or not scheme_of(refs[0].run):
         return map(_read, refs)
     with ThreadPoolExecutor(_REMOTE_READS) as threads:
         return iter(list(threads.map(_read, refs)))
 
 
-def _read(ref: Ref) -> bytes:
-    path = SegmentRef.path(ref)
-    with open_storage(path).open_at(path) as reader:
-        return SegmentRef.read(ref, reader)
+def _read(ref: SegmentRef) -> bytes:
+    with open_storage(ref.run).open_at(ref.run) as reader:
+        return read_segment(ref, reader)
 
 
 def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
@@ -130,7 +129,7 @@ def _conflicts(
     return [pair for pair in pairs if frames[pair[0]] != frames[pair[1]]]
 
 
-def _file_of(refs: Sequence[Ref], segments: Sequence[Segment], row: int) -> Ref:
+def _file_of(refs: Sequence[SegmentRef], segments: Sequence[Segment], row: int) -> SegmentRef:
     ends = np.cumsum([len(segment.positions) for segment in segments])
     return refs[int(np.searchsorted(ends, row, side="right"))]
 
@@ -145,12 +144,11 @@ def _shown_key(frame: bytes, key: str) -> str:
     return f" {key}={text!r}"[:_SHOWN]
 
 
-def _conflict(mine: Ref, other: Ref, shown: str) -> Reject:
-    file, first = (ref.key.rpartition("#")[0] for ref in (mine, other))
-    where = "the same file" if file == first else first
+def _conflict(mine: SegmentRef, other: SegmentRef, shown: str) -> Reject:
+    where = "the same file" if mine.source == other.source else other.source
     return Reject(
-        file,
-        mine.message,
+        mine.source,
+        mine.source_uri,
         "encode",
         "key_conflict",
         f"a row has the --key{shown} of another one in {where}, and other values: give each row "

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.storage import RandomReader
 
 _CODEC = "lz4"
@@ -115,48 +115,21 @@ def _pack(content: bytes) -> tuple[bytes, int, int]:
     return packed, len(content), google_crc32c.value(content)
 
 
-class SegmentRef:
-    """How a ref points to a segment: its ``uri`` says where, its ``version`` what is there."""
+def read_segment(ref: SegmentRef, reader: RandomReader) -> bytes:
+    """Return the uncompressed content of a segment.
 
-    @staticmethod
-    def make(run: str, path: str, split: str, place: Sequence[int]) -> Ref:
-        """Returns the ref of a segment.
+    Args:
+        ref: The segment.
+        reader: Reads the run file.
 
-        Args:
-            run: What the run is made of; orders the segments of a part.
-            path: The run's file.
-            split: Split of its records; empty for rejects.
-            place: Offset and bytes in the file, and records, bytes and CRC-32C of the content.
-        """
-        offset, length, records, size, crc = place
-        return Ref(run, f"{path}#{offset}+{length}", size, f"{crc:08x}-{records}", split=split)
-
-    @staticmethod
-    def read(ref: Ref, reader: RandomReader) -> bytes:
-        """Returns the content of the segment that a ref points to.
-
-        Args:
-            ref: The ref.
-            reader: The run's file.
-
-        Raises:
-            OutputError: The file is damaged.
-        """
-        path, _, place = ref.uri.rpartition("#")
-        offset, length = map(int, place.split("+"))
-        packed = reader.read_at(offset, length)
-        try:
-            content: bytes = pa.Codec(_CODEC).decompress(packed, ref.size, asbytes=True)
-        except (OSError, pa.ArrowException) as error:  # what the decoder says of damage
-            raise OutputError(f"{path} is damaged ({error}): run again.") from error
-        if google_crc32c.value(content) != int(ref.version.partition("-")[0], 16):
-            raise OutputError(f"{path} is damaged: run again.")
-        return content
-
-    @staticmethod
-    def path(ref: Ref) -> str:
-        """Returns the run's file."""
-        return ref.uri.rpartition("#")[0]
-
-
-__all__ = ["NO_LABEL", "Segment", "SegmentRef", "pack_lines", "slices", "unpack_segment"]
+    Raises:
+        OutputError: The run file is damaged.
+    """
+    packed = reader.read_at(ref.offset, ref.length)
+    try:
+        content: bytes = pa.Codec(_CODEC).decompress(packed, ref.size, asbytes=True)
+    except (OSError, pa.ArrowException) as error:  # what the decoder says of damage
+        raise OutputError(f"{ref.run} is damaged ({error}): run again.") from error
+    if google_crc32c.value(content) != ref.crc32c:
+        raise OutputError(f"{ref.run} is damaged: run again.")
+    return content

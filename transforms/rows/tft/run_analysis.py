@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.planning import Plan
@@ -110,7 +110,7 @@ def train_batches(
         watched.add(spec.size_of(RowRange(*task[2])), 0)
     if known:
         return
-    ref = Ref(*task[0])
+    ref = InputRef(*task[0])
     file = CsvFile(ref, task[1])
     try:
         for cells in read_cells(spec, file, RowRange(*task[2])):

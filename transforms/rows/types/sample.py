@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardmill.schemas.errors import DeniedError
-from shardmill.schemas.refs import Ref
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.dialect import Dialect
@@ -34,7 +34,7 @@ class Sampled(NamedTuple):
         problem: Why the first bad row cannot be read, or empty.
     """
 
-    ref: Ref
+    ref: InputRef
     columns: tuple[str, ...] = ()
     profiles: tuple[ColumnProfile, ...] = ()
     rows: int = 0
@@ -60,7 +60,7 @@ class Sample:
     profiles: tuple[ColumnProfile, ...]
     rows: int
     row_bytes: float
-    refs: tuple[Ref, ...]
+    refs: tuple[InputRef, ...]
     layouts: tuple[tuple[str, ...], ...] = ()
     problem: str = ""
 
@@ -78,7 +78,9 @@ class Sample:
         )
 
 
-def sample_files(refs: Sequence[Ref], dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
+def sample_files(
+    refs: Sequence[InputRef], dialect: Dialect, nulls: Nulls, sample_bytes: int
+) -> Sample:
     """Looks at the beginning of each file.
 
     Args:
@@ -117,7 +119,7 @@ def sample_files(refs: Sequence[Ref], dialect: Dialect, nulls: Nulls, sample_byt
     )
 
 
-def sample_file(ref: Ref, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sampled:
+def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sampled:
     """Looks at the beginning of one file."""
     if not ref.size:
         return Sampled(ref.rejected("empty", "the file has no bytes"))

@@ -1,0 +1,38 @@
+"""Values keep their types and fields through the coders that shuffles use."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
+from shardmill.transforms.build import coders
+from shardmill.transforms.build.placement import PartKey, PlacedRef
+from shardmill.transforms.match.counts import MatchCounts
+
+NUMBER = st.integers(0, 2**62)
+REFERENCES = st.one_of(
+    st.builds(InputRef, st.text(), st.text(), NUMBER, st.text(), st.none() | st.text()),
+    st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 2, st.text(), *[NUMBER] * 5, st.text()),
+    st.builds(ArrayRef, st.text(), st.text(), st.text(), NUMBER, NUMBER),
+)
+CODERS = {
+    InputRef: coders.InputRefCoder(),
+    PartKey: coders.PartKeyCoder(),
+    MatchCounts: coders.MatchCountsCoder(),
+    PlacedRef: coders.PlacedRefCoder(),
+}
+
+
+@given(
+    REFERENCES.filter(lambda ref: isinstance(ref, InputRef))
+    | st.builds(PartKey, st.text(), st.text(), NUMBER)
+    | st.builds(MatchCounts, NUMBER, NUMBER, st.text())
+    | st.builds(PlacedRef, st.binary(), REFERENCES)
+)
+def test_values_survive_their_coder(value) -> None:
+    coder = CODERS[type(value)]
+    assert coder.is_deterministic()
+    decoded = coder.decode(coder.encode(value))
+    assert decoded == value
+    assert type(decoded) is type(value)
+    if isinstance(value, PlacedRef):
+        assert type(decoded.ref) is type(value.ref)

@@ -1,0 +1,58 @@
+"""Counts of matched files that give no reference: skipped files and duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Skipped(NamedTuple):
+    """A file that is not an input, by its name.
+
+    Attributes:
+        key: Path relative to the root; bytes that are not UTF-8 are percent-escaped.
+    """
+
+    key: str
+
+
+class Duplicate(NamedTuple):
+    """A second entry for an input.
+
+    Attributes:
+        key: Key of the input.
+    """
+
+    key: str
+
+
+class MatchCounts(NamedTuple):
+    """What was matched besides the references.
+
+    Attributes:
+        skipped: Number of files that are not inputs, by their names.
+        duplicates: Number of entries that repeat another.
+        fatal: Message of the error that makes the whole input unusable, or empty.
+    """
+
+    skipped: int = 0
+    duplicates: int = 0
+    fatal: str = ""
+
+
+def count_unused(found: Skipped | Duplicate) -> MatchCounts:
+    """Return the counts of one file that gives no reference."""
+    return MatchCounts(
+        skipped=int(isinstance(found, Skipped)), duplicates=int(isinstance(found, Duplicate))
+    )
+
+
+def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
+    """Return the sum of partial counts; of several fatal errors the smallest message."""
+    skipped = duplicates = 0
+    messages = set()
+    for each in counts:
+        skipped += each.skipped
+        duplicates += each.duplicates
+        messages |= {each.fatal} - {""}
+    return MatchCounts(skipped, duplicates, min(messages, default=""))
