@@ -18,12 +18,11 @@ from shardmill.pipelines.rows_config import RowsConfig, check_named
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.census import Census, why_unusable
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import parse_bytes
-from shardmill.transforms.build.transform import why_unusable
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import (
     MatchFiles,

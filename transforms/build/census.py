@@ -110,6 +110,41 @@ class Census:
             self.examples[reason] = sorted({*known, *keys})[:_EXAMPLES]
 
 
+def why_unusable(census: Census, wanted: str, root: str) -> str:
+    """Returns why nothing can be made of what was matched, or an empty text.
+
+    Args:
+        census: What was matched.
+        wanted: What the files should have been, with its article.
+        root: Where files were looked for.
+    """
+    if census.fatal:
+        return census.fatal
+    if not census.matched:
+        return f"The input matched no files in {root}: check --input."
+    if not census.refs:
+        return (
+            f"None of the {census.matched:,} matched files is named like {wanted}: check --input."
+        )
+    if sum(census.errors.values()) < census.refs:
+        return ""
+    worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
+    keys = ", ".join(map(repr, census.examples[worst]))
+    remedies = {
+        "no_label": "set --label_from, or a --label_pattern that matches such keys",
+        "no_split": "set --splits to shares, or name the first folders train, validation, test",
+        "unknown_label": "add the labels to the --labels file",
+        "outside_root": "add --follow_links",
+        "columns": "give the files the schema's columns, or the schema theirs",
+        "header": "name the columns with --columns",
+        "not_csv": "check --input and --encoding",
+    }
+    return (
+        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
+        f"{remedies.get(worst, 'check --input')}."
+    )
+
+
 class SumCensuses(beam.CombineFn):
     """Combines censuses into their sum."""
 
@@ -146,4 +181,4 @@ class CountRefs(SumCensuses):
         return mutable_accumulator
 
 
-__all__ = ["REFUSED", "Census", "CountRefs", "SumCensuses"]
+__all__ = ["REFUSED", "Census", "CountRefs", "SumCensuses", "why_unusable"]

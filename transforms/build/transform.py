@@ -19,7 +19,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census, CountRefs
+from shardmill.transforms.build.census import Census, CountRefs, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, SinkSpec, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome, deliver
@@ -104,41 +104,6 @@ def _tidy(storage: Storage, spec: SinkSpec) -> None:
     if watched is not None and watched.stale and not spec.dry_run:
         with storage.lock(spec.output):
             storage.delete_tree(spec.build)
-
-
-def why_unusable(census: Census, wanted: str, root: str) -> str:
-    """Returns why nothing can be made of what was matched, or an empty text.
-
-    Args:
-        census: What was matched.
-        wanted: What the files should have been, with its article.
-        root: Where files were looked for.
-    """
-    if census.fatal:
-        return census.fatal
-    if not census.matched:
-        return f"The input matched no files in {root}: check --input."
-    if not census.refs:
-        return (
-            f"None of the {census.matched:,} matched files is named like {wanted}: check --input."
-        )
-    if sum(census.errors.values()) < census.refs:
-        return ""
-    worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
-    keys = ", ".join(map(repr, census.examples[worst]))
-    remedies = {
-        "no_label": "set --label_from, or a --label_pattern that matches such keys",
-        "no_split": "set --splits to shares, or name the first folders train, validation, test",
-        "unknown_label": "add the labels to the --labels file",
-        "outside_root": "add --follow_links",
-        "columns": "give the files the schema's columns, or the schema theirs",
-        "header": "name the columns with --columns",
-        "not_csv": "check --input and --encoding",
-    }
-    return (
-        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
-        f"{remedies.get(worst, 'check --input')}."
-    )
 
 
 def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
@@ -407,5 +372,4 @@ __all__ = [
     "make_plan",
     "place_ref",
     "settle_plan",
-    "why_unusable",
 ]

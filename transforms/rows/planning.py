@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardmill.transforms.build.census import Census, CountRefs
+from shardmill.transforms.build.census import Census, CountRefs, why_unusable
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.transform import settle_plan, why_unusable
+from shardmill.transforms.build.transform import settle_plan
 from shardmill.transforms.rows.runs.make import CsvFile
 
 TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
