@@ -29,7 +29,7 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.transforms.build.planning import Plan
     from shardmill.transforms.build.record_writer import MemberWriter
     from shardmill.transforms.match.transform import match_now
-    from shardmill.transforms.rows.csv.ranges import cut_ranges, read_range
+    from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
     from shardmill.transforms.rows.runs.make import encode_segments
     from shardmill.transforms.rows.runs.merge import join_frames
     from shardmill.transforms.rows.runs.segments import slices
@@ -48,7 +48,7 @@ def floor(source: Path, out: Path) -> None:
 
     segments = defaultdict(list)
     with ThreadPoolExecutor(2) as threads:
-        for found in threads.map(encode, cut_ranges(ref.uri, spec.dialect)):
+        for found in threads.map(encode, split_ranges(ref.uri, spec.dialect)):
             for split, number, segment in found:
                 segments[split, number].append(segment)
     out.mkdir(parents=True)

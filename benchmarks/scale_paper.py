@@ -16,7 +16,7 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.placement import PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec, count_shards, plan_parts
-from shardmill.transforms.rows.csv.ranges import RANGE_BYTES
+from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
 
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}

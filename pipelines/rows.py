@@ -38,7 +38,7 @@ from shardmill.transforms.rows.runs.make import RunSpec
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.rows.transform import RowsSpec, WriteRows
-from shardmill.transforms.rows.types.sample import LEAST_BYTES, Sample, sample_files
+from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sample_files
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
@@ -151,10 +151,10 @@ def _sample(
     """
     usable = [ref for ref in refs if not ref.error]
     if given is not None:
-        sample = sample_files(usable[:1], config.dialect, config.nulls, LEAST_BYTES)
+        sample = sample_files(usable[:1], config.dialect, config.nulls, MIN_FILE_BYTES)
         if sample.columns and not lacking(given, sample.columns):
             return sample
-    size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else LEAST_BYTES
+    size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else MIN_FILE_BYTES
     sample = sample_files(refs, config.dialect, config.nulls, size)
     if sample.columns and given is not None:
         return _fitting(config, given, sample)

@@ -16,7 +16,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.rows.csv.dialect import Dialect, HeaderMode
-from shardmill.transforms.rows.types.typed import Nulls
+from shardmill.transforms.rows.types.typed_cells import Nulls
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,38 @@
-"""Rejects: inputs that could not become records, each with its reason."""
+"""Rejects: inputs that could not become records, with a reason from a fixed list."""
 
 from __future__ import annotations
 
 import json
 from typing import NamedTuple
 
-# The fixed list of reasons; docs/images.md and docs/rows.md explain them, and a test keeps the
-# three in step.
+# docs/images.md and docs/rows.md list the same reasons; a test compares them.
 REASONS: dict[str, str] = {
-    "bad_name": "the file's name is not valid UTF-8",
-    "cast": "the value is none of its column's type",
+    "bad_name": "the file name is not valid UTF-8",
+    "cast": "the cell is not a value of its column's type",
     "changed": "the file changed between listing and reading",
-    "color": "the pixels cannot be brought to 8-bit colour (16-bit FITS, odd palettes)",
-    "columns": "the file lacks a column that every row needs",
-    "compressed": "the compressed file is damaged: no row of it is taken; cut: the rows before are",
-    "decode": "the bytes claim to be an image but do not decode",
+    "color": "the pixels cannot be converted to 8-bit color (16-bit FITS, unusual palettes)",
+    "columns": "the file lacks a required column",
+    "compressed": "the compressed file is damaged (no row is used) or cut (earlier rows are used)",
+    "decode": "the file has the signature of an image but does not decode",
     "domain": "the text is not in its column's string_domain",
     "empty": "the file has no bytes",
     "encode": "the decoded image cannot be stored in the chosen encoding",
-    "encoding": "bytes that the encoding does not have",
+    "encoding": "bytes that are not valid in the encoding",
     "float_range": "floating-point pixels outside [0, 1]",
-    "header": "the first row gives the columns no sound names",
+    "header": "the first row does not give valid column names",
     "icc": "the embedded ICC profile cannot be applied",
     "int_range": "signed integer pixels, or wider than 16 bits",
-    "key_conflict": "a row has the --key of another one and other values",
+    "key_conflict": "the row has the --key of another row but other values",
     "label_text": "the label has a line break or another control character",
     "missing": "the cell is missing and its column is required",
     "no_label": "the label pattern does not match the key",
-    "no_split": "the first folder of the key, or the cell of --split_by, names no split",
+    "no_split": "the first folder of the key, or the cell of --split_by, does not name a split",
     "not_a_file": "a pipe, socket or device, not a regular file",
-    "not_an_image": "the bytes are no image format that is read here",
-    "not_csv": "the bytes are no CSV text but another kind of file",
+    "not_an_image": "the file does not have the signature of a supported image format",
+    "not_csv": "the file is not CSV text but another kind of file",
     "not_found": "the file does not exist",
     "outside_root": "the link leads outside the root",
-    "quote": "a quote is not closed, or not properly",
+    "quote": "a quote is not closed, or text follows a closing quote",
     "ragged": "the row has more or fewer cells than the header",
     "range": "the number is outside its type or its column's domain",
     "too_large": "more pixels or bytes than is safe to read, decode or scale to",
@@ -46,13 +45,15 @@ class Reject(NamedTuple):
     """One input that could not become a record.
 
     Attributes:
-        key: Stable identity of the input.
-        uri: Where it lies.
+        key: Stable identity of the input: of a row the key of its file, a colon and the line.
+        uri: Path or URI of the file.
         stage: ``match``, ``read``, ``decode`` or ``encode``.
         error: A reason, one of ``REASONS``.
-        message: One sentence with the details.
-        inputs: How many inputs it stands for: more than one where so many rows of a file are bad
-            that they are not told one by one.
+        message: One sentence with the details, without line and column.
+        inputs: Number of inputs that this reject counts; more than 1 if a file has so many bad
+            rows that they are not listed individually.
+        line: Number of the first line of a rejected row in its file, from 1; None for a file.
+        column: Name of the column with the wrong value, or None.
     """
 
     key: str
@@ -61,17 +62,22 @@ class Reject(NamedTuple):
     error: str
     message: str
     inputs: int = 1
+    line: int | None = None
+    column: str | None = None
 
     def to_json(self) -> str:
-        """Returns the reject as one line of ``rejects.jsonl``, without the newline."""
-        body = self._asdict()
-        if self.inputs == 1:
-            del body["inputs"]
+        """Return the reject as a line of ``rejects.jsonl``, without fields at their defaults."""
+        defaults = self._field_defaults
+        body = {
+            name: value
+            for name, value in self._asdict().items()
+            if name not in defaults or value != defaults[name]
+        }
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
 class RejectedError(Exception):
-    """Raised inside a stage to refuse one input.
+    """Raised inside a stage to reject one input.
 
     Attributes:
         stage: As in ``Reject``.

@@ -14,7 +14,7 @@ from shardmill.schemas.dataset.shard_names import FIELDS
 from shardmill.schemas.rejects import REASONS
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.schemas.tfrecord.scanner import FAULTS
-from shardmill.transforms.rows.types import typed
+from shardmill.transforms.rows.types import typed_cells
 from tests.conftest import ROOT
 from tests.support.docs_tools import PAGES
 
@@ -24,7 +24,7 @@ REFUSALS = {
     "Reject": 3,
     "RowReject": 2,
     "BadRow": 3,
-    "PackedEndError": 0,
+    "DecompressionError": 0,
     "rejected": 0,
 }
 PARSERS = {command: find_parser(command) for command in COMMANDS}
@@ -42,7 +42,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_every_reason_that_is_given_is_a_known_one() -> None:
-    given = set(typed._REASONS.values())
+    given = set(typed_cells._REASONS.values())
     for folder in ("schemas", "transforms"):
         for path in (ROOT / folder).rglob("*.py"):
             given |= set(reasons_in(ast.parse(path.read_text())))

@@ -234,7 +234,8 @@ def test_the_whole_command(tmp_path) -> None:
         assert wanted in done.stdout, done.stdout
     (reject,) = rejects_of(tmp_path / "ds")
     assert reject["key"] == "mail1.csv:79"
-    assert "'score': 'heavy' is no float32" in reject["message"]
+    assert (reject["line"], reject["column"]) == (79, "score")
+    assert "'heavy' is not a float32" in reject["message"]
     again = shardmill(*flags, "--schema=ds/schema.pbtxt", cwd=tmp_path)
     assert (again.returncode, PROGRESS.sub("", again.stderr)) == (0, "")
     assert "is up to date: nothing was written" in again.stdout

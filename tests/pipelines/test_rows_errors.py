@@ -31,19 +31,19 @@ MISTAKES = [
     (["--preprocessing=nothing.py"], 2, "preprocessing_fn"),
     (["--preprocessing=module.py"], 2, "the module 'no_such_module' is not installed"),
     (["--preprocessing=fine.py", "--splits=test:1"], 2, "learns from the split train"),
-    (["--delimiter="], 2, "--delimiter='' must be one or more characters"),
-    (["--delimiter=\n"], 2, "must be one or more characters and no line break"),
-    (["--delimiter=\""], 2, "holds the quote"),
+    (["--delimiter="], 2, "--delimiter='': must be one or more characters"),
+    (["--delimiter=\n"], 2, "must be one or more characters without line breaks"),
+    (["--delimiter=\""], 2, "contains the quote"),
     (["--quote=''"], 2, "must be one ASCII character"),
     (["--quote=«"], 2, "must be one ASCII character"),
-    (["--encoding=utf8x"], 2, "--encoding=utf8x is no text encoding"),
-    (["--encoding=rot13"], 2, "--encoding=rot13 is no text encoding"),
-    (["--encoding=base64"], 2, "--encoding=base64 is no text encoding"),
-    (["--header=second"], 2, "--header=second is unknown"),
+    (["--encoding=utf8x"], 2, "--encoding=utf8x: must be a text encoding"),
+    (["--encoding=rot13"], 2, "--encoding=rot13: must be a text encoding"),
+    (["--encoding=base64"], 2, "--encoding=base64: must be a text encoding"),
+    (["--header=second"], 2, "--header=second: must be 'first'"),
     (["--columns=a,b"], 1, "its first row has 3 cells and --columns 2 names"),
     (["--columns=a,b,a"], 2, "--columns names 'a' twice"),
     (["--columns=a,,b"], 2, "--columns has an empty name"),
-    (["--skip_lines=-1"], 2, "--skip_lines=-1 must be 0 or more"),
+    (["--skip_lines=-1"], 2, "--skip_lines=-1: must be 0 or more"),
     (["--skip_lines=9"], 1, "holds no rows"),
     (["--sample_bytes=0"], 2, "--sample_bytes=0 must be 1 or more"),
     (["--sample_bytes=some"], 2, "--sample_bytes=some is no size"),
@@ -71,7 +71,7 @@ MISTAKES = [
     (["--input=utf16.csv"], 1, "utf16.csv, "),
     (["--input=latin.csv"], 1, "latin.csv"),
     (["--input=cut.csv.gz"], 1, "cut.csv.gz"),
-    (["--input=double.csv"], 1, "two columns called 'a'"),
+    (["--input=double.csv"], 1, "two columns named 'a'"),
     (["--input=gone.txt"], 1, "most are not_found"),
     (["--input=climb.txt"], 1, "leads outside the root"),
     (["--input=semicolons.csv", "--label=b"], 2, "--delimiter=';' may be right"),
@@ -169,7 +169,7 @@ def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> N
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert "140 of 4,000 inputs were rejected (cast 140)" in err
-    assert "140 of them in column 'n', as in line 3002 of late.csv: 'n/a 0'" in err
+    assert "140 of them in column 'n', for example late.csv:3002: 'n/a 0' is not an int64" in err
     assert "make it FLOAT or BYTES in the schema" in err
     assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
     # What the sentence says: raise the limit, or change the schema.
@@ -179,7 +179,11 @@ def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> N
     assert [reject["key"] for reject in rejects] == [
         f"late.csv:{3_002 + 7 * n}" for n in range(140)
     ]
-    assert {(reject["stage"], reject["error"]) for reject in rejects} == {("decode", "cast")}
+    assert [reject["line"] for reject in rejects] == [3_002 + 7 * n for n in range(140)]
+    fields = ("stage", "error", "column")
+    assert {tuple(reject[field] for field in fields) for reject in rejects} == {
+        ("decode", "cast", "n")
+    }
     ids = {example["id"][0] for example in check_dataset(tmp_path / "ds", manifest)}
     assert ids == set(range(4_000)) - {3_000 + 7 * n for n in range(140)}
     schema = (tmp_path / "ds" / "schema.pbtxt").read_text()
@@ -197,9 +201,10 @@ def test_one_bad_row_never_fails_a_build(tmp_path) -> None:
     check_dataset(tmp_path / "ds", manifest)
     (reject,) = rejects_of(tmp_path / "ds")
     assert (reject["key"], reject["error"]) == ("in.csv:3", "ragged")
-    assert reject["message"].startswith("line 3 has 1 cell, not 2")
+    assert (reject["line"], "column" in reject) == (3, False)
+    assert reject["message"].startswith("the row has 1 cell, not 2")
 
 
 def test_a_bad_config_fails_before_there_is_a_pipeline() -> None:
-    with pytest.raises(ShardmillError, match="--header=second is unknown"):
+    with pytest.raises(ShardmillError, match="--header=second: must be"):
         RowsConfig(input="a", output="b", header="second")

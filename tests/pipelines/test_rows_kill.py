@@ -17,7 +17,7 @@ from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.match.transform import match_now
-from shardmill.transforms.rows.csv.ranges import cut_ranges
+from shardmill.transforms.rows.csv.row_ranges import split_ranges
 from shardmill.transforms.rows.planning import CountFiles, plan_rows
 from shardmill.transforms.rows.probe import look
 from shardmill.transforms.rows.transform import write_runs
@@ -330,7 +330,7 @@ def tasks_of(source: Path, output: Path):
         (tuple(file.ref), file.columns, tuple(part))
         for file in files
         if not file.ref.error
-        for part in cut_ranges(file.ref.uri, job.spec.runs.dialect)
+        for part in split_ranges(file.ref.uri, job.spec.runs.dialect)
     ]
     return job.spec, plan, tasks
 

@@ -1,4 +1,4 @@
-"""Reads CSV files as Shardmill does and as Python's csv module does, for tests to compare."""
+"""Read CSV files with Shardmill and with Python's csv module."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import cut_ranges, read_head, read_range
+from shardmill.transforms.rows.csv.row_ranges import read_head, read_range, split_ranges
 
 
 class Reading(NamedTuple):
-    """All that was read of a file."""
+    """Everything that was read from a file."""
 
     columns: tuple[str, ...]
     rows: list[list[str]]
@@ -45,25 +45,25 @@ def table(columns: tuple[str, ...], parts: Iterable[Cells]) -> Reading:
 
 
 def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
-    """Reads a file by ranges."""
+    """Read a file in ranges."""
     dialect = dialect or Dialect()
     columns = read_head(str(path), dialect, range_bytes).columns
 
     def parts() -> Iterator[Cells]:
-        for part in cut_ranges(str(path), dialect, range_bytes):
+        for part in split_ranges(str(path), dialect, range_bytes):
             yield from read_range(str(path), dialect, columns, part, range_bytes)
 
     return table(columns, parts())
 
 
 def read_bytes(folder: Path, data: bytes, range_bytes: int = 1 << 20, **dialect) -> Reading:
-    """Writes a file and reads it."""
+    """Write a file and read it."""
     path = folder / "some.csv"
     path.write_bytes(data)
     return read_csv(path, Dialect(**dialect), range_bytes)
 
 
 def by_python(text: str, **options) -> list[list[str]]:
-    """Returns what Python's csv module reads, without empty rows."""
+    """Return the rows of Python's csv module, without empty ones."""
     csv.field_size_limit(1 << 30)
     return [row for row in csv.reader(io.StringIO(text, newline=""), **options) if row]

@@ -26,8 +26,12 @@ from shardmill.transforms.arrays.read_rows import take_part
 from shardmill.transforms.arrays.row_index import Placing, index_of, positions_of
 from shardmill.transforms.build.encoder import Block, Finishing, Item
 from shardmill.transforms.columnar.encode import encode_rows, prepare
+from shardmill.transforms.columnar.label_limit import (
+    MAX_LABELS,
+    TOO_MANY_LABELS,
+    is_countable,
+)
 from shardmill.transforms.columnar.typed_column import TypedColumn
-from shardmill.transforms.rows.table import MANY, MAX_LABELS
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
 
@@ -145,7 +149,7 @@ class ArraysFinishing(Finishing):
 
     def countable(self, counted: Collection[str]) -> bool:
         """Tells whether labels are few enough to be listed and counted."""
-        return self.text_labels or (len(counted) <= MAX_LABELS and MANY not in counted)
+        return self.text_labels or is_countable(counted)
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Returns none: texts are known before, and numbers are kept as they are."""
@@ -168,7 +172,7 @@ def label_columns(
     if not label.texts:
         column = TypedColumn(label.name, "int64", pa.array(distinct), indices)
         if len(distinct) > MAX_LABELS:
-            return [column], {MANY: len(values)}
+            return [column], {TOO_MANY_LABELS: len(values)}
         return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
     texts = texts_of(distinct.tolist())
     ids = {text: number for number, text in enumerate(labels)}

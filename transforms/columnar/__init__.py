@@ -1,1 +1,1 @@
-"""Columns of values to serialized tf.train.Examples; shared by rows and arrays."""
+"""Encode and hash columns of values; shared by rows and arrays."""

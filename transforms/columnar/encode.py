@@ -1,10 +1,9 @@
-"""Typed columns become framed TFRecords of canonical tf.train.Examples.
+"""Encode typed columns as framed TFRecords of canonical tf.train.Examples.
 
-No step here is done value by value. The distinct values of each column are encoded once, and all
-of them stand in one array, with the frames' headers and an empty footer beside them. A row is then
-a line of numbers into that array: header, its columns in the order of their names, footer. Taking
-all numbers of many rows in one go gives the frames themselves; only the CRCs of the payloads are
-filled in afterwards.
+No step loops over values. The distinct values of each column are encoded once into one array of
+byte strings, which also holds the frame headers and an empty footer. A row is a list of indices
+into that array: header, its columns in name order, footer. One Arrow ``take`` over the indices of
+many rows yields their frames; the payload CRCs are filled in afterwards.
 """
 
 from __future__ import annotations
@@ -22,26 +21,32 @@ import pyarrow as pa
 from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.batch_crc import masked
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
-from shardmill.transforms.columnar.byte_arrays import Blobs, joined, offsets_of, ranked, taken
+from shardmill.transforms.columnar.byte_arrays import (
+    ByteStrings,
+    concatenate,
+    gather,
+    offsets_from_sizes,
+    rank_distinct,
+)
 from shardmill.transforms.columnar.entries import encode_entries
 from shardmill.transforms.columnar.typed_column import TypedColumn
 
 _FEATURES = b"\x0a"
-_EMPTY = Blobs.of([b""])
-_FOOTER = Blobs.of([bytes(FOOTER_BYTES)])
-# Neighbours of so few values are encoded as one column of pairs: fewer pieces a row, but not so
-# many that they leave the processor's cache.
-_MOST_COMBINED = 1024
-_ROWS_A_COMBINATION = 8
-# Rows whose bytes are copied at a time for their CRCs: so few that the copy stays in the cache.
+_EMPTY = ByteStrings.of([b""])
+_FOOTER = ByteStrings.of([bytes(FOOTER_BYTES)])
+# Neighbouring columns with few distinct values are merged into one column of all combinations:
+# fewer pieces per row, as long as the combinations fit into the CPU cache.
+_MAX_COMBINED_ENTRIES = 1024
+_ROWS_PER_COMBINATION = 8
+# Rows copied at a time to compute their CRCs; the copy stays in the CPU cache.
 _CRC_ROWS = 256
 
 
-class Framed(NamedTuple):
+class FramedRecords(NamedTuple):
     """Whole TFRecord frames.
 
     Attributes:
-        data: The frames, one behind the other.
+        data: The frames, back to back.
         lengths: int64[rows], bytes of each frame.
     """
 
@@ -49,20 +54,20 @@ class Framed(NamedTuple):
     lengths: np.ndarray
 
 
-class _Lot(NamedTuple):
-    """One column, or some neighbours: its entries, and which of them each row has."""
+class _EncodedColumn(NamedTuple):
+    """One column, or several merged ones: the encoded entries and the index of each row's entry."""
 
-    entries: Blobs
-    numbers: np.ndarray  # int32[rows]
+    entries: ByteStrings
+    indices: np.ndarray  # int32[rows]
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Rows in their order, ready to be encoded slice by slice, by several threads at once.
+class PreparedRows:
+    """Rows in final order, ready to be encoded in slices; threads may share it.
 
     Attributes:
-        pieces: large_binary, all bytes that frames are made of.
-        codes: int32[rows, n], the pieces of each frame.
+        pieces: large_binary, the byte strings that frames consist of.
+        codes: int32[rows, n], indices into ``pieces`` of each frame.
         lengths: int64[rows], bytes of each frame.
     """
 
@@ -71,45 +76,45 @@ class Prepared:
     lengths: np.ndarray
 
 
-def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> Prepared:
-    """Encodes the distinct values of all columns.
+def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
+    """Encode the distinct values of all columns.
 
     Args:
-        columns: At least one column, all of one length and with a name of its own each.
-        order: int[n], numbers of the rows to be encoded, in the order that is wanted.
+        columns: At least one column; names are distinct and lengths equal.
+        order: int[n], the rows to encode, in output order.
 
     Raises:
-        ValueError: Columns have the same name or different lengths, an index points outside of
-            the values, or the values are not of the column's kind.
+        ValueError: Names are not distinct, lengths differ, an index is out of bounds, or values do
+            not have the column's kind.
     """
-    ordered = sorted(columns, key=lambda column: column.name.encode())
-    names = {column.name for column in ordered}
-    rows = {_rows_of(column) for column in ordered}
-    if len(names) != len(ordered) or len(rows) != 1:
-        raise ValueError(f"{len(ordered)} columns have {len(names)} names and lengths {rows}")
-    lots = _combined([_lot(column, order) for column in ordered], len(order))
+    by_name = sorted(columns, key=lambda column: column.name.encode())
+    names = {column.name for column in by_name}
+    rows = {_count_rows(column) for column in by_name}
+    if len(names) != len(by_name) or len(rows) != 1:
+        raise ValueError(f"{len(by_name)} columns have {len(names)} names and lengths {rows}")
+    encoded = _merge_small([_encode_column(column, order) for column in by_name], len(order))
     payloads = np.zeros(len(order), np.int64)
-    codes = np.empty((len(order), len(lots) + 2), np.int32)
+    codes = np.empty((len(order), len(encoded) + 2), np.int32)
     codes[:, -1] = 0
     used = _FOOTER.number
-    for number, (entries, numbers) in enumerate(lots, 1):
-        np.add(numbers, used, out=codes[:, number])
-        payloads += np.take(entries.sizes, numbers)
+    for number, (entries, indices) in enumerate(encoded, 1):
+        np.add(indices, used, out=codes[:, number])
+        payloads += np.take(entries.sizes, indices)
         used += entries.number
-    distinct, ranks = ranked(payloads)
-    heads = Blobs.of(map(_frame_head, distinct.tolist()))
+    distinct, ranks = rank_distinct(payloads)
+    headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
     np.add(ranks, used, out=codes[:, 0], casting="same_kind")
-    lengths = payloads + heads.sizes[ranks] + FOOTER_BYTES
-    pieces = joined([_FOOTER, *(lot.entries for lot in lots), heads])
-    return Prepared(pieces.arrow(), codes, lengths)
+    lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
+    pieces = concatenate([_FOOTER, *(column.entries for column in encoded), headers])
+    return PreparedRows(pieces.arrow(), codes, lengths)
 
 
-def _rows_of(column: TypedColumn) -> int:
+def _count_rows(column: TypedColumn) -> int:
     return len(column.values) if column.indices is None else len(column.indices)
 
 
-def _lot(column: TypedColumn, order: np.ndarray) -> _Lot:
-    """Returns the entries of a column, the first one empty for rows that have none."""
+def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
+    """Return the encoded entries of a column; entry 0 is empty, for rows without a value."""
     name, kind, values, indices = column
     if indices is not None:
         low, high = indices.min(initial=0), indices.max(initial=-1)
@@ -119,75 +124,75 @@ def _lot(column: TypedColumn, order: np.ndarray) -> _Lot:
             )
         indices = np.take(indices, order)
     if indices is None or 2 * len(values) > len(order):
-        # Pieces that lie in the order in which they are taken are near in memory.
-        places = order if indices is None else pa.array(indices, mask=indices < 0)
-        values = values.take(places)
+        # Nearly one value per row: values in row order keep memory access sequential.
+        values = values.take(order if indices is None else pa.array(indices, mask=indices < 0))
         indices = np.arange(len(order), dtype=np.int32)
-    return _Lot(joined([_EMPTY, encode_entries(name, kind, values)]), indices + np.int32(1))
+    entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
+    return _EncodedColumn(entries, indices + np.int32(1))
 
 
-def _combined(lots: Sequence[_Lot], rows: int) -> list[_Lot]:
-    """Returns the lots with neighbours of few entries made one."""
-    most = min(_MOST_COMBINED, rows // _ROWS_A_COMBINATION)
-    groups: list[list[_Lot]] = []
+def _merge_small(columns: Sequence[_EncodedColumn], rows: int) -> list[_EncodedColumn]:
+    """Return the columns with neighbours of few entries merged."""
+    limit = min(_MAX_COMBINED_ENTRIES, rows // _ROWS_PER_COMBINATION)
+    groups: list[list[_EncodedColumn]] = []
     product = 1
-    for lot in lots:
-        product *= lot.entries.number
-        if groups and product <= most:
-            groups[-1].append(lot)
+    for column in columns:
+        product *= column.entries.number
+        if groups and product <= limit:
+            groups[-1].append(column)
         else:
-            groups.append([lot])
-            product = lot.entries.number
-    return [group[0] if len(group) == 1 else _product(group) for group in groups]
+            groups.append([column])
+            product = column.entries.number
+    return [group[0] if len(group) == 1 else _cross_product(group) for group in groups]
 
 
-def _product(lots: Sequence[_Lot]) -> _Lot:
-    """Returns all combinations of the lots' entries, and which of them each row has."""
-    counts = [lot.entries.number for lot in lots]
+def _cross_product(columns: Sequence[_EncodedColumn]) -> _EncodedColumn:
+    """Return one column with all combinations of the columns' entries."""
+    counts = [column.entries.number for column in columns]
     choices = np.stack(np.unravel_index(np.arange(math.prod(counts)), counts), axis=1)
-    choices += offsets_of(np.array(counts))[:-1]
-    woven = taken(joined([lot.entries for lot in lots]), choices)
-    numbers = lots[0].numbers
-    for lot in lots[1:]:
-        numbers = numbers * np.int32(lot.entries.number) + lot.numbers
-    return _Lot(woven, numbers)
+    choices += offsets_from_sizes(np.array(counts))[:-1]
+    entries = gather(concatenate([column.entries for column in columns]), choices)
+    indices = columns[0].indices
+    for column in columns[1:]:
+        indices = indices * np.int32(column.entries.number) + column.indices
+    return _EncodedColumn(entries, indices)
 
 
-def _frame_head(size: int) -> bytes:
-    """Returns what stands before the entries of a record: the frame's header and one tag."""
+def _frame_header(size: int) -> bytes:
+    """Return the bytes in front of ``size`` bytes of entries: frame header and Features tag."""
     features = _FEATURES + varint(size) if size else b""
     length = struct.pack("<Q", len(features) + size)
     return b"".join((length, struct.pack("<I", masked_crc(length)), features))
 
 
-def encode_rows(prepared: Prepared, start: int, stop: int) -> Framed:
-    """Returns the frames of the rows from start to before stop of the order.
+def encode_rows(prepared: PreparedRows, start: int, stop: int) -> FramedRecords:
+    """Return the frames of rows ``start`` to ``stop`` (exclusive) of the order.
 
-    The bytes of a row depend on the row alone. All frames stand in memory at once, and twice for a
-    moment: ``prepared.lengths`` tells how large they will be.
+    The bytes of a row depend only on that row. Peak memory is twice the size of the frames, which
+    ``prepared.lengths`` gives.
     """
     lengths = prepared.lengths[start:stop]
     if not lengths.size:
-        return Framed(pa.py_buffer(b""), lengths)
+        return FramedRecords(pa.py_buffer(b""), lengths)
     codes = pa.array(prepared.codes[start:stop].reshape(-1))
     data = prepared.pieces.take(codes).buffers()[2]
     ends = np.cumsum(lengths)
     footers = ends - FOOTER_BYTES
     crcs = masked(_crcs(data, ends - lengths + HEADER_BYTES, footers))
-    # A view of a number at every byte; the buffer is fresh and nobody else's.
+    # An unaligned uint32 view at every byte; no other array shares the buffer.
     view = np.ndarray((data.size - FOOTER_BYTES + 1,), "<u4", data, strides=(1,))
     view[footers] = crcs
-    return Framed(data, lengths)
+    return FramedRecords(data, lengths)
 
 
 def _crcs(data: pa.Buffer, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns the CRC-32C of each stretch of data, uint32."""
+    """Return the CRC-32C of each byte range of the data, uint32[n]."""
     crcs = np.empty(begins.size, np.uint32)
     for first in range(0, begins.size, _CRC_ROWS):
-        some = slice(first, first + _CRC_ROWS)
-        start, stop = int(begins[first]), int(ends[some][-1])
-        near = data.slice(start, stop - start).to_pybytes()
-        spans = map(slice, (begins[some] - start).tolist(), (ends[some] - start).tolist())
-        values = map(google_crc32c.value, map(near.__getitem__, spans))
-        crcs[some] = np.fromiter(values, np.uint32, ends[some].size)
+        batch = slice(first, first + _CRC_ROWS)
+        start, stop = int(begins[first]), int(ends[batch][-1])
+        copied = data.slice(start, stop - start).to_pybytes()
+        spans = map(slice, (begins[batch] - start).tolist(), (ends[batch] - start).tolist())
+        values = map(google_crc32c.value, map(copied.__getitem__, spans))
+        crcs[batch] = np.fromiter(values, np.uint32, ends[batch].size)
     return crcs

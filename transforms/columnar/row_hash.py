@@ -1,11 +1,11 @@
-"""Placement of many rows at once: which split each belongs to, and where it stands in the order.
+"""Hash many rows at once; the hashes decide each row's split and position.
 
-A row's identity is its file and its offset there, or the text of a key column. Both hashes have two
-halves of 64 bits, for the split and for the position, made in the same way from salts of their own.
-They are pinned for ever by golden tests: changing them would reshuffle every user's splits. They
-are made to spread well and cheaply, not to withstand somebody who looks for collisions.
+A row's identity is its file and byte offset, or the text of a key column. A hash has two 64-bit
+halves, one for the split and one for the position, computed alike from different salts. Golden
+tests pin the hashes: a change would reshuffle every user's splits. They spread well and are cheap;
+they do not resist an attacker who searches for collisions.
 
-The definition, with all sums and products modulo 2**64::
+Definition, with all sums and products modulo 2**64::
 
     step(state, word):  x = (state ^ word) + 0x9E3779B97F4A7C15
                         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9
@@ -16,17 +16,18 @@ The definition, with all sums and products modulo 2**64::
                         big-endian numbers, for the split and for the position
     of an offset:       step(step(salt, offset), salt)
     of a text:          the salt, stepped over the text's words, then over its length in bytes;
-                        words are 8 bytes little-endian, the last filled up with zeros; a text of
-                        more than 128 bytes stands for its 16 bytes of blake2b
+                        words are 8 bytes little-endian, the last padded with zeros; a text of
+                        more than 128 bytes is replaced by its 16 bytes of blake2b
 
-The step is the one of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-generators, 2014, with the constants that its authors publish).
+``step`` is splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014)
+with its published constants.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
@@ -35,11 +36,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.columnar.byte_arrays import Blobs
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 
 _ROW, _TEXT = b"shardmill-row", b"shardmill-text"
 _WORD = 8  # bytes
-_LONGEST = 128  # bytes of a text that are stepped over; more would be one step for few texts each
+_MAX_STEPPED_BYTES = 128  # longer texts are hashed by blake2b first: few texts share a late step
 _DIGEST_BYTES = 16
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIXES = (
@@ -47,19 +48,19 @@ _MIXES = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
-# By the bytes of a text that are left: which bits of its next word are the text's.
-_KEPT = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-_MOST_PARTS = 1 << 31
+# Mask of the bits that belong to a text in its next word, indexed by the bytes left (0 to 8).
+_WORD_MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
+_HALF_BITS = np.uint64(32)
+_LOW_MASK = np.uint64(0xFFFFFFFF)
+_MAX_PARTS = 1 << 31
 
 
 class Hashes(NamedTuple):
     """The two halves of each row's hash.
 
     Attributes:
-        split: uint64[rows], for the split.
-        position: uint64[rows], the row's place in the global order.
+        split: uint64[rows], decides the split.
+        position: uint64[rows], position in the global order.
     """
 
     split: np.ndarray
@@ -67,12 +68,12 @@ class Hashes(NamedTuple):
 
 
 def hash_offsets(seed: int, file_key: str, offsets: np.ndarray) -> Hashes:
-    """Returns the hashes of rows that are known by their file and place; all different in a file.
+    """Return the hashes of rows identified by file and offset; distinct within a file.
 
     Args:
         seed: 0 to 2**64 - 1.
-        file_key: The key of the file.
-        offsets: int64[rows], where each row begins.
+        file_key: Key of the file.
+        offsets: int64[rows], offset of each row's first byte.
     """
     words = offsets.astype(np.uint64)
     split, position = (
@@ -83,11 +84,11 @@ def hash_offsets(seed: int, file_key: str, offsets: np.ndarray) -> Hashes:
 
 
 def hash_texts(seed: int, texts: pa.Array) -> Hashes:
-    """Returns the hashes of texts, wherever they stand: equal bytes have equal hashes.
+    """Return the hashes of rows identified by a text; equal texts have equal hashes.
 
     Args:
         seed: 0 to 2**64 - 1.
-        texts: binary, large_binary or a dictionary of them; without nulls.
+        texts: binary, large_binary or a dictionary of them, without nulls.
 
     Raises:
         ValueError: A text is null.
@@ -98,52 +99,52 @@ def hash_texts(seed: int, texts: pa.Array) -> Hashes:
         distinct = hash_texts(seed, texts.dictionary)
         indices = texts.indices.to_numpy()
         return Hashes(distinct.split[indices], distinct.position[indices])
-    blobs = Blobs.of_arrow(texts)
-    halves = [np.full(blobs.number, salt) for salt in _salts(seed, b"", _TEXT)]
-    for rows, words in _words_of(blobs):
+    strings = ByteStrings.of_arrow(texts)
+    halves = [np.full(strings.number, salt) for salt in _salts(seed, b"", _TEXT)]
+    for rows, words in _iter_words(strings):
         for half in halves:
             half[rows] = _step(half[rows], words)
-    lengths = blobs.sizes.astype(np.uint64)
+    lengths = strings.sizes.astype(np.uint64)
     split, position = (_step(half, lengths) for half in halves)
     return Hashes(split, position)
 
 
 def split_numbers(splits: Splits, hashes: np.ndarray) -> np.ndarray:
-    """Returns which of ``splits.names`` each hash falls to, as ``Splits.of_hash`` says; int32.
+    """Return the index into ``splits.names`` of each hash, as ``Splits.of_hash`` does; int32[rows].
 
     Args:
         splits: Splits by fractions.
         hashes: uint64[rows].
 
     Raises:
-        ValueError: The splits have no fractions.
+        ValueError: The splits are not given by fractions.
     """
     if splits.mode != "fractions":
-        raise ValueError(f"splits of the mode {splits.mode} are not found by hashes")
+        raise ValueError(f"splits of mode {splits.mode!r} are not decided by a hash")
     ends = (share * (1 << 64) for share in accumulate(share for _, share in splits.shares))
-    # A bound that no hash reaches, 2**64, is no uint64 either.
+    # No hash reaches 2**64, which does not fit into uint64 either.
     bounds = [math.ceil(end) for end in ends if end <= (1 << 64) - 1]
-    found = np.searchsorted(np.array(bounds, np.uint64), hashes, side="right")
-    result: np.ndarray = found.astype(np.int32)
+    indices = np.searchsorted(np.array(bounds, np.uint64), hashes, side="right")
+    result: np.ndarray = indices.astype(np.int32)
     return result
 
 
 def part_numbers(position: np.ndarray, parts: int) -> np.ndarray:
-    """Returns which of equal slices of the order positions lie in, as ``part_of`` says; int64.
+    """Return the part of each position, as ``part_of`` does; int64[rows].
 
     Args:
         position: uint64[rows].
-        parts: 1 to 2**31.
+        parts: Number of equal slices of the order, 1 to 2**31.
 
     Raises:
-        ValueError: There are too many parts, or none.
+        ValueError: ``parts`` is out of range.
     """
-    if not 1 <= parts <= _MOST_PARTS:
-        raise ValueError(f"{parts} parts are not 1 to {_MOST_PARTS}")
+    if not 1 <= parts <= _MAX_PARTS:
+        raise ValueError(f"{parts} parts: must be between 1 and {_MAX_PARTS}")
     factor = np.uint64(parts)
-    # The product has up to 95 bits; neither of the halves' products overflows 64, nor their sum.
-    low = (position & _LOW) * factor >> _HALF
-    result: np.ndarray = ((position >> _HALF) * factor + low >> _HALF).astype(np.int64)
+    # The product has up to 95 bits; the products of its halves and their sum fit into 64.
+    low = (position & _LOW_MASK) * factor >> _HALF_BITS
+    result: np.ndarray = ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
     return result
 
 
@@ -151,9 +152,8 @@ def _salts(seed: int, key: bytes, person: bytes) -> tuple[np.uint64, np.uint64]:
     digest = hashlib.blake2b(
         key, digest_size=_DIGEST_BYTES, salt=seed.to_bytes(16, "little"), person=person
     ).digest()
-    return np.uint64(int.from_bytes(digest[:8], "big")), np.uint64(
-        int.from_bytes(digest[8:], "big")
-    )
+    split, position = struct.unpack(">QQ", digest)
+    return np.uint64(split), np.uint64(position)
 
 
 def _step(states: np.ndarray, words: np.ndarray | np.uint64) -> np.ndarray:
@@ -166,23 +166,23 @@ def _step(states: np.ndarray, words: np.ndarray | np.uint64) -> np.ndarray:
     return result
 
 
-def _words_of(blobs: Blobs) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields word after word: the texts that have one more, and the word of each of them."""
-    begins, left = blobs.offsets[:-1].copy(), blobs.sizes
-    long = np.flatnonzero(left > _LONGEST)
-    spans = zip(begins[long].tolist(), blobs.offsets[long + 1].tolist(), strict=True)
+def _iter_words(texts: ByteStrings) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, for n = 0, 1, …, the indices of texts with an n-th word, and those words."""
+    begins, left = texts.offsets[:-1].copy(), texts.sizes
+    long = np.flatnonzero(left > _MAX_STEPPED_BYTES)
+    spans = zip(begins[long].tolist(), texts.offsets[long + 1].tolist(), strict=True)
     digests = [
-        hashlib.blake2b(blobs.data[begin:end].tobytes(), digest_size=_DIGEST_BYTES).digest()
+        hashlib.blake2b(texts.data[begin:end].tobytes(), digest_size=_DIGEST_BYTES).digest()
         for begin, end in spans
     ]
-    begins[long] = blobs.data.size + np.arange(long.size) * _DIGEST_BYTES
+    begins[long] = texts.data.size + np.arange(long.size) * _DIGEST_BYTES
     left[long] = _DIGEST_BYTES
-    behind = np.frombuffer(b"".join(digests) + bytes(_WORD), np.uint8)
-    filled = np.concatenate([blobs.data, behind])
-    view = np.ndarray((filled.size - _WORD + 1,), "<u8", filled, strides=(1,))
+    padding = np.frombuffer(b"".join(digests) + bytes(_WORD), np.uint8)
+    padded = np.concatenate([texts.data, padding])
+    view = np.ndarray((padded.size - _WORD + 1,), "<u8", padded, strides=(1,))
     rows = np.flatnonzero(left)
     while rows.size:
-        yield rows, view[begins[rows]] & _KEPT[np.minimum(left[rows], _WORD)]
+        yield rows, view[begins[rows]] & _WORD_MASKS[np.minimum(left[rows], _WORD)]
         begins += _WORD
         left -= _WORD
         rows = rows[left[rows] > 0]

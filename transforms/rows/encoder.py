@@ -1,8 +1,7 @@
-"""RowEncoder: what the sink asks of rows, whose records were encoded when runs were made."""
+"""RowEncoder: yield the records of a part from segments that were encoded earlier."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,22 +12,20 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Beside, Finishing, Item
+from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
-from shardmill.transforms.rows.table import MANY, MAX_LABELS
 
-_NAME = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_COLUMN = re.compile(rf"line (?P<line>\d+), column (?P<name>{_NAME}): (?P<problem>.*)", re.DOTALL)
 _TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
 class RowEncoder:
-    """Gives the records of a part's segments.
+    """Yields the records of a part's segments.
 
     Attributes:
         columns: The schema.
-        key: Column that tells rows apart, or empty.
-        made_by: Versions of all code that decides bytes.
+        key: Column that identifies rows, or empty.
+        made_by: Versions of all code that decides the bytes of records.
     """
 
     columns: tuple[Column, ...]
@@ -37,12 +34,12 @@ class RowEncoder:
 
     @property
     def packing(self) -> Packing:
-        """How members of a gzip shard are packed."""
+        """How members of a gzip shard are compressed."""
         return "deflated"
 
     @property
     def expected_bytes(self) -> int | None:
-        """Not known: rows are planned by the bytes of their text."""
+        """None: parts of rows are planned by the size of their text."""
         return None
 
     def encode(
@@ -50,7 +47,7 @@ class RowEncoder:
         refs: Sequence[SegmentRef],
         labels: Sequence[str],  # noqa: ARG002
     ) -> Iterator[Item]:
-        """Yield the rejects of segments that hold some, then the merged records of the others."""
+        """Yield the rejects of segments without a split, then the merged records of the others."""
         for ref in refs:
             if not ref.split:
                 yield from read_rejects(ref)
@@ -59,15 +56,15 @@ class RowEncoder:
             yield from merge_segments(segments, self.key)
 
     def versions(self) -> dict[str, str]:
-        """Returns the versions of all code that decides the records' bytes."""
+        """Return the versions of all code that decides the bytes of records."""
         return self.made_by
 
     def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
-        """Returns the text of ``schema.pbtxt``."""
+        """Return the text of ``schema.pbtxt``."""
         return format_schema(self.columns)
 
     def features(self) -> list[dict[str, Any]]:
-        """Returns the features as the manifest lists them, sorted by name."""
+        """Return the manifest's list of features, sorted by name."""
         return [
             {"name": column.name, "type": _TYPES[column.kind]}
             for column in sorted(self.columns, key=lambda column: column.name.encode())
@@ -79,8 +76,8 @@ class RowsFinishing(Finishing):
     """What rows add at the end of a build.
 
     Attributes:
-        text_labels: Whether labels are texts that a trainer turns into class ids.
-        transformed: Whether a TensorFlow Transform graph is published too.
+        text_labels: Whether labels are texts that training code maps to class ids.
+        transformed: Whether a TensorFlow Transform graph is published.
     """
 
     text_labels: bool = False
@@ -88,15 +85,15 @@ class RowsFinishing(Finishing):
     watches_inputs: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:
-        """Tells whether labels are few enough to be listed and counted."""
-        return len(counted) <= MAX_LABELS and MANY not in counted
+        """Return whether labels are few enough to be listed and counted."""
+        return is_countable(counted)
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:
-        """Returns the labels by their bytes; none where records hold numbers instead."""
+        """Return the labels sorted by their bytes; none if records contain numbers instead."""
         return super().labels(counted) if self.text_labels else ()
 
     def beside(self, build: str, input_id: str) -> Beside:
-        """Returns the files of the TensorFlow Transform graph, its schema and features."""
+        """Return the files of the TensorFlow Transform graph, its schema and features."""
         if not self.transformed:
             return Beside()
         from shardmill.transforms.rows.tft.graph_store import read_pointer  # reads protos
@@ -104,20 +101,17 @@ class RowsFinishing(Finishing):
         return read_pointer(build, input_id).beside()
 
     def advice(self, rejects: Iterator[Reject]) -> str:
-        """Returns which column most bad rows are bad in, an example, and what to change."""
+        """Return the most frequent column (or reason) of rejects, with an example and its fix."""
         counts: Counter[str] = Counter()
-        examples: dict[str, str] = {}
+        examples: dict[str, Reject] = {}
         for reject in rejects:
-            found = _COLUMN.fullmatch(reject.message)
-            name = found["name"] if found else reject.error
-            counts[name] += reject.inputs
-            if found:
-                file = reject.key.rpartition(":")[0]
-                examples.setdefault(name, f"line {found['line']} of {file}: {found['problem']}")
-            else:
-                examples.setdefault(name, f"{reject.key}: {reject.message}")
+            cause = f"for {reject.error}"
+            if reject.column is not None:
+                cause = f"in column {reject.column!r}"
+            counts[cause] += reject.inputs
+            examples.setdefault(cause, reject)
         if not counts:
             return ""
-        name, count = max(counts.items(), key=lambda item: (item[1], item[0]))
-        where = f"in column {name}" if name.startswith(("'", '"')) else f"for {name}"
-        return f"{count:,} of them {where}, as in {examples[name]}"
+        cause, count = max(counts.items(), key=lambda item: (item[1], item[0]))
+        example = examples[cause]
+        return f"{count:,} of them {cause}, for example {example.key}: {example.message}"

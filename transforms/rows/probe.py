@@ -8,7 +8,7 @@ from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.rows.csv.ranges import read_head
+from shardmill.transforms.rows.csv.row_ranges import read_head
 from shardmill.transforms.rows.runs.make import CsvFile, RunSpec
 from shardmill.transforms.rows.table import TableSpec
 

@@ -1,80 +1,100 @@
-"""Refusals: why rows do not fit, each told by itself up to a number, the others counted."""
+"""RejectCollector: collect the rows of a range that do not fit the schema."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.transforms.rows.csv.arrow import MAX_LISTED
+from shardmill.transforms.rows.csv.arrow_parser import MAX_LISTED
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 
 Mask = npt.NDArray[np.bool_]
 
 
-class Refusals:
-    """Collects which rows of a range do not fit; the first reason of each row stands.
+class _Check(NamedTuple):
+    """One check that rows failed: the column, and the message for a row."""
+
+    column: str
+    describe: Callable[[int], str]
+
+
+class RejectCollector:
+    """Collects rows that are rejected; a row keeps the first reason it got.
+
+    The first ``MAX_LISTED`` rows are reported individually, the others are counted.
 
     Attributes:
-        bad: Which rows do not fit; bool, shape [rows].
+        bad: bool[rows], which rows are rejected.
     """
 
     def __init__(self, rows: int) -> None:
         self.bad = np.zeros(rows, bool)
-        self._reasons = np.zeros(rows, np.uint8)
-        self._words: list[str] = []
-        self._describers: list[Callable[[int], str]] = []
-        self._describer = np.zeros(rows, np.int32)
+        self._reasons: list[str] = []
+        self._reason_ids = np.zeros(rows, np.uint8)
+        self._checks: list[_Check] = []
+        self._check_ids = np.zeros(rows, np.int32)
 
     def add(
-        self, bad: Mask, reasons: str | npt.NDArray[np.str_], describe: Callable[[int], str]
+        self,
+        bad: Mask,
+        reasons: str | npt.NDArray[np.str_],
+        column: str,
+        describe: Callable[[int], str],
     ) -> None:
-        """Adds rows that do not fit.
+        """Add the rows that failed a check.
 
         Args:
-            bad: Which; bool, shape [rows].
-            reasons: Why: one reason for all, or one for each row; shape [rows].
-            describe: Says what is wrong with a row, from its column's name on.
+            bad: bool[rows], which rows failed.
+            reasons: One reason for all rows, or an array with a reason per row, shape [rows].
+            column: Name of the column that was checked.
+            describe: Returns what is wrong with a row, given its index.
         """
         new = np.flatnonzero(bad & ~self.bad)
         if not len(new):
             return
         self.bad[new] = True
-        self._describer[new] = len(self._describers)
-        self._describers.append(describe)
+        self._check_ids[new] = len(self._checks)
+        self._checks.append(_Check(column, describe))
         if isinstance(reasons, str):
-            self._reasons[new] = self._word(reasons)
+            self._reason_ids[new] = self._reason_id(reasons)
             return
-        words, codes = np.unique(reasons[new], return_inverse=True)
-        table = np.array([self._word(str(word)) for word in words], np.uint8)
-        self._reasons[new] = table[codes]
+        distinct, codes = np.unique(reasons[new], return_inverse=True)
+        ids = np.array([self._reason_id(str(reason)) for reason in distinct], np.uint8)
+        self._reason_ids[new] = ids[codes]
 
-    def _word(self, reason: str) -> int:
-        if reason not in self._words:
-            self._words.append(reason)
-        return self._words.index(reason)
+    def _reason_id(self, reason: str) -> int:
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        return self._reasons.index(reason)
 
     def rejects(self, cells: Cells) -> list[RowReject]:
-        """Returns the rejects of a range, those of its structure too, by place."""
+        """Return the rejects of a range by offset, including those of ``cells``."""
         rows = np.flatnonzero(self.bad)
-        listed, others = rows[:MAX_LISTED], rows[MAX_LISTED:]
-        found = [*cells.rejects, *self._told(cells, listed)]
-        groups = self._describer[others].astype(np.int64) << 8 | self._reasons[others]
-        found += [self._sum(cells, others[groups == group]) for group in np.unique(groups)]
-        return sorted(found)
+        listed, counted = rows[:MAX_LISTED], rows[MAX_LISTED:]
+        rejects = [*cells.rejects, *self._list(cells, listed)]
+        groups = self._check_ids[counted].astype(np.int64) << 8 | self._reason_ids[counted]
+        rejects += [self._count(cells, counted[groups == group]) for group in np.unique(groups)]
+        return sorted(rejects)
 
-    def _sum(self, cells: Cells, rows: npt.NDArray[np.int64]) -> RowReject:
-        """Returns one reject that tells of the first row and counts all."""
-        (first,) = self._told(cells, rows[:1])
+    def _count(self, cells: Cells, rows: npt.NDArray[np.int64]) -> RowReject:
+        """Return one reject that describes the first row and counts all."""
+        (first,) = self._list(cells, rows[:1])
         if len(rows) == 1:
             return first
-        more = f"; so are {len(rows) - 1:,} more rows up to line {cells.lines[rows[-1]]}"
+        last = cells.lines[rows[-1]]
+        more = f"; {len(rows) - 1:,} more rows up to line {last} are rejected for the same reason"
         return first._replace(message=first.message + more, rows=len(rows))
 
-    def _told(self, cells: Cells, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
+    def _list(self, cells: Cells, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
         for row in rows.tolist():
-            line = int(cells.lines[row])
-            message = self._describers[self._describer[row]](row)
-            reason = self._words[self._reasons[row]]
-            yield RowReject(int(cells.offsets[row]), line, reason, f"line {line}, column {message}")
+            column, describe = self._checks[self._check_ids[row]]
+            yield RowReject(
+                int(cells.offsets[row]),
+                int(cells.lines[row]),
+                self._reasons[self._reason_ids[row]],
+                describe(row),
+                column=column,
+            )

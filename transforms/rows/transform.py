@@ -25,7 +25,7 @@ from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.transform import BuildInput, BuildShards, announce
 from shardmill.transforms.match.transform import MatchedInputs
-from shardmill.transforms.rows.csv.ranges import RowRange, cut_ranges
+from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
 from shardmill.transforms.rows.planning import CountFiles, RowsPlanSpec, plan_rows
 from shardmill.transforms.rows.probe import look
@@ -162,7 +162,7 @@ def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | Tagged
         return
     try:
         check_unchanged(ref)
-        for part in cut_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
+        for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
             yield tuple(ref), file.columns, tuple(part)
     except RejectedError as refusal:
         yield from _refused(plan, ref.rejected(refusal.error, refusal.message))

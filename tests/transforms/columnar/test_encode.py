@@ -1,4 +1,4 @@
-"""Columns become the records that encoding row by row gives, judged by protobuf and TensorFlow."""
+"""Columnar encoding equals row-by-row encoding; protobuf and TensorFlow are the judges."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.columnar import encode
-from shardmill.transforms.columnar.byte_arrays import Blobs, ranked
+from shardmill.transforms.columnar.byte_arrays import ByteStrings, rank_distinct
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
@@ -35,24 +35,24 @@ VALUES = {
 
 
 @st.composite
-def columns_of(draw, rows: int, name: str) -> TypedColumn:
-    """A column of any kind: by index with missing values, one a row, lists, nulls, or cut out."""
+def typed_columns(draw, rows: int, name: str) -> TypedColumn:
+    """Draw a column: indexed or one value per row, scalars or lists, with nulls, sliced."""
     kind = draw(st.sampled_from(list(TYPES)))
-    many = draw(st.booleans())
-    item = st.lists(VALUES[kind], max_size=4) if many else VALUES[kind]
+    in_lists = draw(st.booleans())
+    item = st.lists(VALUES[kind], max_size=4) if in_lists else VALUES[kind]
     item = st.one_of(item, st.none()) if draw(st.booleans()) else item
-    by_index = draw(st.booleans())
-    count = draw(st.integers(0, 9)) if by_index else rows
-    listed = draw(st.lists(item, min_size=count, max_size=count))
-    kinds = TYPES[kind]
+    indexed = draw(st.booleans())
+    count = draw(st.integers(0, 9)) if indexed else rows
+    items = draw(st.lists(item, min_size=count, max_size=count))
+    arrow_type = TYPES[kind]
     if kind == "bytes" and draw(st.booleans()):
-        kinds = pa.large_binary()
-    if many:
-        kinds = draw(st.sampled_from([pa.list_, pa.large_list]))(kinds)
-    before = draw(st.integers(0, 2)) if listed else 0
-    values = pa.array(listed[:1] * before + listed + listed[:before], kinds)
-    values = values.slice(before, len(listed))
-    if not by_index:
+        arrow_type = pa.large_binary()
+    if in_lists:
+        arrow_type = draw(st.sampled_from([pa.list_, pa.large_list]))(arrow_type)
+    padding = draw(st.integers(0, 2)) if items else 0
+    values = pa.array(items[:1] * padding + items + items[:padding], arrow_type)
+    values = values.slice(padding, len(items))
+    if not indexed:
         return TypedColumn(name, kind, values, None)
     indices = draw(st.lists(st.integers(-1, count - 1), min_size=rows, max_size=rows))
     return TypedColumn(name, kind, values, np.array(indices, np.int32))
@@ -62,11 +62,11 @@ def columns_of(draw, rows: int, name: str) -> TypedColumn:
 def tables(draw) -> list[TypedColumn]:
     rows = draw(st.integers(0, 40))
     names = draw(st.lists(st.text(max_size=8), min_size=1, max_size=7, unique=True))
-    return [draw(columns_of(rows, name)) for name in names]
+    return [draw(typed_columns(rows, name)) for name in names]
 
 
 def features_of(columns: list[TypedColumn], row: int) -> dict:
-    """Returns what a row holds; a missing value and an empty list are not there."""
+    """Return the features of a row without missing values and empty lists."""
     found = {}
     for name, _, values, indices in columns:
         number = row if indices is None else int(indices[row])
@@ -81,7 +81,7 @@ def rows_of(columns: list[TypedColumn]) -> int:
 
 
 def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> list[bytes]:
-    """Returns the frames of the rows, encoded in slices."""
+    """Return the frames of the rows, encoded in slices of ``step`` rows."""
     prepared = prepare(columns, order)
     frames = []
     for start in range(0, len(order), step):
@@ -98,14 +98,14 @@ def by_protobuf(features: dict):
 
     example = tf.train.Example()
     for name, value in features.items():
-        listed = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list) else [value]
         feature = example.features.feature[name]
-        if isinstance(listed[0], bytes):
-            feature.bytes_list.value.extend(listed)
-        elif isinstance(listed[0], int):
-            feature.int64_list.value.extend(listed)
+        if isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], int):
+            feature.int64_list.value.extend(values)
         else:
-            feature.float_list.value.extend(listed)
+            feature.float_list.value.extend(values)
     return example
 
 
@@ -114,7 +114,7 @@ def prefix_free(names: list[str]) -> bool:
 
 
 def mixed_table(rows: int, seed: int = 0) -> list[TypedColumn]:
-    """Returns columns of few and of many values, of every kind, some missing, some in lists."""
+    """Return columns of every kind, with few and many distinct values, nulls and lists."""
     rng = np.random.default_rng(seed)
 
     def indexed(name: str, kind: str, values: list, typ: pa.DataType | None = None) -> TypedColumn:
@@ -145,15 +145,15 @@ def test_equal_to_encoding_row_by_row(columns: list[TypedColumn], data) -> None:
     assert encoded(columns, order) == wanted
 
 
-@pytest.mark.parametrize("most", [0, 5, 64, 4096])
+@pytest.mark.parametrize("limit", [0, 5, 64, 4096])
 @pytest.mark.parametrize("rows", [1, 40, 3000])
-def test_equal_whatever_is_combined(rows: int, most: int, monkeypatch) -> None:
-    monkeypatch.setattr(encode, "_MOST_COMBINED", most)
+def test_merging_columns_does_not_change_bytes(rows: int, limit: int, monkeypatch) -> None:
+    monkeypatch.setattr(encode, "_MAX_COMBINED_ENTRIES", limit)
     columns, order = mixed_table(rows), np.random.default_rng(1).permutation(rows)
     wanted = [frame(encode_example(features_of(columns, row))) for row in order]
     assert encoded(columns, order, 1000) == wanted
     pieces = prepare(columns, order).codes.shape[1]
-    assert (pieces < len(columns) + 2) == (rows == 3000 and most >= 64)
+    assert (pieces < len(columns) + 2) == (rows == 3000 and limit >= 64)
 
 
 @settings(max_examples=40)
@@ -190,12 +190,12 @@ def test_tensorflow_reads_files_and_features(tmp_path) -> None:
             assert values[ends[place] : ends[place + 1]] == wanted
 
 
-def test_records_of_nothing_are_empty() -> None:
+def test_rows_without_values_are_empty_records() -> None:
     empty = TypedColumn("a", "int64", pa.array([], pa.int64()), np.full(3, -1, np.int32))
     assert encoded([empty], np.arange(3)) == [frame(b"")] * 3
     lists = TypedColumn("b", "bytes", pa.array([[], [b""]], pa.list_(pa.binary())), None)
     assert encoded([lists], np.arange(2)) == [frame(b""), frame(encode_example({"b": b""}))]
-    assert encode_rows(prepare([empty], np.arange(3)), 1, 1).data.to_pybytes() == b""
+    assert encode_rows(prepare([empty], np.arange(3)), 1, 1).data.to_pybytes() == b""  # no rows
     assert encode_rows(prepare([empty], np.arange(0)), 0, 9).data.to_pybytes() == b""
 
 
@@ -220,12 +220,12 @@ def test_cells_of_several_megabytes() -> None:
 
 
 def test_pieces_are_addressed_with_64_bits() -> None:
-    # With 32 Arrow refuses, or wraps around, where a slice's bytes reach 2 GiB.
+    # With 32-bit offsets Arrow raises or overflows where a slice reaches 2 GiB.
     assert prepare(mixed_table(9), np.arange(9)).pieces.type == pa.large_binary()
-    assert Blobs.of([b"ab", b"", b"c"]).arrow().to_pylist() == [b"ab", b"", b"c"]
+    assert ByteStrings.of([b"ab", b"", b"c"]).arrow().to_pylist() == [b"ab", b"", b"c"]
 
 
-def test_threads_and_slices_change_nothing() -> None:
+def test_bytes_do_not_depend_on_threads_slices_or_column_order() -> None:
     columns, order = mixed_table(5000), np.random.default_rng(3).permutation(5000)
     prepared = prepare(columns, order)
     whole = encode_rows(prepared, 0, 5000).data.to_pybytes()
@@ -239,14 +239,14 @@ def test_threads_and_slices_change_nothing() -> None:
 
 
 def digests() -> tuple[str, str]:
-    """Returns digests of many rows by columns and row by row; also run in fresh processes."""
+    """Return digests of columnar and row-by-row encoding; also called in fresh processes."""
     columns, order = mixed_table(2000), np.random.default_rng(4).permutation(2000)
     wanted = [frame(encode_example(features_of(columns, row))) for row in order]
     frames = encoded(columns, order, 512)
-    return tuple(hashlib.sha256(b"".join(all_)).hexdigest() for all_ in (frames, wanted))
+    return tuple(hashlib.sha256(b"".join(part)).hexdigest() for part in (frames, wanted))
 
 
-def test_the_same_bytes_in_another_process() -> None:
+def test_bytes_do_not_depend_on_the_process() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from tests.transforms.columnar.test_encode import digests; print(*digests())"
@@ -274,10 +274,10 @@ def test_the_same_bytes_in_another_process() -> None:
         ([("a", "int64", [1.5], [0])], "'a' holds double, not int64"),
         ([("a", "float32", [1.5], [0])], "'a' holds double, not float32"),
         ([("a", "bytes", ["x"], [0])], "'a' holds string, not bytes"),
-        ([("a", "int64", [[1, None]], [0])], "list in the column 'a' holds a null"),
+        ([("a", "int64", [[1, None]], [0])], "list in the column 'a' contains a null"),
     ],
 )
-def test_what_is_no_table_is_refused(columns, message) -> None:
+def test_rejects_inconsistent_columns(columns, message) -> None:
     typed = [
         TypedColumn(name, kind, pa.array(values), np.array(indices, np.int32))
         for name, kind, values, indices in columns
@@ -287,7 +287,7 @@ def test_what_is_no_table_is_refused(columns, message) -> None:
 
 
 @given(st.lists(VALUES["int64"], max_size=30))
-def test_varints(numbers: list[int]) -> None:
+def test_varints_equal_protobuf(numbers: list[int]) -> None:
     from google.protobuf.internal.encoder import _VarintBytes
 
     found = varints(np.array(numbers, np.int64)).arrow().to_pylist()
@@ -295,7 +295,7 @@ def test_varints(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 2**22), max_size=20))
-def test_ranks(numbers: list[int]) -> None:
-    distinct, ranks = ranked(np.array(numbers, np.int64))
+def test_ranks_of_distinct_numbers(numbers: list[int]) -> None:
+    distinct, ranks = rank_distinct(np.array(numbers, np.int64))
     assert distinct.tolist() == sorted(set(numbers))
     assert distinct[ranks].tolist() == numbers

@@ -1,4 +1,4 @@
-"""Places of rows are pinned for ever: these goldens must never change."""
+"""Row hashes decide splits and positions; the golden values here must never change."""
 
 import hashlib
 import math
@@ -32,7 +32,7 @@ texts = st.one_of(
 )
 
 
-# The written definition, slowly and by itself.
+# The definition in the docstring of row_hash, implemented independently on Python integers.
 def slow_step(state: int, word: int) -> int:
     x = ((state ^ word) + 0x9E3779B97F4A7C15) & ALL
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & ALL
@@ -54,13 +54,13 @@ def slow_offset(seed: int, key: str, offset: int) -> tuple[int, ...]:
 
 def slow_text(seed: int, text: bytes) -> tuple[int, ...]:
     data = text if len(text) <= 128 else hashlib.blake2b(text, digest_size=16).digest()
-    found = []
+    halves = []
     for salt in slow_salts(seed, "", b"shardmill-text"):
         state = salt
         for at in range(0, len(data), 8):
             state = slow_step(state, int.from_bytes(data[at : at + 8], "little"))
-        found.append(slow_step(state, len(text)))
-    return tuple(found)
+        halves.append(slow_step(state, len(text)))
+    return tuple(halves)
 
 
 def pairs(hashes: Hashes) -> list[tuple[int, int]]:
@@ -118,26 +118,26 @@ def test_splits_and_parts_of_known_rows_are_pinned() -> None:
 
 
 @given(u64, st.text(max_size=20), st.lists(st.integers(0, 2**63 - 1), max_size=20))
-def test_hashes_of_offsets(seed: int, key: str, offsets: list[int]) -> None:
+def test_offset_hashes_equal_the_definition(seed: int, key: str, offsets: list[int]) -> None:
     wanted = [slow_offset(seed, key, offset) for offset in offsets]
     assert pairs(hash_offsets(seed, key, np.array(offsets, np.int64))) == wanted
 
 
 @given(u64, st.lists(texts, max_size=30), st.sampled_from([pa.binary(), pa.large_binary()]))
-def test_hashes_of_texts(seed: int, listed: list[bytes], kind: pa.DataType) -> None:
-    wanted = [slow_text(seed, text) for text in listed]
-    array = pa.array([b"before", *listed, b"after"], kind)[1:-1]
+def test_text_hashes_equal_the_definition(seed: int, keys: list[bytes], kind: pa.DataType) -> None:
+    wanted = [slow_text(seed, text) for text in keys]
+    array = pa.array([b"before", *keys, b"after"], kind)[1:-1]
     assert pairs(hash_texts(seed, array)) == wanted
-    encoded = pa.array([b"before", *listed, *listed], kind).dictionary_encode()[1:]
+    encoded = pa.array([b"before", *keys, *keys], kind).dictionary_encode()[1:]
     assert pairs(hash_texts(seed, encoded)) == wanted * 2
 
 
-def test_a_text_of_megabytes_among_short_ones() -> None:
-    listed = [b"a", os.urandom(5 << 20), b"", os.urandom(1 << 20), b"abcdefghi"]
-    assert pairs(hash_texts(0, pa.array(listed))) == [slow_text(0, text) for text in listed]
+def test_long_texts_equal_the_definition() -> None:
+    keys = [b"a", os.urandom(5 << 20), b"", os.urandom(1 << 20), b"abcdefghi"]
+    assert pairs(hash_texts(0, pa.array(keys))) == [slow_text(0, text) for text in keys]
 
 
-def test_null_and_other_types_are_refused() -> None:
+def test_rejects_nulls_and_other_types() -> None:
     with pytest.raises(ValueError, match="1 of 2 texts are null"):
         hash_texts(0, pa.array([b"a", None]))
     with pytest.raises(ValueError, match="1 of 2 texts are null"):
@@ -146,7 +146,7 @@ def test_null_and_other_types_are_refused() -> None:
         hash_texts(0, pa.array(["a"], pa.large_string()))
 
 
-def test_the_same_hashes_in_another_process() -> None:
+def test_hashes_do_not_depend_on_the_process() -> None:
     code = (
         "import numpy as np, pyarrow as pa\n"
         "from shardmill.transforms.columnar.row_hash import hash_offsets, hash_texts\n"
@@ -164,11 +164,11 @@ def test_the_same_hashes_in_another_process() -> None:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.lists(u64 | edges, max_size=20))
-def test_splits_are_those_of_each_hash(weights: list[int], hashes: list[int]) -> None:
+def test_split_numbers_equal_split_of_hash(weights: list[int], hashes: list[int]) -> None:
     weights[0] += not any(weights)
     total = sum(weights)
     splits = Splits.parse(",".join(f"s{i}:{w}/{total}" for i, w in enumerate(weights)))
-    # Hashes at the very bounds, too.
+    # Include hashes at the bounds.
     ends = [math.ceil(2**64 * sum(weights[:n]) / total) for n in range(len(weights) + 1)]
     hashes += [h for end in ends for h in (end - 1, end, end + 1) if 0 <= h <= ALL]
     numbers = split_numbers(splits, np.array(hashes, np.uint64))
@@ -176,22 +176,22 @@ def test_splits_are_those_of_each_hash(weights: list[int], hashes: list[int]) ->
     assert [splits.names[n] for n in numbers] == [splits.of_hash(h) for h in hashes]
 
 
-def test_exact_bounds_of_splits() -> None:
+def test_split_bounds_are_exact() -> None:
     third = -(-(2**64) // 3)
     hashes = np.array([0, third - 1, third, 2 * third - 2, 2 * third - 1, ALL], np.uint64)
     splits = Splits.parse("a:1/3,none:0,b:1/3,c:1/3,last:0")
     assert split_numbers(splits, hashes).tolist() == [0, 0, 2, 2, 3, 3]
     assert [splits.of_hash(int(h)) for h in hashes] == ["a", "a", "b", "b", "c", "c"]
-    for bits, wanted in ((64, [0, 1]), (65, [0, 0])):  # the last bound but one: 2**64 - 1, 2**64
+    for bits, wanted in ((64, [0, 1]), (65, [0, 0])):  # the first bound is 2**64 - 1, 2**64
         few = Splits.parse(f"a:{2**bits - 1}/{2**bits},b:1/{2**bits}")
         assert split_numbers(few, np.array([ALL - 1, ALL], np.uint64)).tolist() == wanted
         assert [few.names.index(few.of_hash(h)) for h in (ALL - 1, ALL)] == wanted
-    with pytest.raises(ValueError, match="mode directory"):
+    with pytest.raises(ValueError, match="mode 'directory'"):
         split_numbers(Splits.parse("directory"), hashes)
 
 
 @given(st.lists(u64 | edges, max_size=30), st.integers(1, 2**31) | st.just(2**31))
-def test_parts_are_those_of_each_position(positions: list[int], parts: int) -> None:
+def test_part_numbers_equal_part_of(positions: list[int], parts: int) -> None:
     bounds = [-(-(number << 64) // parts) for number in (1, parts // 2, parts - 1)]
     positions += [p for bound in bounds for p in (bound - 1, bound) if 0 <= p <= ALL]
     numbers = part_numbers(np.array(positions, np.uint64), parts)
@@ -199,8 +199,8 @@ def test_parts_are_those_of_each_position(positions: list[int], parts: int) -> N
 
 
 @pytest.mark.parametrize("parts", [0, -1, 2**31 + 1])
-def test_impossible_numbers_of_parts_are_refused(parts: int) -> None:
-    with pytest.raises(ValueError, match="parts are not 1 to"):
+def test_rejects_invalid_numbers_of_parts(parts: int) -> None:
+    with pytest.raises(ValueError, match="parts: must be between 1 and"):
         part_numbers(np.zeros(1, np.uint64), parts)
 
 
@@ -220,7 +220,7 @@ KINDS = {
 
 
 def worst_z(counts: np.ndarray, expected: np.ndarray | float) -> float:
-    """Returns how far counts are from their expectation: chi-square in standard deviations."""
+    """Return the chi-square of counts against their expectation, in standard deviations."""
     chi = float(((counts - expected) ** 2 / expected).sum())
     freedom = counts.size - 1
     return abs(chi - freedom) / math.sqrt(2 * freedom)
@@ -245,7 +245,7 @@ def test_split_and_position_are_independent(kind: str) -> None:
     hashes = KINDS[kind](200_000)
     both = (hashes.split >> np.uint64(60)) << np.uint64(4) | hashes.position >> np.uint64(60)
     assert worst_z(np.bincount(both.astype(np.int64), minlength=256), 200_000 / 256) < 5
-    # Neither follows from the other, nor from the row before: all pairs of bits agree by half.
+    # No bit predicts a bit of the other half or of the row before: correlations are near 0.
     bits = [
         np.unpackbits(half[:50_000].view(np.uint8).reshape(-1, 8), axis=1).astype(np.float32) - 0.5
         for half in hashes
@@ -256,18 +256,18 @@ def test_split_and_position_are_independent(kind: str) -> None:
 
 
 def flip_rates(before: Hashes, after: Hashes) -> np.ndarray:
-    """Returns for each of the 128 bits of a hash how often it changed."""
+    """Return how often each of the 128 bits of a hash changed, float[128]."""
     changed = [(a ^ b).view(np.uint8).reshape(-1, 8) for a, b in zip(before, after, strict=True)]
     return np.unpackbits(np.hstack(changed), axis=1).mean(axis=0)
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 13, 24, 128])
-def test_every_bit_of_a_text_changes_half_of_the_hash(size: int) -> None:
+def test_flipping_a_bit_of_a_text_flips_half_of_the_hash(size: int) -> None:
     rng = np.random.default_rng(size)
     rows = 4000 if size < 100 else 2000
     base = np.zeros((rows, size), np.uint8)
     base[:, -4:] = rng.integers(0, 256, (rows, min(size, 4)))
-    if size == 1:  # 256 texts are all there are
+    if size == 1:  # there are only 256 texts
         base = np.arange(256, dtype=np.uint8).reshape(-1, 1)
     seeds = range(8) if size == 1 else [0]
     for bit in {0, 1, 7, *rng.integers(0, size * 8, 12).tolist()}:
@@ -280,7 +280,7 @@ def test_every_bit_of_a_text_changes_half_of_the_hash(size: int) -> None:
         assert np.abs(rates - 0.5).max() < 5.5 / math.sqrt(4 * len(base) * len(seeds))
 
 
-def test_every_bit_of_an_offset_and_of_the_seed_changes_half_of_the_hash() -> None:
+def test_flipping_a_bit_of_offset_seed_or_key_flips_half_of_the_hash() -> None:
     offsets = np.arange(4000) * 64
     before = hash_offsets(0, "a.csv", offsets)
     for bit in range(63):
@@ -290,7 +290,7 @@ def test_every_bit_of_an_offset_and_of_the_seed_changes_half_of_the_hash() -> No
         assert np.abs(flip_rates(before, other) - 0.5).max() < 5.5 / math.sqrt(4 * 4000)
 
 
-def test_the_length_of_a_text_changes_half_of_the_hash() -> None:
+def test_changing_the_length_of_a_text_flips_half_of_the_hash() -> None:
     array = pa.array([b"", b"1", b"1\0", b"12345678", b"12345678\0"])
     hashes = [hash_texts(seed, array) for seed in range(2000)]
     split, position = (np.array(half) for half in zip(*hashes, strict=True))
@@ -300,6 +300,6 @@ def test_the_length_of_a_text_changes_half_of_the_hash() -> None:
         assert np.abs(flip_rates(before, after) - 0.5).max() < 5.5 / math.sqrt(4 * 2000)
 
 
-def test_length_tells_texts_of_zeros_apart() -> None:
+def test_texts_of_zeros_have_distinct_hashes() -> None:
     hashes = hash_texts(0, pa.array([bytes(n) for n in range(300)]))
     assert len(set(pairs(hashes))) == 300

@@ -1,4 +1,4 @@
-"""Very many bad rows: the first are told one by one, all are counted, no good one is lost."""
+"""Very many bad rows: the first are listed, all are counted, and no valid row is lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.rows import row_rejects
-from shardmill.transforms.rows.csv import arrow, cells
+from shardmill.transforms.rows.csv import arrow_parser, cells
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import read_head
+from shardmill.transforms.rows.csv.row_ranges import read_head
 from tests.support.rows_tools import check_dataset, make_table, published
 from tests.transforms.verify.test_verify import faults
 
@@ -18,17 +18,13 @@ LISTED = 5
 
 
 @pytest.fixture(autouse=True)
-def few_are_listed(monkeypatch) -> None:
-    for module in (arrow, cells, row_rejects):
+def list_few_rejects(monkeypatch) -> None:
+    for module in (arrow_parser, cells, row_rejects):
         monkeypatch.setattr(module, "MAX_LISTED", LISTED)
 
 
-def told(found: list[cells.RowReject]) -> int:
-    return sum(reject.rows for reject in found)
-
-
 @pytest.mark.parametrize("quoted", [False, True])
-def test_ragged_rows_are_counted(quoted: bool, tmp_path) -> None:
+def test_counts_ragged_rows(quoted: bool, tmp_path) -> None:
     good = '"g",1' if quoted else "g,1"
     rows = [good if number % 3 else ["one", "a,b,c", "x,y,z,"][number // 3 % 3]
             for number in range(90)]  # fmt: skip
@@ -38,19 +34,19 @@ def test_ragged_rows_are_counted(quoted: bool, tmp_path) -> None:
     assert found.columns["a"].to_pylist() == [b"g"] * 60
     assert found.columns["b"].to_pylist() == [b"1"] * 60
     assert found.lines.tolist() == [number + 2 for number in range(90) if number % 3]
-    assert told(found.rejects) == 30
+    assert sum(reject.rows for reject in found.rejects) == 30
     assert found.rows == 90
     assert {reject.error for reject in found.rejects} == {"ragged"}
-    one_by_one = [reject for reject in found.rejects if reject.rows == 1]
-    assert [reject.line for reject in one_by_one] == [2, 5, 8, 11, 14]
-    assert one_by_one[0].message == "line 2 has 1 cell, not 2: 'one'"
-    assert one_by_one[1].message == "line 5 has 3 cells, not 2: 'a,b,c'"
+    listed = [reject for reject in found.rejects if reject.rows == 1]
+    assert [reject.line for reject in listed] == [2, 5, 8, 11, 14]
+    assert listed[0].message == "the row has 1 cell, not 2: 'one'"
+    assert listed[1].message == "the row has 3 cells, not 2: 'a,b,c'"
     (rest,) = (reject for reject in found.rejects if reject.rows > 1)
     assert (rest.line, rest.rows) == (17, 25)
-    assert rest.message == "line 17 and 24 more rows up to line 89 are refused as ragged"
+    assert rest.message == "25 rows of lines 17 to 89 are rejected as ragged"
 
 
-def test_bad_quotes_and_encodings_are_counted(tmp_path) -> None:
+def test_counts_bad_quotes_and_encodings(tmp_path) -> None:
     path = tmp_path / "t.csv"
     lines = [b'x,"y"z' if number % 2 else b"x,\xff" for number in range(40)]
     path.write_bytes(b"\n".join([b"a,b", b"g,1", *lines, b"g,2", b""]))
@@ -63,7 +59,7 @@ def test_bad_quotes_and_encodings_are_counted(tmp_path) -> None:
     assert len(found.rejects) == 2 * (LISTED + 1)
 
 
-def test_bad_values_are_counted_in_the_manifest(tmp_path) -> None:
+def test_manifest_counts_rejects_with_line_and_column(tmp_path) -> None:
     columns = (Column("n", "int64"), Column("x", "float32"))
     (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
     rows = [(number, number / 2) for number in range(300)]
@@ -79,7 +75,10 @@ def test_bad_values_are_counted_in_the_manifest(tmp_path) -> None:
     rejects = [json.loads(line) for line in lines]
     assert [reject["key"] for reject in rejects[:LISTED]] == [f"t.csv:{n}" for n in range(102, 107)]
     assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 30, 20]
-    assert rejects[LISTED]["message"].startswith("line 107, column 'n': 'oops' is no int64: ")
-    assert rejects[LISTED]["message"].endswith("; so are 34 more rows up to line 141")
+    assert [reject["line"] for reject in rejects] == [*range(102, 108), 142, 172]
+    assert [reject["column"] for reject in rejects] == ["n"] * 6 + ["x", "n"]
+    assert rejects[LISTED]["message"].startswith("'oops' is not an int64: ")
+    counted = "; 34 more rows up to line 141 are rejected for the same reason"
+    assert rejects[LISTED]["message"].endswith(counted)
     assert faults(tmp_path / "ds") == []
     check_dataset(tmp_path / "ds", manifest)

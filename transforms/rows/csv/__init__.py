@@ -1,1 +1,1 @@
-"""Read CSV: dialects, decompression, quotes, row bounds and cells."""
+"""Read CSV files: dialect, decompression, quotes, row bounds and cells."""

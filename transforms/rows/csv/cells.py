@@ -1,4 +1,4 @@
-"""Rows to cells: pyarrow takes the good rows apart, whole columns at a time."""
+"""Parse the rows of a range into cells, and collect the rows that are rejected."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ import pyarrow as pa
 from pyarrow import csv
 
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.rows.csv.arrow import MAX_LISTED, parse_first, parse_rows, single
+from shardmill.transforms.rows.csv.arrow_parser import (
+    MAX_LISTED,
+    parse_first,
+    parse_rows,
+    to_array,
+)
 from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, shown
 from shardmill.transforms.rows.csv.quotes import Ints
 from shardmill.transforms.rows.csv.row_bounds import Rows
-from shardmill.transforms.rows.csv.text import CsvText, wrong_byte
+from shardmill.transforms.rows.csv.text import CsvText, undecodable_byte
 
 MAX_COLUMNS = 100_000
 _ASCII_END = 128
 
 
 class RowReject(NamedTuple):
-    """A row that could not become cells, or a record.
+    """A row that cannot become cells or a record.
 
     Attributes:
-        offset: Of its first byte in the file's text.
-        line: The line it begins in, from 1.
+        offset: Offset of its first byte in the file's text.
+        line: Number of its first line, from 1.
         error: A reason, one of ``rejects.REASONS``.
-        message: One sentence with the line, and the column and value where there are some.
-        rows: How many rows it stands for.
+        message: What is wrong, without line and column.
+        rows: Number of rows that this reject counts.
+        column: Name of the column whose cell is wrong; empty if it is the row as a whole.
     """
 
     offset: int
@@ -38,6 +44,7 @@ class RowReject(NamedTuple):
     error: str
     message: str
     rows: int = 1
+    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,12 @@ class Cells:
     """The cells of some rows of one file.
 
     Attributes:
-        columns: The cells of each column as dictionary<int32, binary>, in UTF-8; none is null, an
+        columns: Cells of each column as dictionary<int32, binary>, in UTF-8, without nulls; an
             empty cell is ``b""``.
-        offsets: int64[rows], of each row's first byte in the file's text. The text is the file
-            itself, decompressed, or its UTF-8 form where its encoding has no ASCII bytes.
-        lines: int64[rows], the line each row begins in, from 1.
-        rejects: Rows that are none, in order.
+        offsets: int64[rows], offset of each row's first byte in the file's text: the file's bytes,
+            decompressed, and converted to UTF-8 if the encoding is not ASCII-compatible.
+        lines: int64[rows], number of each row's first line, from 1.
+        rejects: Rejected rows, in order.
     """
 
     columns: dict[str, pa.DictionaryArray]
@@ -60,16 +67,16 @@ class Cells:
 
     @property
     def rows(self) -> int:
-        """How many rows were read, bad ones included."""
+        """Number of rows that were read, rejected ones included."""
         return len(self.offsets) + sum(reject.rows for reject in self.rejects)
 
 
-class _Good(NamedTuple):
-    """Good rows that follow each other without gaps.
+class _ValidRows(NamedTuple):
+    """Rows with valid quotes, stored back to back.
 
     Attributes:
-        data: Their bytes, empty rows between them.
-        starts: int64[rows], where each begins.
+        data: Bytes of the rows, and of empty lines between them.
+        starts: int64[rows], offset of each row in ``data``.
         offsets: int64[rows], as in ``Cells``.
         lines: int64[rows], as in ``Cells``.
     """
@@ -80,111 +87,110 @@ class _Good(NamedTuple):
     lines: Ints
 
     def row(self, number: int) -> bytes:
-        """Returns the bytes of a row, with its line break."""
+        """Return the bytes of a row, including its line break."""
         end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.data)
         return self.data[self.starts[number] : end]
 
-    def without(self, rows: list[int]) -> _Good:
-        """Returns the rest when some rows are taken out."""
+    def without(self, rows: list[int]) -> _ValidRows:
+        """Return the other rows."""
         kept = np.ones(len(self.starts), np.bool_)
         kept[rows] = False
         sizes = np.diff(self.starts, append=len(self.data))
         begins = np.cumsum(np.where(kept, sizes, 0)) - sizes
         data = b"".join(map(self.row, np.flatnonzero(kept).tolist()))
-        return _Good(data, begins[kept], self.offsets[kept], self.lines[kept])
+        return _ValidRows(data, begins[kept], self.offsets[kept], self.lines[kept])
 
 
 def make_cells(
     batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
 ) -> Cells:
-    """Takes rows apart.
+    """Parse rows into cells.
 
     Args:
-        batches: Rows that follow each other.
+        batches: Consecutive rows.
         columns: Name of each column.
-        text: What they come from.
-        dialect: How it is written.
+        text: The text that contains the rows.
+        dialect: Dialect of the text.
 
     Returns:
-        The cells of good rows; rows that do not decode or have another number of cells are rejects
-        as the bad ones are.
+        The cells. Rows with broken quotes, undecodable bytes or a wrong number of cells are
+        rejects.
 
     Raises:
-        RejectedError: The text cannot be read with this delimiter.
+        RejectedError: The text cannot be parsed with this delimiter.
     """
-    bad = _bad(batches)
-    good, undecodable = _decode(_join(batches), text)
-    # The columns go by number: names may be anything.
-    table, numbers, texts = parse_rows(good.data, good.starts, len(columns), dialect)
-    kept = np.ones(len(good.starts), np.bool_)
-    kept[numbers] = False
+    valid, undecodable = _decode(_join(batches), text)
+    # Arrow sees the columns as numbers: names may be arbitrary.
+    table, ragged, details = parse_rows(valid.data, valid.starts, len(columns), dialect)
+    kept = np.ones(len(valid.starts), np.bool_)
+    kept[ragged] = False
     if table.num_rows != np.count_nonzero(kept):
-        raise RuntimeError(f"{np.count_nonzero(kept)} rows were found and {table.num_rows} read")
-    places = zip(good.offsets[numbers].tolist(), good.lines[numbers].tolist(), strict=True)
-    wrong = [_ragged(row, *place) for row, place in zip(texts, places, strict=False)]
-    others = numbers[len(texts) :]
-    if len(others):
-        wrong.append(more_rejects(good.offsets[others], good.lines[others], "ragged"))
+        raise RuntimeError(f"Arrow read {table.num_rows} of {np.count_nonzero(kept)} rows")
+    starts = zip(valid.offsets[ragged].tolist(), valid.lines[ragged].tolist(), strict=True)
+    rejects = [_ragged(row, *start) for row, start in zip(details, starts, strict=False)]
+    unlisted = ragged[len(details) :]
+    if len(unlisted):
+        rejects.append(_summarize(valid.offsets[unlisted], valid.lines[unlisted], "ragged"))
     return Cells(
-        {name: single(table.column(number)) for number, name in enumerate(columns)},
-        good.offsets[kept],
-        good.lines[kept],
-        sorted([*bad, *undecodable, *wrong]),
+        {name: to_array(table.column(number)) for number, name in enumerate(columns)},
+        valid.offsets[kept],
+        valid.lines[kept],
+        sorted([*_bad_rows(batches), *undecodable, *rejects]),
     )
 
 
-def more_rejects(offsets: Ints, lines: Ints, reason: str) -> RowReject:
-    """Returns one reject that stands for several rows, which are not told one by one.
+def _summarize(offsets: Ints, lines: Ints, reason: str) -> RowReject:
+    """Return one reject that counts several rows.
 
     Args:
-        offsets: Where they begin, in order.
-        lines: The line each begins in.
-        reason: Why they are none.
+        offsets: Offset of each row, ascending.
+        lines: First line of each row.
+        reason: Reason of all of them.
     """
     first, last, count = int(lines[0]), int(lines[-1]), len(lines)
-    message = f"line {first} and {count - 1:,} more rows up to line {last} are refused as {reason}"
+    message = f"{count:,} rows of lines {first} to {last} are rejected as {reason}"
     return RowReject(int(offsets[0]), first, reason, message, count)
 
 
-def _bad(batches: Sequence[Rows]) -> list[RowReject]:
-    """Returns rejects for what the structure refused."""
-    found = ((rows.offset, row) for rows in batches for row in rows.bad)
+def _bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
+    """Return the rejects of rows with broken quotes and of rows that are too long."""
+    bad = ((rows.offset, row) for rows in batches for row in rows.bad)
     listed = [
-        RowReject(offset + row.start, row.line, row.error, f"line {row.line} {row.message}")
-        for offset, row in itertools.islice(found, MAX_LISTED)
+        RowReject(offset + row.start, row.line, row.error, row.message)
+        for offset, row in itertools.islice(bad, MAX_LISTED)
     ]
-    others: dict[str, tuple[list[int], list[int]]] = {}
-    for offset, row in found:
-        offsets, lines = others.setdefault(row.error, ([], []))
+    unlisted: dict[str, tuple[list[int], list[int]]] = {}
+    for offset, row in bad:
+        offsets, lines = unlisted.setdefault(row.error, ([], []))
         offsets.append(offset + row.start)
         lines.append(row.line)
-    more = [
-        more_rejects(np.array(offsets), np.array(lines), error)
-        for error, (offsets, lines) in others.items()
+    summaries = [
+        _summarize(np.array(offsets), np.array(lines), error)
+        for error, (offsets, lines) in unlisted.items()
     ]
-    return [*listed, *more]
+    return [*listed, *summaries]
 
 
 def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
-    """Returns the cells of one good row.
+    """Return the cells of one row.
 
     Raises:
-        RejectedError: It does not decode, or has more cells than a table should have columns.
+        RejectedError: The row does not decode, or has more than ``MAX_COLUMNS`` cells.
     """
-    most = row.count(text.syntax.delimiter) + 1
-    if most > MAX_COLUMNS:
+    max_cells = row.count(text.syntax.delimiter) + 1
+    if max_cells > MAX_COLUMNS:
         message = f"its first row has more than {MAX_COLUMNS:,} cells"
         raise RejectedError("read", "header", message)
-    wrong = wrong_byte(row, text.codec, text.encoding)
-    if wrong >= 0:
-        message = f"its first row has {_undecodable(wrong, text.encoding)}"
+    byte = undecodable_byte(row, text.codec, text.encoding)
+    if byte >= 0:
+        message = f"its first row has {_describe_byte(byte, text.encoding)}"
         raise RejectedError("read", "encoding", message)
-    table = parse_first(row.decode(text.codec).encode() + b"\n", most, dialect)
-    return [single(column)[0].as_py().decode() for column in table.itercolumns()]
+    table = parse_first(row.decode(text.codec).encode() + b"\n", max_cells, dialect)
+    return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
-def _join(batches: Sequence[Rows]) -> _Good:
-    """Joins good rows, and leaves out the bad ones between them."""
+def _join(batches: Sequence[Rows]) -> _ValidRows:
+    """Concatenate the valid rows, leaving out the bad ones between them."""
     pieces: list[memoryview] = []
     none = np.zeros(0, np.int64)
     starts = [none]
@@ -193,12 +199,12 @@ def _join(batches: Sequence[Rows]) -> _Good:
         begins = np.array([0, *(bad.end for bad in rows.bad)], np.int64)
         ends = np.array([*(bad.start for bad in rows.bad), len(rows.data)], np.int64)
         pieces += [rows.data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-        behind = np.cumsum(ends - begins)
-        shift = begins - behind + (ends - begins)  # bytes left out before each piece
+        lengths = np.cumsum(ends - begins)
+        shift = begins - lengths + (ends - begins)  # bytes left out before each piece
         piece = np.searchsorted(begins, rows.starts, "right") - 1
         starts.append(rows.starts - shift[piece] + size)
-        size += int(behind[-1])
-    return _Good(
+        size += int(lengths[-1])
+    return _ValidRows(
         b"".join(pieces),
         np.concatenate(starts),
         np.concatenate([none, *(rows.starts + rows.offset for rows in batches)]),
@@ -206,29 +212,29 @@ def _join(batches: Sequence[Rows]) -> _Good:
     )
 
 
-def _decode(good: _Good, text: CsvText) -> tuple[_Good, list[RowReject]]:
-    """Returns rows in UTF-8, and rejects for those that do not decode."""
+def _decode(valid: _ValidRows, text: CsvText) -> tuple[_ValidRows, list[RowReject]]:
+    """Return the rows in UTF-8, and rejects of those that do not decode."""
     try:
-        return good._replace(data=_to_utf_8(good.data, text.codec)), []
+        return valid._replace(data=_to_utf_8(valid.data, text.codec)), []
     except UnicodeDecodeError:
-        pass  # some rows hold such bytes; which ones is looked for now
+        pass  # find the rows with undecodable bytes below
     rejects: list[RowReject] = []
     rows: list[int] = []
-    high = np.frombuffer(good.data, np.uint8) >= _ASCII_END
-    for row in np.flatnonzero(np.logical_or.reduceat(high, good.starts)).tolist():
-        wrong = wrong_byte(good.row(row), text.codec, text.encoding)
-        if wrong < 0:
+    high = np.frombuffer(valid.data, np.uint8) >= _ASCII_END
+    for row in np.flatnonzero(np.logical_or.reduceat(high, valid.starts)).tolist():
+        byte = undecodable_byte(valid.row(row), text.codec, text.encoding)
+        if byte < 0:
             continue
         rows.append(row)
         if len(rejects) < MAX_LISTED:
-            line = int(good.lines[row])
-            message = f"line {line} begins a row with {_undecodable(wrong, text.encoding)}"
-            rejects.append(RowReject(int(good.offsets[row]), line, "encoding", message))
-    if len(rows) > MAX_LISTED:
-        others = rows[MAX_LISTED:]
-        rejects.append(more_rejects(good.offsets[others], good.lines[others], "encoding"))
-    good = good.without(rows)
-    return good._replace(data=_to_utf_8(good.data, text.codec)), rejects
+            offset, line = int(valid.offsets[row]), int(valid.lines[row])
+            message = f"the row has {_describe_byte(byte, text.encoding)}"
+            rejects.append(RowReject(offset, line, "encoding", message))
+    unlisted = rows[MAX_LISTED:]
+    if unlisted:
+        rejects.append(_summarize(valid.offsets[unlisted], valid.lines[unlisted], "encoding"))
+    valid = valid.without(rows)
+    return valid._replace(data=_to_utf_8(valid.data, text.codec)), rejects
 
 
 def _to_utf_8(data: bytes, codec: str) -> bytes:
@@ -237,21 +243,21 @@ def _to_utf_8(data: bytes, codec: str) -> bytes:
     ends = pa.py_buffer(np.array([0, len(data)], np.int64))
     array = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(data)])
     try:
-        array.validate(full=True)  # ten times as fast as decoding
+        array.validate(full=True)  # ten times faster than bytes.decode
     except pa.ArrowInvalid:
         data.decode()
         raise
     return data
 
 
-def _undecodable(byte: int, encoding: str) -> str:
+def _describe_byte(byte: int, encoding: str) -> str:
     return (
-        f"the byte 0x{byte:02x}, which does not decode as {encoding}: set --encoding to what the "
-        "file is written in, such as latin-1, cp1252 or utf-16"
+        f"the byte 0x{byte:02x}, which is not valid {encoding}: set --encoding to the encoding of "
+        "the file, such as latin-1, cp1252 or utf-16"
     )
 
 
 def _ragged(row: csv.InvalidRow, offset: int, line: int) -> RowReject:
     cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
-    message = f"line {line} has {cells}, not {row.expected_columns}: {shown(row.text)}"
+    message = f"the row has {cells}, not {row.expected_columns}: {shown(row.text)}"
     return RowReject(offset, line, "ragged", message)

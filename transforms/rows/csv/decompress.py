@@ -1,4 +1,4 @@
-"""Compressed CSV files: what they hold, as a stream, and no more of it than is safe."""
+"""Decompress CSV files as a stream, with a limit against decompression bombs."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from collections.abc import Iterator
 
 from shardmill.schemas.tfrecord.compression import PackedError, gzip_chunks
 
-# More than the first, and more than the second times its packed size, is a bomb.
-MAX_UNPACKED_BYTES = 256 << 20
+# A text that exceeds both this size and this ratio to its compressed size is a bomb.
+MAX_TEXT_BYTES = 256 << 20
 MAX_RATIO = 250
 _XZ_MEMORY = 256 << 20
-_PIECE = 4 << 10  # taken at a time where a call that fails gives nothing of its piece
-_UNPACKED = 1 << 18  # at most, from one call
-_MISTRUST = "; rows before it may be wrong too, so replace the file"
-_ZSTD_ENDS = ("Truncated", "Unknown frame")  # what Arrow says where the file, or a frame, ended
+_CHUNK = 4 << 10  # small: a failing call returns no output for its input
+_MAX_OUTPUT = 1 << 18  # of one call
+_REPLACE = "; rows before it may be wrong too, so replace the file"
+_ZSTD_TRUNCATED = ("Truncated", "Unknown frame")  # in Arrow's message if a file or frame is cut
 
 
-class PackedEndError(Exception):
-    """A compressed stream cannot be read on.
+class DecompressionError(Exception):
+    """A compressed stream is damaged, cut or too large.
 
     Attributes:
-        error: ``compressed`` or ``too_large``.
-        message: Why, as a sentence goes on that begins with the line.
-        wrong: Whether what came before may be wrong too.
+        error: ``compressed`` or ``too_large``, reasons of ``rejects.REASONS``.
+        message: What is wrong.
+        untrusted: Whether the text before the error may be wrong too.
     """
 
-    def __init__(self, error: str, message: str, wrong: str = "") -> None:
-        super().__init__(error, message + wrong)
+    def __init__(self, error: str, message: str, *, untrusted: bool = False) -> None:
+        message = f"reading stops here: {message}{_REPLACE if untrusted else ''}"
+        super().__init__(error, message)
         self.error = error
-        self.message = message + wrong
-        self.wrong = bool(wrong)
+        self.message = message
+        self.untrusted = untrusted
 
 
-class _Counted(io.RawIOBase):
-    """Chunks of bytes as a file, and how many were taken."""
+class _ChunkFile(io.RawIOBase):
+    """A file object over chunks of bytes that counts the bytes read (``taken``)."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         super().__init__()
@@ -55,68 +56,64 @@ class _Counted(io.RawIOBase):
         return piece
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yields what is left in pieces."""
+        """Yield the rest in pieces of at most ``size`` bytes."""
         while piece := self.read(size):
             yield piece
 
 
-def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
-    """Yields what a compressed file holds; streams that follow each other are one.
+def decompress(chunks: Iterator[bytes], compression: str) -> Iterator[bytes]:
+    """Yield the content of a compressed file; concatenated streams are one text.
 
     Args:
-        chunks: The file's bytes.
-        packing: As from ``file_signatures.compression_format``.
+        chunks: Bytes of the file.
+        compression: As returned by ``file_signatures.compression_format``.
 
     Raises:
-        PackedEndError: It is damaged or cut, or grows too large. All before was yielded.
+        DecompressionError: The file is damaged, cut or too large. All text before was yielded.
     """
-    source = _Counted(chunks)
-    streams = {"gzip": _gzip, "zstd": _zstd, "bzip2": _bzip2, "xz": _xz}
+    source = _ChunkFile(chunks)
     size = 0
-    for piece in streams[packing](source):
+    for piece in _streams(source, compression):
         size += len(piece)
-        if size > MAX_UNPACKED_BYTES and size > MAX_RATIO * source.taken:
-            raise PackedEndError(
+        if size > MAX_TEXT_BYTES and size > MAX_RATIO * source.taken:
+            raise DecompressionError(
                 "too_large",
-                f"is where reading stops: the text has more than {MAX_RATIO} times the size of the "
-                "file, the mark of a decompression bomb; decompress it yourself if you trust it",
+                f"the text has more than {MAX_RATIO} times the size of the file, which indicates a "
+                "decompression bomb; decompress the file yourself if you trust it",
             )
         yield piece
 
 
-def _gzip(source: _Counted) -> Iterator[bytes]:
+def _streams(source: _ChunkFile, compression: str) -> Iterator[bytes]:
+    if compression == "gzip":
+        return _gzip(source)
+    return _zstd(source) if compression == "zstd" else _bzip2_or_xz(source, compression)
+
+
+def _gzip(source: _ChunkFile) -> Iterator[bytes]:
     try:
         yield from gzip_chunks(source.pieces(1 << 16))
     except PackedError as error:
-        wrong = _MISTRUST if error.reason == "bad_gzip" else ""
-        message = f"is where the text stops short: {error}"
-        raise PackedEndError("compressed", message, wrong) from error
+        untrusted = error.reason == "bad_gzip"
+        raise DecompressionError("compressed", str(error), untrusted=untrusted) from error
 
 
-def _bzip2(source: _Counted) -> Iterator[bytes]:
-    return _streams(source, "bzip2")
-
-
-def _xz(source: _Counted) -> Iterator[bytes]:
-    return _streams(source, "xz")
-
-
-def _streams(source: _Counted, packing: str) -> Iterator[bytes]:
-    decoder = _decoder(packing)
+def _bzip2_or_xz(source: _ChunkFile, compression: str) -> Iterator[bytes]:
+    decoder = _decoder(compression)
     fed = begun = False
-    for piece in source.pieces(_PIECE):
+    for piece in source.pieces(_CHUNK):
         left = piece
         while left or not decoder.needs_input:
             if decoder.eof:
-                left = left.lstrip(b"\0") if packing == "xz" else left  # padding is part of xz
+                left = left.lstrip(b"\0") if compression == "xz" else left  # xz stream padding
                 if not left:
                     break
-                decoder, begun = _decoder(packing), False
+                decoder, begun = _decoder(compression), False
             try:
-                out = decoder.decompress(left, _UNPACKED)
+                out = decoder.decompress(left, _MAX_OUTPUT)
             except (OSError, ValueError, lzma.LZMAError) as error:
-                # A stream that ended was proved by its checksum.
-                raise _damaged(packing, str(error), _MISTRUST if begun else "") from error
+                # Earlier streams are trusted: each ended with a valid checksum.
+                raise _damaged(compression, error, untrusted=begun) from error
             begun = begun or bool(out)
             fed, left = True, decoder.unused_data if decoder.eof else b""
             if out:
@@ -124,31 +121,30 @@ def _streams(source: _Counted, packing: str) -> Iterator[bytes]:
             if decoder.eof and not left:
                 break
     if fed and not decoder.eof:
-        raise _damaged(packing, "the file ends inside of it")
+        raise _damaged(compression, "the file ends inside a stream", untrusted=False)
 
 
-def _decoder(packing: str) -> bz2.BZ2Decompressor | lzma.LZMADecompressor:
-    if packing == "bzip2":
+def _decoder(compression: str) -> bz2.BZ2Decompressor | lzma.LZMADecompressor:
+    if compression == "bzip2":
         return bz2.BZ2Decompressor()
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
 
 
-def _damaged(packing: str, why: str, wrong: str = "") -> PackedEndError:
-    return PackedEndError(
-        "compressed", f"is where the text stops short: the {packing} data is damaged: {why}", wrong
-    )
+def _damaged(compression: str, why: object, *, untrusted: bool) -> DecompressionError:
+    message = f"the {compression} data is damaged: {why}"
+    return DecompressionError("compressed", message, untrusted=untrusted)
 
 
-def _zstd(source: _Counted) -> Iterator[bytes]:
+def _zstd(source: _ChunkFile) -> Iterator[bytes]:
     import pyarrow as pa
 
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
     while True:
         try:
-            out = stream.read(_PIECE)
-        except OSError as error:  # Arrow's; what the storage raises is none
-            known = any(text in str(error) for text in _ZSTD_ENDS)
-            raise _damaged("zstd", str(error), "" if known else _MISTRUST) from error
+            out = stream.read(_CHUNK)
+        except OSError as error:  # raised by Arrow; storage errors are not OSErrors
+            truncated = any(text in str(error) for text in _ZSTD_TRUNCATED)
+            raise _damaged("zstd", error, untrusted=not truncated) from error
         if not out:
             return
         yield out

@@ -1,4 +1,4 @@
-"""How CSV files are written: what separates cells and rows, and in which encoding."""
+"""Dialect: delimiter, quote, header and encoding of CSV files."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from shardmill.schemas.errors import UsageError
 HeaderMode = Literal["first", "none"]
 
 UTF_8 = "utf-8"
-_TABS = frozenset({"tab", "\\t"})
-_BREAKS = frozenset("\r\n")
-_SAME_AS_UTF_8 = frozenset({"utf-8-sig", "cp65001"})
-# Python counts them as encodings of text; as encodings of files they are traps.
-_NO_FILES = frozenset(
+_TAB_NAMES = frozenset({"tab", "\\t"})
+_LINE_BREAKS = frozenset("\r\n")
+_UTF_8_ALIASES = frozenset({"utf-8-sig", "cp65001"})
+# Python lists these as text encodings, but no file is written in them.
+_NOT_FOR_FILES = frozenset(
     {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "mbcs", "oem"}
 )
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-SHOWN = 80
+MAX_SHOWN = 80
 
 
 @dataclass(frozen=True)
 class Dialect:
-    r"""How CSV files are written.
+    r"""The format of CSV files.
 
     Attributes:
-        delimiter: What stands between two cells: one or more characters; ``tab`` and ``\t`` mean
-            the tabulator.
-        quote: What stands around a cell that holds delimiters or line breaks, doubled inside; one
-            ASCII character, or empty where quotes mean nothing.
-        encoding: Python's name of the text encoding. A byte order mark in a file wins over it.
-        header: Whether the first row is names or data.
-        columns: Names that stand in for those of the header, or name the columns where there is
-            none. Without either they are ``column_1``, ``column_2`` and so on.
-        skip_lines: Lines before the header (or first row) that are no part of the table.
+        delimiter: One or more characters between two cells; ``tab`` and ``\t`` mean a tab.
+        quote: Character around cells that contain delimiters or line breaks, doubled inside; one
+            ASCII character, or empty if quotes have no meaning.
+        encoding: Python name of the text encoding. A byte order mark in a file overrides it.
+        header: ``first`` if the first row holds the column names, ``none`` if it is data.
+        columns: Column names that replace the header, or supply names where there is no header.
+            Without either, columns are named ``column_1``, ``column_2`` and so on.
+        skip_lines: Lines to skip before the header or first row.
         strip: Whether white space at both ends of a cell is dropped.
 
     Raises:
-        UsageError: One of them breaks its rule.
+        UsageError: A value breaks its rule.
     """
 
     delimiter: str = ","
@@ -53,7 +52,7 @@ class Dialect:
     strip: bool = False
 
     def __post_init__(self) -> None:
-        if self.delimiter in _TABS:
+        if self.delimiter in _TAB_NAMES:
             object.__setattr__(self, "delimiter", "\t")
         object.__setattr__(self, "encoding", _codec_name(self.encoding))
         _check_quote(self.quote)
@@ -61,54 +60,56 @@ class Dialect:
         _check_columns(self.columns)
         if self.header not in ("first", "none"):
             raise UsageError(
-                f"--header={self.header} is unknown: use first where the first row names the "
-                "columns, or none."
+                f"--header={self.header}: must be 'first' if the first row has the column names, "
+                "or 'none'."
             )
         if self.skip_lines < 0:
-            raise UsageError(f"--skip_lines={self.skip_lines} must be 0 or more.")
+            raise UsageError(f"--skip_lines={self.skip_lines}: must be 0 or more.")
 
     def for_name(self, name: str) -> Dialect:
-        """Returns how a file of this name is written: in .tsv files tabs stand for commas."""
+        """Return the dialect of a file of this name: .tsv files have tabs instead of commas."""
         if self.delimiter == "," and _TSV.search(name):
             return replace(self, delimiter="\t")
         return self
 
 
 def shown(text: str) -> str:
-    """Returns a value as messages quote it, cut where it is long."""
-    return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "…"
+    """Return a value quoted for a message, cut to ``MAX_SHOWN`` characters."""
+    return repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "…"
 
 
 @lru_cache(maxsize=64)
-def is_transparent(encoding: str) -> bool:
-    """Tells whether a file's bytes can be read as CSV before they are decoded.
+def is_ascii_compatible(encoding: str) -> bool:
+    """Return whether a file's bytes can be split into rows and cells before they are decoded.
 
-    They can in UTF-8, and in all encodings of one byte a character that ASCII is a part of.
+    True for UTF-8 and for single-byte encodings that extend ASCII.
     """
     if encoding == UTF_8:
         return True
     try:
         decoder = codecs.getincrementaldecoder(encoding)("replace")
-        letters = [decoder.decode(bytes((byte,))) for byte in range(256)]
-    except (UnicodeError, AssertionError):  # the latter from encodings that know no "replace"
+        characters = [decoder.decode(bytes((byte,))) for byte in range(256)]
+    except (UnicodeError, AssertionError):  # AssertionError: the codec lacks "replace"
         return False
-    ascii_part = "".join(letters[:128]) == bytes(range(128)).decode("ascii")
-    return ascii_part and all(len(letter) == 1 and not letter.isascii() for letter in letters[128:])
+    low, high = characters[:128], characters[128:]
+    return "".join(low) == bytes(range(128)).decode("ascii") and all(
+        len(character) == 1 and not character.isascii() for character in high
+    )
 
 
 def _codec_name(encoding: str) -> str:
     try:
         codec = codecs.lookup(encoding)
-    except (LookupError, ValueError):  # the latter for NULs in the name
+    except (LookupError, ValueError):  # ValueError: the name contains NUL
         codec = None
     is_text = codec is not None and getattr(codec, "_is_text_encoding", True)
     name = codec.name.replace("_", "-") if codec is not None else ""
-    if not is_text or name in _NO_FILES:
+    if not is_text or name in _NOT_FOR_FILES:
         raise UsageError(
-            f"--encoding={encoding} is no text encoding that Python knows: use utf-8, utf-16, "
-            "latin-1, cp1252 or another one."
+            f"--encoding={encoding}: must be a text encoding that Python knows, such as utf-8, "
+            "utf-16, latin-1 or cp1252."
         )
-    return UTF_8 if name in _SAME_AS_UTF_8 else name
+    return UTF_8 if name in _UTF_8_ALIASES else name
 
 
 def _check_quote(quote: str) -> None:
@@ -116,27 +117,27 @@ def _check_quote(quote: str) -> None:
         return
     if len(quote) > 1 or not quote.isascii() or quote in "\r\n\0":
         raise UsageError(
-            f"--quote={quote!r} must be one ASCII character and no line break, or empty where "
-            "quotes mean nothing."
+            f"--quote={quote!r}: must be one ASCII character other than a line break, or empty if "
+            "quotes have no meaning."
         )
 
 
 def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
-    if not delimiter or _BREAKS & set(delimiter):
+    if not delimiter or _LINE_BREAKS & set(delimiter):
         raise UsageError(
-            f"--delimiter={delimiter!r} must be one or more characters and no line break, as in "
-            "--delimiter=';' or --delimiter=tab."
+            f"--delimiter={delimiter!r}: must be one or more characters without line breaks, such "
+            "as --delimiter=';' or --delimiter=tab."
         )
     if quote and quote in delimiter:
         raise UsageError(
-            f"--delimiter={delimiter!r} holds the quote {quote!r}: choose another --quote, or "
-            "--quote= where quotes mean nothing."
+            f"--delimiter={delimiter!r} contains the quote {quote!r}: choose another --quote, or "
+            "--quote= if quotes have no meaning."
         )
     try:
         delimiter.encode(encoding)
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"--delimiter={delimiter!r} has no place in --encoding={encoding}: choose another."
+            f"--delimiter={delimiter!r} does not exist in --encoding={encoding}: choose another."
         ) from error
 
 
@@ -146,5 +147,5 @@ def _check_columns(columns: tuple[str, ...]) -> None:
         if not name:
             raise UsageError("--columns has an empty name: give each column a name.")
         if name in seen:
-            raise UsageError(f"--columns names {shown(name)} twice: give each column its own name.")
+            raise UsageError(f"--columns names {shown(name)} twice: give each column another name.")
         seen.add(name)

@@ -1,8 +1,8 @@
-"""Which quotes of CSV text open and close cells, and which are letters of them.
+"""Find the quotes of CSV text that open and close cells; other quotes are ordinary characters.
 
-Quotes mostly open and close by turns. That is tried first, for all of them together; only one that
-breaks the turn is looked at by itself, and what comes behind it is found in tables that are made
-once, so that no text takes longer than its length.
+Quotes usually alternate between opening and closing. That case is checked first, for all quotes at
+once. Only a quote that breaks the alternation is examined individually, and the next relevant quote
+is looked up in precomputed tables, so that the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -14,199 +14,199 @@ import numpy as np
 import numpy.typing as npt
 
 LF, CR = 10, 13
-# Whether more of the text follows what is looked at.
-Ending = Literal["more", "end"]
+Ending = Literal["more", "end"]  # whether more text follows the examined text
 Ints = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.int32]
-Bits = npt.NDArray[np.bool_]
-Octets = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
 
-NOT_CLOSED = "opens a quote at the start of a cell that is not properly closed behind it"
-TEXT_BEHIND = "has text between a closing quote and the next delimiter"
+NOT_CLOSED = "a cell starts with a quote that is not closed"
+TEXT_AFTER_QUOTE = "a cell has text between its closing quote and the next delimiter"
 
 
-class Text(NamedTuple):
-    r"""Text that begins where a row may begin.
+class TextBlock(NamedTuple):
+    r"""Text that starts at a possible row start.
 
     Attributes:
-        data: Its bytes, with ``separator`` in the place of each byte of a delimiter.
-        view: The same as an array.
+        data: The bytes, with ``separator`` in place of each byte of a delimiter.
+        view: The same bytes as an array.
         separator: The byte that separates cells.
-        quote: One ASCII byte, or none.
-        sure: From here on the next byte may be the first of a delimiter that is cut.
-        breaks: Where line breaks begin, ``\r\n`` counting as one, before ``sure``.
-        ending: Whether more follows.
+        quote: One ASCII byte, or empty.
+        sure: Bytes from this offset on may be the start of a delimiter cut at the end.
+        breaks: Offsets of line breaks before ``sure``; ``\r\n`` counts as one.
+        ending: Whether more text follows.
     """
 
     data: bytes
-    view: Octets
+    view: Bytes
     separator: int
     quote: bytes
     sure: int
     breaks: Ints
     ending: Ending
 
-    def break_behind(self, place: int) -> int:
-        """Returns where the first line break behind a place begins, -1 where there is none."""
-        number = int(self.breaks.searchsorted(place))
+    def next_break(self, offset: int) -> int:
+        """Return the offset of the first line break at or after an offset, or -1."""
+        number = int(self.breaks.searchsorted(offset))
         return self.breaks.item(number) if number < len(self.breaks) else -1
 
 
 class Quotes(NamedTuple):
-    """Quotes that open and close, and those that open a cell which is bad.
+    """Quotes that open and close cells, and those that open a bad cell.
 
     Attributes:
-        toggles: Places of quotes that open or close, by turns; both of a doubled pair are of them.
-        bad: Place of each quote that opens a bad cell, and what is the matter.
+        toggles: Offsets of quotes that alternately open and close; includes doubled quotes.
+        bad: Offset of each quote that opens a bad cell, and the error message.
     """
 
     toggles: Ints
     bad: list[tuple[int, str]]
 
-    def inside(self, places: Ints) -> Bits:
-        """Tells of places whether they are inside of quotes."""
-        result: Bits = (np.searchsorted(self.toggles, places) & 1).astype(np.bool_)
+    def inside(self, offsets: Ints) -> Bools:
+        """Return whether each offset is inside quotes."""
+        result: Bools = (np.searchsorted(self.toggles, offsets) & 1).astype(np.bool_)
         return result
 
 
-def read_quotes(text: Text) -> Quotes:
-    """Returns what the quotes of a text do.
+def read_quotes(text: TextBlock) -> Quotes:
+    """Classify the quotes of a text.
 
-    A cell is bad when its quote is closed and text follows, or is not closed before the text's
-    end. What follows the first line break behind such a quote is read as if a row began there.
+    A cell is bad if text follows its closing quote, or if its quote is not closed before the end.
+    Parsing resumes after the first line break behind the opening quote of a bad cell, as if a row
+    started there.
     """
     if not text.quote or text.quote not in text.data:
         return Quotes(np.zeros(0, np.int64), [])
-    turns = _Turns(text)
-    return turns.by_turns() or turns.without_letters() or turns.walk()
+    classifier = _QuoteClassifier(text)
+    return classifier.alternating() or classifier.ignoring_inner() or classifier.walk()
 
 
-class _Turns:
-    """The quotes of a text, and what stands on both sides of each."""
+class _QuoteClassifier:
+    """The quotes of a text and the bytes on both sides of each."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: TextBlock) -> None:
         view, quote = text.view, text.quote[0]
         self._text = text
-        self.places: Ints = np.flatnonzero(view == quote)
-        before = view[self.places - 1]
-        if self.places[0] == 0:
+        self.offsets: Ints = np.flatnonzero(view == quote)
+        before = view[self.offsets - 1]
+        if self.offsets[0] == 0:
             before[0] = LF
-        after = np.append(view, np.uint8(LF))[self.places + 1]
-        self._opens: Bits = self._edge(before)
-        self._closes: Bits = self._edge(after)
+        after = np.append(view, np.uint8(LF))[self.offsets + 1]
+        self._opens: Bools = self._is_edge(before)
+        self._closes: Bools = self._is_edge(after)
         self._closes |= after == quote
-        self._closes[np.searchsorted(self.places, text.sure - 1) :] = True
-        self._doubled: Bits = before == quote
+        self._closes[np.searchsorted(self.offsets, text.sure - 1) :] = True
+        self._doubled: Bools = before == quote
 
-    def _edge(self, letters: Octets) -> Bits:
-        edge: Bits = letters == self._text.separator
-        edge |= letters == LF
-        edge |= letters == CR
+    def _is_edge(self, view: Bytes) -> Bools:
+        edge: Bools = view == self._text.separator
+        edge |= view == LF
+        edge |= view == CR
         return edge
 
     @cached_property
-    def _reopens(self) -> Bits:
+    def _reopens(self) -> Bools:
         return self._opens | self._doubled
 
-    def by_turns(self) -> Quotes | None:
-        """Returns the quotes if all of them open and close, by turns; else None."""
-        right = self._right(self._opens, self._closes, self._reopens)
-        return Quotes(self.places, []) if right else None
+    def alternating(self) -> Quotes | None:
+        """Return the quotes if all of them alternately open and close, else None."""
+        valid = self._alternate(self._opens, self._closes, self._reopens)
+        return Quotes(self.offsets, []) if valid else None
 
-    def without_letters(self) -> Quotes | None:
-        """Returns the same for all quotes but those between letters, such as inch marks.
+    def ignoring_inner(self) -> Quotes | None:
+        """Return the quotes without those between ordinary characters, such as inch marks.
 
-        They are letters too where they stand outside of quotes; else the answer is None.
+        None if the others do not alternate, or if one of the ignored quotes is inside quotes.
         """
         kept = self._reopens | self._closes
-        right = self._right(self._opens[kept], self._closes[kept], self._reopens[kept])
-        quotes = Quotes(self.places[kept], [])
-        return quotes if right and not quotes.inside(self.places[~kept]).any() else None
+        valid = self._alternate(self._opens[kept], self._closes[kept], self._reopens[kept])
+        quotes = Quotes(self.offsets[kept], [])
+        return quotes if valid and not quotes.inside(self.offsets[~kept]).any() else None
 
-    def _right(self, opens: Bits, closes: Bits, reopens: Bits) -> bool:
+    def _alternate(self, opens: Bools, closes: Bools, reopens: Bools) -> bool:
         if not len(opens):
             return True
         even = len(opens) % 2 == 0 or self._text.ending == "more"
         return bool(even and opens[0] and closes[1::2].all() and reopens[0::2].all())
 
     def walk(self) -> Quotes:
-        """Returns what the quotes do, stopping at each that breaks the turn."""
-        count, next_open = len(self.places), _next(self._opens)
+        """Return the quotes, resolving each one that breaks the alternation."""
+        count, next_open = len(self.offsets), _next_set(self._opens)
         kept = np.ones(count, np.bool_)
         bad: list[tuple[int, str]] = []
-        at = 0  # outside of quotes
+        at = 0  # index of a quote; the text before it is outside quotes
         while at < count:
             opener = next_open.item(at)
-            kept[at:opener] = False  # letters
+            kept[at:opener] = False  # ordinary characters
             if opener == count:
                 break
-            event = (self._odd_wrong if opener & 1 else self._even_wrong).item(opener + 1)
-            if event < count and not (event - opener) & 1:
-                at = event  # a letter too: the cell before it was closed
+            breaking = (self._odd_breaks if opener & 1 else self._even_breaks).item(opener + 1)
+            if breaking < count and not (breaking - opener) & 1:
+                at = breaking  # an ordinary character: the cell before it was closed
                 continue
-            if event == count and (self._text.ending == "more" or not (count - opener) & 1):
+            if breaking == count and (self._text.ending == "more" or not (count - opener) & 1):
                 break
-            at = self._recover(opener, event, kept, bad)
-        return Quotes(self.places[kept], bad)
+            at = self._recover(opener, breaking, kept, bad)
+        return Quotes(self.offsets[kept], bad)
 
-    def _recover(self, opener: int, event: int, kept: Bits, bad: list[tuple[int, str]]) -> int:
-        """Notes a bad cell and returns the first quote behind the line that it begins in."""
-        first = (self._odd_starts if opener & 1 else self._even_starts).item(event - 1)
-        place = self.places.item(first)
-        line_end = self._text.break_behind(place)
+    def _recover(self, opener: int, breaking: int, kept: Bools, bad: list[tuple[int, str]]) -> int:
+        """Record a bad cell and return the first quote after the line that the cell starts in."""
+        first = (self._odd_starts if opener & 1 else self._even_starts).item(breaking - 1)
+        offset = self.offsets.item(first)
+        line_end = self._text.next_break(offset)
         if line_end < 0:
             kept[first:] = False
             if self._text.ending == "end":
-                bad.append((place, self._why(event, len(self._text.view))))
+                bad.append((offset, self._error(breaking, len(self._text.view))))
             return len(kept)
-        bad.append((place, self._why(event, line_end)))
-        at = int(self.places.searchsorted(line_end))
+        bad.append((offset, self._error(breaking, line_end)))
+        at = int(self.offsets.searchsorted(line_end))
         kept[first:at] = False
         return at
 
-    def _why(self, event: int, line_end: int) -> str:
-        # Told from the line alone: text behind it may not be at hand when the line is read again.
-        closed = event < len(self.places) and self.places.item(event) < line_end
-        return TEXT_BEHIND if closed else NOT_CLOSED
+    def _error(self, breaking: int, line_end: int) -> str:
+        # Depends on this line only: the text after it may be missing when the line is read again.
+        closed = breaking < len(self.offsets) and self.offsets.item(breaking) < line_end
+        return TEXT_AFTER_QUOTE if closed else NOT_CLOSED
 
-    # Tables for each quote, for when even quotes open and when odd ones do; made when needed, in
-    # numbers of half the size.
-
-    @cached_property
-    def _even_wrong(self) -> Numbers:
-        return self._next_wrong(0)
+    # Lookup tables for the two cases that even or odd quotes open cells; int32 and computed on
+    # demand to save memory.
 
     @cached_property
-    def _odd_wrong(self) -> Numbers:
-        return self._next_wrong(1)
+    def _even_breaks(self) -> Int32s:
+        return self._next_breaking(0)
 
     @cached_property
-    def _even_starts(self) -> Numbers:
+    def _odd_breaks(self) -> Int32s:
+        return self._next_breaking(1)
+
+    @cached_property
+    def _even_starts(self) -> Int32s:
         return self._cell_starts(0)
 
     @cached_property
-    def _odd_starts(self) -> Numbers:
+    def _odd_starts(self) -> Int32s:
         return self._cell_starts(1)
 
-    def _next_wrong(self, turn: int) -> Numbers:
-        """Returns the first quote from each on that breaks the turn."""
-        wrong = np.empty(len(self.places), np.bool_)
-        wrong[turn::2] = ~self._reopens[turn::2]
-        wrong[1 - turn :: 2] = ~self._closes[1 - turn :: 2]
-        return _next(wrong)
+    def _next_breaking(self, parity: int) -> Int32s:
+        """Return, for each quote, the first quote from there on that breaks the alternation."""
+        breaking = np.empty(len(self.offsets), np.bool_)
+        breaking[parity::2] = ~self._reopens[parity::2]
+        breaking[1 - parity :: 2] = ~self._closes[1 - parity :: 2]
+        return _next_set(breaking)
 
-    def _cell_starts(self, turn: int) -> Numbers:
-        """Returns the last quote up to each that opens a cell."""
-        starts = np.zeros(len(self.places), np.int32)
+    def _cell_starts(self, parity: int) -> Int32s:
+        """Return, for each quote, the last quote up to it that opens a cell."""
+        starts = np.zeros(len(self.offsets), np.int32)
         opens = ~self._doubled
-        opens[1 - turn :: 2] = False
+        opens[1 - parity :: 2] = False
         np.copyto(starts, np.arange(len(starts), dtype=np.int32), where=opens)
         return np.maximum.accumulate(starts, out=starts)
 
 
-def _next(flags: Bits) -> Numbers:
-    """Returns for each place and the one behind the last where the next flag is, from there on."""
+def _next_set(flags: Bools) -> Int32s:
+    """Return, for i = 0 … n, the first j >= i whose flag is set, or n; int32[n + 1]."""
     count = len(flags)
-    places = np.full(count + 1, count, np.int32)
-    np.copyto(places[:count], np.arange(count, dtype=np.int32), where=flags)
-    return np.minimum.accumulate(places[::-1], out=places[::-1])[::-1]
+    indices = np.full(count + 1, count, np.int32)
+    np.copyto(indices[:count], np.arange(count, dtype=np.int32), where=flags)
+    return np.minimum.accumulate(indices[::-1], out=indices[::-1])[::-1]

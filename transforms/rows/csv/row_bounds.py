@@ -1,12 +1,12 @@
-r"""Which bytes are which row of CSV text, found in whole arrays.
+r"""Find the bounds of rows in CSV text with array operations.
 
-The rules are those of RFC 4180 as Python's ``csv`` and Arrow read it: a quote opens only at the
-start of a cell, two of them inside are one, quotes in a cell that began without one are ordinary
-letters. A row ends at ``\n``, ``\r`` or ``\r\n`` outside of quotes; empty rows are none. A row is
-bad where text stands between a closing quote and the next delimiter, where a quote is never
-closed, and where it is longer than ``MAX_ROW_BYTES``. Of a row with a bad quote, the lines up to
-that of the quote are one reject, and reading goes on behind them: what follows a quote that
-somebody forgot to close is not lost.
+The rules are those of RFC 4180 as Python's ``csv`` and Arrow implement it: a quote opens only at
+the start of a cell, a doubled quote inside quotes is one character, and quotes in a cell that
+starts without one are ordinary characters. A row ends at ``\n``, ``\r`` or ``\r\n`` outside
+quotes; empty lines are skipped. A row is bad if text follows a closing quote, if a quote is not
+closed, or if it is longer than ``MAX_ROW_BYTES``. A row with a bad quote is one reject up to the
+end of the quote's line, and reading resumes after it: a missing closing quote does not discard
+the rest of the file.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from shardmill.transforms.rows.csv.quotes import (
     CR,
     LF,
     NOT_CLOSED,
+    Bytes,
     Ending,
     Ints,
-    Octets,
     Quotes,
-    Text,
+    TextBlock,
     read_quotes,
 )
 
 MAX_ROW_BYTES = 16 << 20
-# What may stand in for a delimiter that is not one ASCII character.
+# May replace a delimiter that is not one ASCII character.
 _CONTROLS = tuple(bytes((byte,)) for byte in (31, 30, 29, 28, *range(1, 9), *range(14, 28), 127))
-# What to do behind the rows that were found: wait for more, look again, or skip to the end of the
-# line in which a row too long ends.
-Next = Literal["wait", "again", "skip"]
+# How the scanner continues: wait for more text, scan the rest again, or skip to the end of the
+# line that a too long row reached.
+NextStep = Literal["wait", "again", "skip"]
 
 
 class Syntax(NamedTuple):
-    """What gives the text its structure, as the text's bytes hold it.
+    """Delimiter and quote as bytes of the text.
 
     Attributes:
         delimiter: One or more bytes.
-        quote: One ASCII byte, or none.
+        quote: One ASCII byte, or empty.
     """
 
     delimiter: bytes
@@ -49,14 +49,14 @@ class Syntax(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """Lines that are no row.
+    """Lines that cannot be read as a row.
 
     Attributes:
-        start: Where they begin.
-        end: Where the next row may begin.
+        start: Offset of the first byte.
+        end: Offset where the next row may start.
         line: Number of the first line.
-        error: Why, in one word: ``quote`` or ``too_large``.
-        message: Why, as a sentence goes on that begins with the line.
+        error: ``quote`` or ``too_large``, reasons of ``rejects.REASONS``.
+        message: What is wrong.
     """
 
     start: int
@@ -67,16 +67,16 @@ class BadRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that were found.
+    """Consecutive rows of a text.
 
     Attributes:
-        data: The bytes they stand in, with bad rows and empty ones between them.
-        offset: Of the first of these bytes in the text.
-        starts: Where each good row begins in ``data``.
-        ends: The byte behind each, which is that of its line break.
-        lines: The line each begins in.
-        bad: The bad rows; their places count in ``data`` too.
-        next_line: The line that begins behind ``data``.
+        data: The bytes of the rows, bad and empty ones included.
+        offset: Offset of ``data`` in the text.
+        starts: int64[rows], start of each valid row in ``data``.
+        ends: int64[rows], end of each valid row, where its line break starts.
+        lines: int64[rows], number of each valid row's first line.
+        bad: The bad rows, with offsets in ``data``.
+        next_line: Number of the line after ``data``.
     """
 
     data: memoryview
@@ -88,7 +88,7 @@ class Rows(NamedTuple):
     next_line: int
 
     def row_starts(self) -> tuple[Ints, Ints]:
-        """Returns where rows begin in the text, good and bad, and in which lines; in order."""
+        """Return the offset in the text and the first line of all rows, valid or bad, in order."""
         if not self.bad:
             return self.starts + self.offset, self.lines
         starts = np.concatenate((self.starts, [row.start for row in self.bad]))
@@ -97,7 +97,7 @@ class Rows(NamedTuple):
         return starts[order] + self.offset, lines[order]
 
     def split(self, at: int, line: int) -> tuple[Rows, Rows]:
-        """Returns the rows before an offset of the text, where a row begins, and the rest."""
+        """Split at a row that starts at an offset of the text and at a line."""
         cut = at - self.offset
         row = int(np.searchsorted(self.starts, cut))
         bad = [entry for entry in self.bad if entry.start < cut]
@@ -106,16 +106,16 @@ class Rows(NamedTuple):
             for entry in self.bad[len(bad) :]
         ]
         before = (self.starts[:row], self.ends[:row], self.lines[:row])
-        behind = (self.starts[row:] - cut, self.ends[row:] - cut, self.lines[row:])
+        after = (self.starts[row:] - cut, self.ends[row:] - cut, self.lines[row:])
         head = Rows(self.data[:cut], self.offset, *before, bad, line)
-        return head, Rows(self.data[cut:], at, *behind, rest, self.next_line)
+        return head, Rows(self.data[cut:], at, *after, rest, self.next_line)
 
 
-def stand_in(data: bytes, delimiter: bytes) -> bytes:
-    """Returns the ASCII byte that a delimiter is, or one that can stand for it in data.
+def choose_separator(data: bytes, delimiter: bytes) -> bytes:
+    """Return the delimiter if it is one ASCII byte, else a control character not in the data.
 
     Raises:
-        RejectedError: The data holds all that could.
+        RejectedError: The data contains all control characters.
     """
     if len(delimiter) == 1 and 0 < delimiter[0] < 128:
         return delimiter
@@ -124,102 +124,100 @@ def stand_in(data: bytes, delimiter: bytes) -> bytes:
         raise RejectedError(
             "read",
             "not_csv",
-            "it holds all control characters, so that none can stand for the delimiter "
-            f"{delimiter.decode(errors='replace')!r}: write it with a delimiter of one ASCII "
-            "character",
+            "it contains all control characters, so that none can replace the delimiter "
+            f"{delimiter.decode(errors='replace')!r}: use a delimiter of one ASCII character",
         )
     return free
 
 
 def find_rows(
     data: bytes, syntax: Syntax, ending: Ending, offset: int = 0, line: int = 1
-) -> tuple[Rows, Next]:
-    """Finds the rows in text that begins where a row may begin.
+) -> tuple[Rows, NextStep]:
+    """Find the rows in text that starts at a possible row start.
 
     Args:
         data: The text.
-        syntax: Its delimiter and quote.
-        ending: Whether more follows. Where it does, the last row is left out until it is decided.
-        offset: Of the data in the whole text.
+        syntax: Delimiter and quote.
+        ending: Whether more text follows; if so, a row without an end is not returned.
+        offset: Offset of the data in the whole text.
         line: Number of its first line.
 
     Returns:
-        The rows, and how to go on behind them: they end early at a row that is too long.
+        The rows, and how to continue; the rows end early at a row that is too long.
 
     Raises:
-        RejectedError: The text cannot be read with this delimiter.
+        RejectedError: The text cannot be parsed with this delimiter.
     """
     text = _prepare(data, syntax, ending)
     quotes = read_quotes(text)
     starts, ends, stop = _spans(text, quotes)
-    then: Next = "wait"
+    step: NextStep = "wait"
     tail: list[BadRow] = []
     long = _first_long(text, starts, ends, stop, len(syntax.delimiter))
     if long >= 0:
         begin = int(np.append(starts, stop)[long])
         starts, ends = starts[:long], ends[:long]
-        bad_row, then = _long_row(text, quotes, begin)
+        bad_row, step = _reject_long_row(text, quotes, begin)
         tail, stop = [bad_row], bad_row.end
     bad = _bad_rows(text, quotes, starts, tail[0].start if tail else stop)
-    good = ends > starts
-    good[np.searchsorted(starts, [row.start for row in bad])] = False
-    if not good.all():
-        starts, ends = starts[good], ends[good]
+    valid = ends > starts
+    valid[np.searchsorted(starts, [row.start for row in bad])] = False
+    if not valid.all():
+        starts, ends = starts[valid], ends[valid]
     lines = line + np.searchsorted(text.breaks, starts)
     bad = [row._replace(line=line + row.line) for row in bad + tail]
     next_line = line + int(np.searchsorted(text.breaks, stop))
-    found = Rows(memoryview(data)[:stop], offset, starts, ends, lines, bad, next_line)
-    return found, then
+    return Rows(memoryview(data)[:stop], offset, starts, ends, lines, bad, next_line), step
 
 
-def _prepare(data: bytes, syntax: Syntax, ending: Ending) -> Text:
-    separator, width = stand_in(data, syntax.delimiter), len(syntax.delimiter)
+def _prepare(data: bytes, syntax: Syntax, ending: Ending) -> TextBlock:
+    separator, width = choose_separator(data, syntax.delimiter), len(syntax.delimiter)
     if separator != syntax.delimiter:
         data = data.replace(syntax.delimiter, separator * width)
     view = np.frombuffer(data, np.uint8)
     sure = len(data) - width + 1 if ending == "more" else len(data) + 1
     breaks = _line_breaks(data, view, ending)
     breaks = breaks[: np.searchsorted(breaks, sure)]
-    return Text(data, view, separator[0], syntax.quote, sure, breaks, ending)
+    return TextBlock(data, view, separator[0], syntax.quote, sure, breaks, ending)
 
 
-def _line_breaks(data: bytes, view: Octets, ending: Ending) -> Ints:
-    """Returns where line breaks begin; one that may be cut at the end is left out."""
+def _line_breaks(data: bytes, view: Bytes, ending: Ending) -> Ints:
+    """Return the offsets of line breaks, without one that may be cut at the end."""
     if b"\r" not in data:
         return np.flatnonzero(view == LF)
-    places = np.flatnonzero((view == LF) | (view == CR))
-    kept = np.ones(len(places), np.bool_)
-    kept[1:] = (np.diff(places) != 1) | (view[places[1:]] != LF) | (view[places[:-1]] != CR)
+    breaks = np.flatnonzero((view == LF) | (view == CR))
+    kept = np.ones(len(breaks), np.bool_)
+    kept[1:] = (np.diff(breaks) != 1) | (view[breaks[1:]] != LF) | (view[breaks[:-1]] != CR)
     if ending == "more" and view[-1] == CR:
         kept[-1] = False
-    return places[kept]
+    return breaks[kept]
 
 
-def _behind(text: Text, breaks: Ints) -> Ints:
-    """Returns the places behind line breaks."""
-    behind = breaks + 1
+def _line_starts(text: TextBlock, breaks: Ints) -> Ints:
+    """Return the offsets after line breaks."""
+    starts = breaks + 1
     if b"\r" in text.data and len(breaks):
-        after = text.view[np.minimum(behind, len(text.view) - 1)]
-        behind += (text.view[breaks] == CR) & (after == LF)
-    return behind
+        following = text.view[np.minimum(starts, len(text.view) - 1)]
+        starts += (text.view[breaks] == CR) & (following == LF)
+    return starts
 
 
-def _spans(text: Text, quotes: Quotes) -> tuple[Ints, Ints, int]:
-    """Returns where rows begin and end, empty and bad ones too, and where the next one begins."""
+def _spans(text: TextBlock, quotes: Quotes) -> tuple[Ints, Ints, int]:
+    """Return starts and ends of all rows, empty and bad ones too, and the next row's start."""
     ends = text.breaks
     if len(quotes.toggles):
         ends = ends[~quotes.inside(ends)]
-    starts = np.concatenate((np.zeros(1, np.int64), _behind(text, ends)))
+    starts = np.concatenate((np.zeros(1, np.int64), _line_starts(text, ends)))
     stop = int(starts[-1])
     if text.ending == "end" and stop < len(text.data):
         return starts, np.append(ends, len(text.data)), len(text.data)
     return starts[:-1], ends, stop
 
 
-def _first_long(text: Text, starts: Ints, ends: Ints, stop: int, width: int) -> int:
-    """Returns which row is the first that is too long, -1 where none is.
+def _first_long(text: TextBlock, starts: Ints, ends: Ints, stop: int, width: int) -> int:
+    """Return the index of the first row that is too long, or -1.
 
-    One that has no end yet is so when all is known that decides what becomes of it.
+    A row without an end counts once enough text is known to decide how it is rejected.
     """
     over = np.flatnonzero(ends - starts > MAX_ROW_BYTES)
     if len(over):
@@ -227,35 +225,35 @@ def _first_long(text: Text, starts: Ints, ends: Ints, stop: int, width: int) -> 
     return len(starts) if len(text.data) - stop > MAX_ROW_BYTES + width + 1 else -1
 
 
-def _long_row(text: Text, quotes: Quotes, start: int) -> tuple[BadRow, Next]:
-    """Returns what of a row that is too long is rejected, and how to go on.
+def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRow, NextStep]:
+    """Return the reject for a row that is too long, and how to continue.
 
-    Where the limit is inside of quotes, these were probably never meant to go on so long.
+    If the size limit falls inside quotes, the closing quote is probably missing.
     """
     limit = start + MAX_ROW_BYTES
     line = int(np.searchsorted(text.breaks, start))
     opened = quotes.toggles[np.searchsorted(quotes.toggles, start) :]
     opened = opened[: np.searchsorted(opened, limit)]
     if len(opened) % 2 == 0 and len(opened):
-        # A pair of quotes that the limit parts closes nothing.
-        parted = opened[-1] == limit - 1 and text.view[limit] == text.quote[0]
-        opened = opened[: len(opened) - int(parted)]
+        # The limit is between the two halves of a doubled quote: the cell is not closed.
+        cut = opened[-1] == limit - 1 and text.view[limit] == text.quote[0]
+        opened = opened[: len(opened) - int(cut)]
     if len(opened) % 2:
         openers = opened[::2]
         doubled = (openers > start) & (text.view[openers - 1] == text.quote[0])
-        line_end = text.break_behind(int(openers[~doubled][-1]))
+        line_end = text.next_break(int(openers[~doubled][-1]))
         if 0 <= line_end <= limit:
-            end = int(_behind(text, np.array([line_end]))[0])
+            end = int(_line_starts(text, np.array([line_end]))[0])
             return BadRow(start, end, line, "quote", NOT_CLOSED), "again"
-    message = f"begins a row of more than {MAX_ROW_BYTES:,} bytes"
+    message = f"the row has more than {MAX_ROW_BYTES:,} bytes"
     return BadRow(start, limit, line, "too_large", message), "skip"
 
 
-def _bad_rows(text: Text, quotes: Quotes, starts: Ints, stop: int) -> list[BadRow]:
-    """Returns the rows before a place that begin a bad cell."""
+def _bad_rows(text: TextBlock, quotes: Quotes, starts: Ints, stop: int) -> list[BadRow]:
+    """Return the rows before ``stop`` that contain a bad cell."""
     bounds = np.append(starts, stop)
-    places = np.array([place for place, _ in quotes.bad if place < stop], np.int64)
-    rows = np.searchsorted(bounds, places, "right") - 1
+    offsets = np.array([offset for offset, _ in quotes.bad if offset < stop], np.int64)
+    rows = np.searchsorted(bounds, offsets, "right") - 1
     begins, ends = bounds[rows], bounds[rows + 1]
     lines = np.searchsorted(text.breaks, begins)
     return [

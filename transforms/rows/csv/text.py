@@ -1,26 +1,25 @@
-"""The text of a CSV file: decompressed, decoded as far as is needed, in blocks."""
+"""CsvText: the decompressed text of a CSV file, read in blocks and decoded where necessary."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.compression import starts_record
-from shardmill.transforms.rows.csv.decompress import PackedEndError, unpack
-from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, is_transparent
+from shardmill.transforms.rows.csv.decompress import DecompressionError, decompress
+from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, is_ascii_compatible
 from shardmill.transforms.rows.csv.row_bounds import Syntax
 
 BLOCK_BYTES = 1 << 20
-_LOOK = 64 << 10  # what is looked at to tell text from other things
-_HEAD = 16
-_MARKS = "shardmill.rows.marks"
-_FIRST_MARK = 0xDC00  # with the byte added; no text holds such characters
+_PEEK_BYTES = 64 << 10  # read to distinguish text from other formats
+_MAGIC_BYTES = 16
+_ERROR_HANDLER = "shardmill.rows.surrogates"
+_SURROGATE = 0xDC00  # plus the undecodable byte; no valid text contains these characters
 _BOMS = (
     (b"\xff\xfe\0\0", "utf-32-le"),
     (b"\0\0\xfe\xff", "utf-32-be"),
@@ -28,119 +27,113 @@ _BOMS = (
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-_MAX_CONTROLS = 0.05  # random bytes have 0.086
-_SOME_CONTROLS = 16  # that any text may have
+_MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
+_MIN_CONTROLS = 16  # any text may have up to this many
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
-_WIDE = 0.6  # of every other byte is NUL
-
-
-class Fault(NamedTuple):
-    """Why a text ends before its file does; as in ``PackedEndError``."""
-
-    error: str
-    message: str
-    wrong: bool = False
+_UTF_16_NULS = 0.6  # share of NULs in every other byte
 
 
 class CsvText:
-    """The text of an open file.
+    """The text of an open CSV file.
 
     Attributes:
-        size: Bytes of the file.
-        seekable: Whether the text's bytes are the file's, so that one may begin anywhere.
-        begin: Offset of the text's first byte: behind a byte order mark, where offsets count it.
-        codec: What the text's bytes are encoded in: UTF-8, or one byte a character.
-        encoding: What the file is encoded in.
-        syntax: Delimiter and quote as the text's bytes hold them.
-        fault: Why the last blocks ended before the file did.
+        size: Size of the file in bytes.
+        seekable: Whether offsets in the text are offsets in the file, so that reading may start
+            anywhere.
+        begin: Offset of the first character, after a byte order mark if offsets count it.
+        codec: Encoding of the text's bytes: UTF-8 or a single-byte encoding.
+        encoding: Encoding of the file.
+        syntax: Delimiter and quote as bytes of the text.
+        fault: Why the last ``blocks`` ended before the end of the file, or None.
     """
 
     def __init__(self, reader: RandomReader, dialect: Dialect, head: bytes | None = None) -> None:
-        """Looks at a file.
+        """Detect compression and encoding.
 
         Args:
             reader: The file.
-            dialect: How it is written.
-            head: Its first bytes, where they are known; empty stands for ordinary text.
+            dialect: Dialect of the file.
+            head: First bytes of the file, if known; empty means uncompressed text without a byte
+                order mark.
         """
         self.size = reader.size
-        self.fault: Fault | None = None
-        self._taken = self._given = 0  # bytes of the file and of the text
+        self.fault: DecompressionError | None = None
+        self._bytes_read = self._bytes_decoded = 0
         self._reader = reader
-        self._beginning = b""
-        head = reader.read_at(0, _HEAD) if head is None else head
-        self._packing = compression_format(head)
-        if self._packing:
-            head = self._look()
-        mark, self.encoding = _encoding(head, dialect.encoding)
+        self._peeked = b""
+        head = reader.read_at(0, _MAGIC_BYTES) if head is None else head
+        self._compression = compression_format(head)
+        if self._compression:
+            head = self._peek()
+        mark, self.encoding = _detect_encoding(head, dialect.encoding)
         if self.encoding in ("utf-16", "utf-32"):
-            self.encoding += _byte_order(self._look())
-        transparent = is_transparent(self.encoding)
-        self.seekable = transparent and not self._packing
+            self.encoding += _byte_order(self._peek())
+        ascii_compatible = is_ascii_compatible(self.encoding)
+        self.seekable = ascii_compatible and not self._compression
         self._bom = len(mark)
-        self.begin = len(mark) if transparent else 0
-        self.codec = self.encoding if transparent else UTF_8
+        self.begin = len(mark) if ascii_compatible else 0
+        self.codec = self.encoding if ascii_compatible else UTF_8
         self.syntax = Syntax(dialect.delimiter.encode(self.codec), dialect.quote.encode())
 
     def blocks(self, start: int, end: int = -1) -> Iterator[bytes]:
-        """Yields the text from one offset to another, or to its end.
+        """Yield the text between two offsets, or up to its end.
 
         Raises:
-            ChangedError: The file became shorter, or was replaced.
-            StorageError: The medium failed.
+            ChangedError: The file became shorter or was replaced.
+            StorageError: The storage failed.
         """
-        self._taken = self._given = 0
+        self._bytes_read = self._bytes_decoded = 0
         if self.seekable:
             return self._read(start, end)
-        return _from(start - self.begin, self._decoded(self._plain(self._bom)))
+        return _skip_bytes(self._decode(self._decompress(self._bom)), start - self.begin)
 
-    def estimate(self) -> int:
-        """Returns about how many bytes the text has, judged by the last blocks."""
-        if self.seekable or not self._taken:
+    def estimate_bytes(self) -> int:
+        """Return an estimate of the text's size in bytes, based on the last ``blocks``."""
+        if self.seekable or not self._bytes_read:
             return self.size
-        return self.size * self._given // self._taken
+        return self.size * self._bytes_decoded // self._bytes_read
 
     def check(self) -> None:
-        """Looks whether this is text at all.
+        """Check that the file is text.
 
         Raises:
             RejectedError: It is something else.
         """
-        head = self._look()
-        what = _what_else(head)
-        if not what and not self._bom:
-            what = _wide(head, self.encoding)
-        if not what:
-            letters = b"".join(self._recoded(iter([head[self._bom :]])))
-            controls = len(letters) - len(letters.translate(None, _CONTROLS))
-            if controls > max(_SOME_CONTROLS, _MAX_CONTROLS * len(letters)):
-                what = "binary data"
-        if what:
-            raise RejectedError("read", "not_csv", f"it is no CSV file but {what}")
+        head = self._peek()
+        kind = _describe_other(head)
+        if not kind and not self._bom:
+            kind = _describe_utf_16(head, self.encoding)
+        if not kind:
+            text = b"".join(self._to_codec(iter([head[self._bom :]])))
+            controls = len(text) - len(text.translate(None, _CONTROLS))
+            if controls > max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text)):
+                kind = "binary data"
+        if kind:
+            raise RejectedError("read", "not_csv", f"it is not a CSV file but {kind}")
 
-    def check_packing(self) -> None:
-        """Unpacks all of a compressed file, to see that its rows are those that were packed.
+    def check_compression(self) -> None:
+        """Decompress a compressed file completely, to check its checksums.
 
         Raises:
-            RejectedError: They may not be; a file that only ends too early is no such case.
+            RejectedError: The data is damaged; a file that is only cut is accepted.
         """
-        if not self._packing:
+        if not self._compression:
             return
-        for _ in self._plain(0):
+        for _ in self._decompress(0):
             pass
-        if self.fault is not None and self.fault.wrong:
+        if self.fault is not None and self.fault.untrusted:
             raise RejectedError(
                 "read",
                 "compressed",
-                f"its {self._packing} data is damaged, so that no row of it can be trusted: "
-                "replace the file",
+                f"its {self._compression} data is damaged, so that none of its rows can be "
+                "trusted: replace the file",
             )
 
-    def _look(self) -> bytes:
-        """Returns the beginning of the file, decompressed."""
-        if not self._beginning:
-            self._beginning = _take(self._plain(0), _LOOK)
-        return self._beginning
+    def _peek(self) -> bytes:
+        """Return the first bytes of the file, decompressed."""
+        if not self._peeked:
+            self._peeked = _take_bytes(self._decompress(0), _PEEK_BYTES)
+        return self._peeked
 
     def _read(self, start: int, end: int) -> Iterator[bytes]:
         end = self.size if end < 0 else end
@@ -148,30 +141,31 @@ class CsvText:
             block = self._reader.read_at(at, min(BLOCK_BYTES, end - at))
             if len(block) < min(BLOCK_BYTES, end - at):
                 raise ChangedError("the file became shorter while it was read")
-            self._taken += len(block)
+            self._bytes_read += len(block)
             yield block
 
-    def _plain(self, start: int) -> Iterator[bytes]:
-        """Yields the file's bytes, decompressed."""
+    def _decompress(self, start: int) -> Iterator[bytes]:
+        """Yield the decompressed bytes of the file from an offset; sets ``fault``."""
         self.fault = None
-        if not self._packing:
+        if not self._compression:
             yield from self._read(start, -1)
             return
         try:
-            yield from _from(start, unpack(self._read(0, -1), self._packing))
-        except PackedEndError as error:
-            self.fault = Fault(error.error, error.message, error.wrong)
+            yield from _skip_bytes(decompress(self._read(0, -1), self._compression), start)
+        except DecompressionError as error:
+            self.fault = error
 
-    def _decoded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        for block in self._recoded(_gathered(pieces)):
-            self._given += len(block)
+    def _decode(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for block in self._to_codec(_to_blocks(pieces)):
+            self._bytes_decoded += len(block)
             yield block
 
-    def _recoded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    def _to_codec(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         if self.codec == self.encoding:
             yield from blocks
             return
-        decoder = codecs.getincrementaldecoder(self.encoding)(_MARKS)
+        codecs.register_error(_ERROR_HANDLER, _to_surrogates)
+        decoder = codecs.getincrementaldecoder(self.encoding)(_ERROR_HANDLER)
         for block in blocks:
             yield decoder.decode(block).encode(UTF_8, "surrogatepass")
         yield decoder.decode(b"", final=True).encode(UTF_8, "surrogatepass")
@@ -179,22 +173,22 @@ class CsvText:
 
 @contextlib.contextmanager
 def open_text(uri: str, dialect: Dialect, head: bytes | None = None) -> Iterator[CsvText]:
-    """Opens a CSV file; see ``CsvText``.
+    """Open a CSV file; see ``CsvText``.
 
     Raises:
-        FileNotFoundError: It is not there.
-        ChangedError: It is no file.
-        StorageError: The medium failed.
+        FileNotFoundError: The file does not exist.
+        ChangedError: It is not a regular file any more.
+        StorageError: The storage failed.
     """
     with open_storage(uri).open_at(uri) as reader:
         yield CsvText(reader, dialect, head)
 
 
-def wrong_byte(row: bytes, codec: str, encoding: str) -> int:
-    """Returns the first byte of a row that is not decodable, as the file has it; -1: all are.
+def undecodable_byte(row: bytes, codec: str, encoding: str) -> int:
+    """Return the first byte of the file's row that does not decode, or -1.
 
     Args:
-        row: As the text has it.
+        row: Bytes of the row in the text.
         codec: Encoding of the text.
         encoding: Encoding of the file.
     """
@@ -202,24 +196,21 @@ def wrong_byte(row: bytes, codec: str, encoding: str) -> int:
         row.decode(codec)
     except UnicodeDecodeError as error:
         bad = row[error.start : error.start + 3]
-        mark = bad.decode(UTF_8, "surrogatepass") if codec != encoding else ""
-        return ord(mark) - _FIRST_MARK if mark else bad[0]
+        surrogate = bad.decode(UTF_8, "surrogatepass") if codec != encoding else ""
+        return ord(surrogate) - _SURROGATE if surrogate else bad[0]
     return -1
 
 
-def _mark(error: UnicodeError) -> tuple[str, int]:
-    """Keeps bytes that do not decode as characters that no text has, one for each."""
+def _to_surrogates(error: UnicodeError) -> tuple[str, int]:
+    """Decode each undecodable byte as a lone surrogate, an error handler for ``codecs``."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    wrong = error.object[error.start : error.end]
-    return "".join(chr(_FIRST_MARK + byte) for byte in wrong), error.end
+    undecodable = error.object[error.start : error.end]
+    return "".join(chr(_SURROGATE + byte) for byte in undecodable), error.end
 
 
-codecs.register_error(_MARKS, _mark)
-
-
-def _take(pieces: Iterator[bytes], size: int) -> bytes:
-    """Returns the first bytes of a stream."""
+def _take_bytes(pieces: Iterator[bytes], size: int) -> bytes:
+    """Return the first ``size`` bytes of a stream."""
     taken: list[bytes] = []
     for piece in pieces:
         taken.append(piece)
@@ -230,16 +221,16 @@ def _take(pieces: Iterator[bytes], size: int) -> bytes:
     return joined[: len(joined) + min(size, 0)]
 
 
-def _from(start: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields a stream without its first bytes."""
+def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield a stream without its first ``size`` bytes."""
     for piece in pieces:
-        if len(piece) > start:
-            yield piece[max(start, 0) :]
-        start -= len(piece)
+        if len(piece) > size:
+            yield piece[max(size, 0) :]
+        size -= len(piece)
 
 
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields a stream in blocks of about ``BLOCK_BYTES``."""
+def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield a stream in blocks of about ``BLOCK_BYTES``."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -251,8 +242,8 @@ def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def _encoding(head: bytes, declared: str) -> tuple[bytes, str]:
-    """Returns the byte order mark and the encoding of a file that begins so."""
+def _detect_encoding(head: bytes, declared: str) -> tuple[bytes, str]:
+    """Return the byte order mark and the encoding of a file with these first bytes."""
     for mark, encoding in _BOMS:
         if head.startswith(mark):
             return mark, encoding
@@ -260,13 +251,13 @@ def _encoding(head: bytes, declared: str) -> tuple[bytes, str]:
 
 
 def _byte_order(head: bytes) -> str:
-    """Returns the byte order of UTF-16 or UTF-32 without a mark: most text has some ASCII."""
+    """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
     first, last = head[0::4].count(0), head[3::4].count(0)
     return "-be" if first > last else "-le"
 
 
-def _what_else(head: bytes) -> str:
-    """Returns what a file that begins so is instead of text; empty where it may be text."""
+def _describe_other(head: bytes) -> str:
+    """Return the kind of a file that is not text; empty if it may be text."""
     if compression_format(head):
         return "compressed twice"
     if starts_record(head):
@@ -274,12 +265,12 @@ def _what_else(head: bytes) -> str:
     return describe_format(head)
 
 
-def _wide(head: bytes, encoding: str) -> str:
-    """Returns what text in UTF-16 is that is read as something else; empty where it is none."""
-    if encoding.startswith(("utf-16", "utf-32")) or len(head) < _HEAD:
+def _describe_utf_16(head: bytes, encoding: str) -> str:
+    """Return a description of probable UTF-16 read in another encoding; empty if it is not."""
+    if encoding.startswith(("utf-16", "utf-32")) or len(head) < _MAGIC_BYTES:
         return ""
     even, odd = head[0::2].count(0), head[1::2].count(0)
-    some, none = max(even, odd), min(even, odd)
-    if some > _WIDE * len(head) / 2 and none < (1 - _WIDE) * some:
-        return "text in UTF-16, it seems: set --encoding=utf-16"
+    more, fewer = max(even, odd), min(even, odd)
+    if more > _UTF_16_NULS * len(head) / 2 and fewer < (1 - _UTF_16_NULS) * more:
+        return "probably text in UTF-16: set --encoding=utf-16"
     return ""

@@ -16,7 +16,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.rows.csv.ranges import RowRange
+from shardmill.transforms.rows.csv.row_ranges import RowRange
 from shardmill.transforms.rows.runs.make import CsvFile, RunSpec, read_cells
 from shardmill.transforms.rows.table import make_table
 from shardmill.transforms.rows.tft.analyze import AnalyzeRows, filler_batch

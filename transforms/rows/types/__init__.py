@@ -1,1 +1,1 @@
-"""Column types: inference, casts and typed values."""
+"""Infer column types, and parse cells into typed values."""

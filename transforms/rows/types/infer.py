@@ -1,8 +1,8 @@
-"""Inference: what the columns of a table are, from a sample of their cells.
+"""Infer column types from a sample of cells.
 
-A column gets a type only when every cell seen fits it and the number gives its text back in all
-that matters: leading zeros, phone numbers and integers beyond int64 stay text, and so do dates.
-Facts about parts of the sample merge in any order to the same answer.
+A column is numeric only if every sampled cell parses and the number preserves the meaning of the
+text: leading zeros, phone numbers, integers beyond int64 and dates stay text. Profiles of parts of
+the sample can be merged in any order.
 """
 
 from __future__ import annotations
@@ -15,43 +15,42 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.rows.types.casts import (
-    Fault,
+from shardmill.transforms.rows.types.text_parser import (
+    CellFault,
     Mask,
-    Padding,
     as_strings,
-    mask_of,
     matches,
-    read_float32,
-    read_int64,
+    parse_float32,
+    parse_int64,
+    to_mask,
     trim,
 )
-from shardmill.transforms.rows.types.typed import Nulls
+from shardmill.transforms.rows.types.typed_cells import Nulls
 
-# Words for true and false that go together. One alone of a pair says nothing ("no", "F"), apart
-# from the words of the first pair.
+# Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a
+# boolean, except for the first pair.
 BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
 _WORDS = tuple(word for pair in BOOLEANS for word in pair)
-# Numbers whose text says more than the number: 01234, 01.5 and +491701234567.
+# Numbers whose text carries more than the number: 01234, 01.5 and +491701234567.
 _ZEROS = r"\A[+-]?0[0-9]"
 _PHONE = r"\A\+[0-9]{7,}\z"
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """Facts about the cells of a column; each counts cells.
+    """Counts of the cells of a column by kind.
 
     Attributes:
-        cells: All of them.
-        empty: Those that are missing if the column is text.
-        nulls: Those that are missing if the column holds numbers.
-        integers: Plain integers within int64.
-        decimals: Other plain numbers within float32.
-        coded: Numbers whose text says more: with leading zeros, or a plus before seven digits.
-        wide: Numbers beyond int64 or float32, infinities among them.
-        booleans: The words of ``BOOLEANS``.
-        texts: All others.
-        words: The spellings of the words of ``BOOLEANS`` that were seen; few at most.
+        cells: All cells.
+        empty: Cells that are missing if the column is text.
+        nulls: Cells that are missing if the column is numeric.
+        integers: Plain integers in the range of int64.
+        decimals: Other plain numbers in the range of float32.
+        coded: Numbers with leading zeros, or with a plus sign and at least seven digits.
+        wide: Numbers out of range of int64 or float32, infinity included.
+        booleans: Words of ``BOOLEANS``.
+        texts: Other texts.
+        words: Spellings of the words of ``BOOLEANS`` that occur.
     """
 
     cells: int = 0
@@ -67,11 +66,11 @@ class ColumnProfile:
 
 
 def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
-    """Returns the facts about some cells of a column.
+    """Return the profile of some cells of a column.
 
     Args:
-        cells: dictionary<int32, binary> without nulls; one entry a row.
-        nulls: Which texts are missing cells.
+        cells: dictionary<int32, binary> without nulls; one entry per row.
+        nulls: Texts of missing cells.
     """
     counts = np.bincount(cells.indices.to_numpy(), minlength=len(cells.dictionary))
     used = counts > 0
@@ -99,20 +98,20 @@ class _Kinds:
 
 
 def _kinds(texts: pa.Array) -> _Kinds:
-    """Returns what each of some distinct texts, none of them missing, is."""
+    """Classify distinct texts, none of them missing."""
     none = np.zeros(len(texts), np.uint8)
-    whole, real = read_int64(texts, Padding.REFUSED).faults, read_float32(texts).faults
+    whole, real = parse_int64(texts, allow_padding=False).faults, parse_float32(texts).faults
     whole = none if whole is None else whole
     real = none if real is None else real
     trimmed = trim(texts)
-    number = (whole != Fault.CAST) | (real != Fault.CAST)
+    number = (whole != CellFault.CAST) | (real != CellFault.CAST)
     coded = number & (matches(trimmed, _ZEROS) | matches(trimmed, _PHONE))
-    integers = (whole == Fault.NONE) & ~coded
-    decimals = (whole == Fault.CAST) & (real == Fault.NONE) & ~coded
+    integers = (whole == CellFault.NONE) & ~coded
+    decimals = (whole == CellFault.CAST) & (real == CellFault.NONE) & ~coded
     wide = number & ~coded & ~integers & ~decimals
     rest = np.flatnonzero(~number)
     others = as_strings(trimmed.take(pa.array(rest)))
-    words = mask_of(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
+    words = to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
     booleans = np.zeros(len(texts), np.bool_)
     booleans[rest[words]] = True
     return _Kinds(
@@ -128,8 +127,8 @@ def _kinds(texts: pa.Array) -> _Kinds:
     )
 
 
-def merge(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
-    """Returns the facts about the cells of both."""
+def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
+    """Return the profile of the cells of both."""
     return ColumnProfile(
         words=first.words | second.words,
         **{
@@ -141,7 +140,7 @@ def merge(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
 
 
 def infer_column(name: str, profile: ColumnProfile) -> Column:
-    """Returns what a column is, so that every cell that was seen fits it."""
+    """Return the narrowest column type that every profiled cell fits."""
     optional_number = profile.nulls > 0
     if profile.nulls == profile.cells:
         return Column(name, "bytes", required=False)
@@ -155,7 +154,7 @@ def infer_column(name: str, profile: ColumnProfile) -> Column:
 
 
 def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
-    """Returns the texts for true and false when all cells are words of one pair."""
+    """Return the texts for true and false if all cells are words of one pair."""
     if not profile.booleans or profile.booleans + profile.nulls != profile.cells:
         return None
     seen = {fold_boolean(word) for word in profile.words}
@@ -167,10 +166,10 @@ def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
 
 
 def _spelling(profile: ColumnProfile, word: str) -> str:
-    """Returns a word as it was seen; of several spellings the first in sorted order."""
+    """Return the spelling of a word in the sample; of several the first in sorted order."""
     spellings = sorted(text for text in profile.words if fold_boolean(text) == word)
     if spellings:
         return spellings[0]
-    # The other word of the pair was seen, and shows the style.
+    # Only the other word of the pair occurs: copy its case.
     other = min(profile.words)
     return word.upper() if other.isupper() else word.title() if other.istitle() else word

@@ -1,4 +1,4 @@
-"""Sampling: what the beginnings of files tell of their columns, before any work starts."""
+"""Sample the first rows of files to infer column types before the job starts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
 from shardmill.schemas.errors import DeniedError
@@ -13,24 +14,29 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import read_head
-from shardmill.transforms.rows.types.infer import ColumnProfile, infer_column, merge, profile_cells
-from shardmill.transforms.rows.types.typed import Nulls
+from shardmill.transforms.rows.csv.row_ranges import read_head
+from shardmill.transforms.rows.types.infer import (
+    ColumnProfile,
+    infer_column,
+    merge_profiles,
+    profile_cells,
+)
+from shardmill.transforms.rows.types.typed_cells import Nulls
 
-ALL_BYTES = 256 << 20  # of text that is sampled from all files together
-LEAST_BYTES = 64 << 10  # of each
-_LOOKS = 4
+MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
+MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
+_THREADS = 4
 
 
-class Sampled(NamedTuple):
-    """What the beginning of one file tells.
+class FileSample(NamedTuple):
+    """The sample of one file.
 
     Attributes:
-        ref: The file; refused when it cannot be read as rows.
+        ref: The file; rejected if it cannot be read as rows.
         columns: Names of its columns.
-        profiles: Facts about each.
-        rows: Rows in the sample.
-        text_bytes: Bytes of text they take.
+        profiles: Profile of each column.
+        rows: Number of sampled rows.
+        text_bytes: Bytes of text of these rows.
         problem: Why the first bad row cannot be read, or empty.
     """
 
@@ -44,16 +50,16 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """What the beginnings of all files tell.
+    """The merged sample of all files.
 
     Attributes:
         columns: Names of the columns that most files have, in the order of the first such file.
-        profiles: Facts about each.
-        rows: Rows in the sample.
-        row_bytes: Bytes of text that one row takes, about.
-        refs: The files, those refused that cannot be read.
-        layouts: Columns of all files, each once, the most frequent first.
-        problem: Why the first bad row of the first file that has one cannot be read, or empty.
+        profiles: Profile of each column.
+        rows: Number of sampled rows.
+        row_bytes: Average bytes of text per row.
+        refs: The files; those that cannot be read are rejected.
+        layouts: Distinct sets of columns, the most frequent first.
+        problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
     columns: tuple[str, ...]
@@ -65,85 +71,78 @@ class Sample:
     problem: str = ""
 
     def infer(self, label: str, leave_out: Iterable[str]) -> tuple[Column, ...]:
-        """Returns what the columns are.
+        """Return the inferred columns.
 
         Args:
-            label: A column that no row may lack.
-            leave_out: Columns that are no features.
+            label: Name of a column that is required; may be empty.
+            leave_out: Names of columns that are not features.
         """
         pairs = zip(self.columns, self.profiles, strict=True)
-        found = [infer_column(name, profile) for name, profile in pairs if name not in leave_out]
+        columns = [infer_column(name, profile) for name, profile in pairs if name not in leave_out]
         return tuple(
-            replace(column, required=True) if column.name == label else column for column in found
+            replace(column, required=True) if column.name == label else column for column in columns
         )
 
 
 def sample_files(
     refs: Sequence[InputRef], dialect: Dialect, nulls: Nulls, sample_bytes: int
 ) -> Sample:
-    """Looks at the beginning of each file.
+    """Sample the first rows of each file.
 
     Args:
         refs: The files, sorted by key.
-        dialect: How they are written.
-        nulls: Which cells are missing.
-        sample_bytes: Bytes of each to look at, at most; fewer where files are many.
+        dialect: Dialect of the files.
+        nulls: Texts of missing cells.
+        sample_bytes: Maximal number of bytes to read per file; fewer if there are many files.
     """
     usable = [ref for ref in refs if not ref.error]
-    each = max(LEAST_BYTES, min(sample_bytes, ALL_BYTES // max(1, len(usable))))
-    with ThreadPoolExecutor(_LOOKS) as threads:
-        looked = list(threads.map(lambda ref: sample_file(ref, dialect, nulls, each), usable))
-    sound = [sampled for sampled in looked if not sampled.ref.error and sampled.columns]
-    others = [ref for ref in refs if ref.error]
-    found = (*others, *(sampled.ref for sampled in looked))
-    if not sound:
-        return Sample((), (), 0, 1.0, found)
-    counts = Counter(frozenset(sampled.columns) for sampled in sound)
+    each = max(MIN_FILE_BYTES, min(sample_bytes, MAX_TOTAL_BYTES // max(1, len(usable))))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        samples = list(threads.map(lambda ref: sample_file(ref, dialect, nulls, each), usable))
+    valid = [sample for sample in samples if not sample.ref.error and sample.columns]
+    sampled_refs = (*(ref for ref in refs if ref.error), *(sample.ref for sample in samples))
+    if not valid:
+        return Sample((), (), 0, 1.0, sampled_refs)
+    counts = Counter(frozenset(sample.columns) for sample in valid)
     # The most frequent set of columns; of equally frequent ones that of the first file.
     usual = max(counts, key=lambda names: counts[names])
-    alike = [sampled for sampled in sound if frozenset(sampled.columns) == usual]
+    alike = [sample for sample in valid if frozenset(sample.columns) == usual]
     columns = alike[0].columns
-    found_in = [dict(zip(sampled.columns, sampled.profiles, strict=True)) for sampled in alike]
-    profiles = tuple(_merged(each[name] for each in found_in) for name in columns)
-    rows = sum(sampled.rows for sampled in alike)
-    text_bytes = sum(sampled.text_bytes for sampled in alike)
-    layouts = {frozenset(sampled.columns): sampled.columns for sampled in reversed(sound)}
+    by_name = [dict(zip(sample.columns, sample.profiles, strict=True)) for sample in alike]
+    profiles = (reduce(merge_profiles, (file[name] for file in by_name)) for name in columns)
+    rows = sum(sample.rows for sample in alike)
+    text_bytes = sum(sample.text_bytes for sample in alike)
+    layouts = {frozenset(sample.columns): sample.columns for sample in reversed(valid)}
     return Sample(
         columns,
-        profiles,
+        tuple(profiles),
         rows,
         max(1.0, text_bytes / max(1, rows)),
-        found,
+        sampled_refs,
         tuple(layouts[names] for names, _ in counts.most_common()),
-        next((sampled.problem for sampled in sound if sampled.problem), ""),
+        next((sample.problem for sample in valid if sample.problem), ""),
     )
 
 
-def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sampled:
-    """Looks at the beginning of one file."""
+def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
+    """Sample the first rows of one file."""
     if not ref.size:
-        return Sampled(ref.rejected("empty", "the file has no bytes"))
+        return FileSample(ref.rejected("empty", "the file has no bytes"))
     try:
         head = read_head(ref.uri, dialect.for_name(ref.key), sample_bytes)
-    except RejectedError as refusal:
-        return Sampled(ref.rejected(refusal.error, refusal.message))
+    except RejectedError as rejection:
+        return FileSample(ref.rejected(rejection.error, rejection.message))
     except FileNotFoundError:
-        return Sampled(ref.rejected("not_found", "the file is gone"))
+        return FileSample(ref.rejected("not_found", "the file is gone"))
     except DeniedError as error:
-        return Sampled(ref.rejected("unreadable", str(error)))
+        return FileSample(ref.rejected("unreadable", str(error)))
     cells = head.cells
     profiles = tuple(profile_cells(cells.columns[name], nulls) for name in head.columns)
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
-    problem = f"{ref.key}, {cells.rejects[0].message}" if cells.rejects else ""
-    return Sampled(ref, head.columns, profiles, rows, span, problem)
-
-
-def _merged(profiles: Iterable[ColumnProfile]) -> ColumnProfile:
-    total = ColumnProfile()
-    for profile in profiles:
-        total = merge(total, profile)
-    return total
+    first = next(iter(cells.rejects), None)
+    problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
+    return FileSample(ref, head.columns, profiles, rows, span, problem)
 
 
 __all__ = ["Sample", "sample_file", "sample_files"]

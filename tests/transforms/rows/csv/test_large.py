@@ -1,4 +1,4 @@
-"""Large and hostile text: bounded memory, linear time, and no good row lost."""
+"""Large and malicious text: bounded memory, linear time, and no valid row lost."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from shardmill.transforms.rows.csv import row_bounds
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import RowRange, cut_ranges, read_head, read_range
 from shardmill.transforms.rows.csv.row_bounds import Syntax
-from shardmill.transforms.rows.csv.scanner import RowScanner
+from shardmill.transforms.rows.csv.row_ranges import RowRange, read_head, read_range, split_ranges
+from shardmill.transforms.rows.csv.row_scanner import RowScanner
 
 pytestmark = pytest.mark.heavy
 
@@ -27,7 +27,7 @@ ROW = b'%07d,"a, quoted ""cell""",plain\n'
 def numbers_and_rejects(path: Path) -> tuple[np.ndarray, list, list[RowRange]]:
     dialect = Dialect()
     columns = read_head(str(path), dialect, 1 << 16).columns
-    parts = list(cut_ranges(str(path), dialect))
+    parts = list(split_ranges(str(path), dialect))
     numbers, rejects = [], []
     for part in parts:
         for cells in read_range(str(path), dialect, columns, part):
@@ -38,7 +38,7 @@ def numbers_and_rejects(path: Path) -> tuple[np.ndarray, list, list[RowRange]]:
 
 
 @pytest.mark.parametrize("quoted", [True, False])
-def test_an_unclosed_quote_in_the_middle_costs_one_row(quoted: bool, tmp_path: Path) -> None:
+def test_an_unclosed_quote_in_a_large_file_rejects_one_row(quoted: bool, tmp_path: Path) -> None:
     row = ROW if quoted else b"%07d,no quotes at all in here,plain\n"
     count = 24 * MIB // len(row % 0)
     rows = [row % number for number in range(count)]
@@ -56,14 +56,14 @@ def test_an_unclosed_quote_in_the_middle_costs_one_row(quoted: bool, tmp_path: P
 READ = """
 import resource, sys
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import cut_ranges, read_head, read_range
+from shardmill.transforms.rows.csv.row_ranges import split_ranges, read_head, read_range
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 path, dialect = sys.argv[1], Dialect()
 before = peak()
 columns = read_head(path, dialect, 1 << 20).columns
 rows, rejects = 0, []
-for part in cut_ranges(path, dialect):
+for part in split_ranges(path, dialect):
     for cells in read_range(path, dialect, columns, part):
         rows += len(cells.lines)
         rejects += [(reject.line, reject.error) for reject in cells.rejects]
@@ -85,7 +85,7 @@ def _long_row(kind: str) -> Iterator[bytes]:
     ("kind", "packed"),
     [("plain", False), ("plain", True), ("quoted", False), ("delimiters", False)],
 )
-def test_a_row_of_20_or_100_mib_is_passed_in_little_memory(kind, packed, tmp_path: Path) -> None:
+def test_skips_a_huge_row_in_bounded_memory(kind, packed, tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     with gzip.open(path, "wb", 1) if packed else path.open("wb") as file:
         file.writelines(_long_row(kind))
@@ -126,17 +126,17 @@ def _seconds(data: bytes) -> float:
         b'"a""\n',
     ],
 )
-def test_no_quotes_take_more_than_linear_time(row: bytes) -> None:
+def test_scans_any_quotes_in_linear_time(row: bytes) -> None:
     small = row * (MIB // 16 // len(row))
     assert _seconds(small * 4) < 10 * _seconds(small) + 0.3
 
 
 @pytest.mark.parametrize("row", [b'5" pipe,3,steel\n', b'5" pipe,"3, or 4",steel\n'])
-def test_a_column_of_inch_marks_is_read_fast(row: bytes) -> None:
+def test_scans_inch_marks_fast(row: bytes) -> None:
     assert _seconds(row * (2 * MIB // len(row))) < 2 * MIB / 3e6
 
 
-def test_many_large_rows_are_read_in_order(tmp_path: Path, monkeypatch) -> None:
+def test_reads_rows_between_too_long_rows(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(row_bounds, "MAX_ROW_BYTES", 1 << 16)
     sizes = [1 << 16, 9, 1 << 17, (1 << 16) - 8, (1 << 16) + 1, 5]
     path = tmp_path / "some.csv"

@@ -1,4 +1,4 @@
-"""Every real CSV file beside the project is read to the cell as its judge says, or refused."""
+"""Real CSV files from other projects: cells equal those of an independent reader."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ JUDGES = {"clean", "json", "parameters"}  # folders
 
 @dataclass(frozen=True)
 class Case:
-    """What a file gives. Files that are not named below give what Python's csv module reads."""
+    """Expected result of a file; the default is what Python's csv module reads."""
 
     dialect: dict = field(default_factory=dict)
-    refused: str = ""  # the reason, and words of the message
+    rejected: str = ""  # the reason, and words of the message
     rejects: dict = field(default_factory=dict)
-    extra: int = 0  # rows that a clean version left out: second headers, rows of empty cells
-    lost: int = 0  # rows of the clean version that the file does not have in this form
+    extra: int = 0  # rows that the clean version lacks: second headers, rows of empty cells
+    lost: int = 0  # rows of the clean version that the file does not contain in this form
 
 
 ENCODING, QUOTE, RAGGED = "encoding", "quote", "ragged"
 ONE_QUOTE = Case(rejects={QUOTE: 1}, lost=1)
 ONE_RAGGED = Case(rejects={RAGGED: 1}, lost=1)
-# Every row ends with a delimiter more than the header does, and names stand twice in that.
-TWICE = Case(refused="header two columns called 'x'")
+TWICE = Case(rejected="header two columns named 'x'")
 TRAILING = Case(rejects={RAGGED: 1}, lost=1)
 NONE = {"header": "none"}
 CASES = {
@@ -43,7 +42,7 @@ CASES = {
         rejects={ENCODING: 1}
     ),
     "arrow_csv_fuzz/fuzzing/clusterfuzz-testcase-minimized-arrow-csv-fuzz-5600990083743744": Case(
-        refused="encoding its first row has the byte 0xff"
+        rejected="encoding its first row has the byte 0xff"
     ),
     "messytables_horror/horror/characters.csv": Case({"encoding": "big5"}),
     "messytables_horror/horror/complex.csv": Case(rejects={RAGGED: 1}),
@@ -60,7 +59,7 @@ CASES = {
     "pollock_polluted/csv/row_extra_quote17_col1.csv": ONE_QUOTE,
     "pollock_polluted/csv/row_extra_quote35_col6.csv": ONE_QUOTE,
     "pollock_polluted/csv/row_extra_quote36_col1.csv": ONE_QUOTE,
-    # Well-formed, and nine cells: a quoted comma takes the part of the one that was lost.
+    # Well-formed with nine cells: a comma inside quotes became a delimiter.
     "pollock_polluted/csv/row_less_sep_row38_col5.csv": Case(extra=1, lost=1),
     "pollock_polluted/csv/row_less_sep_row30_col7.csv": ONE_RAGGED,
     "pollock_polluted/csv/row_less_sep_row45_col3.csv": ONE_RAGGED,
@@ -73,7 +72,7 @@ CASES = {
     "pollock_polluted/csv/row_more_sep_row43_col5.csv": ONE_RAGGED,
     "pollock_polluted/csv/row_more_sep_row68_col7.csv": ONE_RAGGED,
     "pollock_polluted/csv/row_more_sep_row78_col3.csv": ONE_RAGGED,
-    # The file has U+009C where the clean version has the œ that was meant, in three rows.
+    # In three rows the file has U+009C where the clean version has œ.
     "pollock_survey/csv/Copy_of_2016-17_Q3_Final_V2.csv": Case(extra=3, lost=3),
     "pollock_survey/csv/Feb-2016.csv": Case(extra=2),
     "pollock_survey/csv/Note_4_Staff_costs_-_Average_number_of_persons_employed_13-14.csv": Case(
@@ -94,9 +93,9 @@ CASES = {
     "pollock_survey/csv/business_expenses_apr_jun_14_peter_lewis.csv": Case(extra=2),
     "rust_csv/smallpop-colon.csv": Case({"delimiter": ":"}),
     "rust_csv/smallpop-no-headers.csv": Case(NONE),
-    # Its quotes are escaped by backslashes, which no rule of CSV knows.
+    # Quotes are escaped with backslashes, which is not CSV.
     "rust_csv/strange.csv": Case(
-        {"delimiter": ";"}, refused="header line 1 has text between a closing quote"
+        {"delimiter": ";"}, rejected="header line 1: a cell has text between its closing quote"
     ),
     "tables/adult_test_noheader.csv": Case(NONE),
     "tables/horse_colic_noheader_qmarks.csv": Case(NONE),
@@ -116,25 +115,25 @@ def files() -> list[str]:
 
 
 def dialect_of(name: str) -> Dialect:
-    """Returns how a file is written: as its parameters say, or as the case does."""
+    """Return the dialect given by the file's parameters or by the case."""
     path = TABLES / name
     parameters = path.parent.parent / "parameters" / f"{path.name}_parameters.json"
     case = CASES.get(name, Case())
     if not parameters.exists():
         return Dialect(**case.dialect)
-    said = json.loads(parameters.read_text())
-    if not said["delimiter"]:
+    values = json.loads(parameters.read_text())
+    if not values["delimiter"]:
         return Dialect()
     return Dialect(
-        delimiter=said["delimiter"],
-        quote=said["quotechar"],
-        header="first" if int(said["header_lines"]) else "none",
-        skip_lines=int(said["preamble_lines"]),
+        delimiter=values["delimiter"],
+        quote=values["quotechar"],
+        header="first" if int(values["header_lines"]) else "none",
+        skip_lines=int(values["preamble_lines"]),
     )
 
 
-def judged(name: str, dialect: Dialect) -> list[list[str]]:
-    """Returns the rows that the file's judge says there are."""
+def expected_rows(name: str, dialect: Dialect) -> list[list[str]]:
+    """Return the rows from the file's JSON, its clean version or Python's csv module."""
     path = TABLES / name
     expected = path.parent.parent / "json" / path.with_suffix(".json").name
     if expected.exists():
@@ -151,17 +150,17 @@ def judged(name: str, dialect: Dialect) -> list[list[str]]:
     ]
 
 
-def test_the_table_names_files_that_are_there(shared_data: Path) -> None:
+def test_cases_name_existing_files(shared_data: Path) -> None:
     assert CASES.keys() <= set(files())
     assert len(files()) > 120
 
 
 @pytest.mark.parametrize("name", files())
-def test_each_file_is_read_to_the_cell_or_refused(name: str) -> None:
+def test_cells_equal_the_expected_rows(name: str) -> None:
     case, dialect = CASES.get(name, Case()), dialect_of(name)
     path = TABLES / name
-    if case.refused:
-        reason, _, words = case.refused.partition(" ")
+    if case.rejected:
+        reason, _, words = case.rejected.partition(" ")
         with pytest.raises(RejectedError) as caught:
             read_csv(path, dialect)
         assert caught.value.error == reason
@@ -169,7 +168,7 @@ def test_each_file_is_read_to_the_cell_or_refused(name: str) -> None:
         return
     reading = read_csv(path, dialect)
     assert reading.reasons() == case.rejects
-    expected, rows = judged(name, dialect), reading.rows
+    expected, rows = expected_rows(name, dialect), reading.rows
     if not case.extra and not case.lost:
         assert rows == expected
     else:
@@ -185,9 +184,9 @@ def test_each_file_is_read_to_the_cell_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", files())
-def test_ranges_of_each_file_give_what_the_whole_gives(name: str) -> None:
-    path = TABLES / name
-    dialect = replace(dialect_of(name), header="none")
-    whole = read_csv(path, dialect) if not CASES.get(name, Case()).refused else None
-    if whole is not None:
-        assert read_csv(path, dialect, max(7, path.stat().st_size // 40)) == whole
+def test_ranges_contain_the_rows_of_the_whole_file(name: str) -> None:
+    if CASES.get(name, Case()).rejected:
+        return
+    path, dialect = TABLES / name, replace(dialect_of(name), header="none")
+    ranges = read_csv(path, dialect, max(7, path.stat().st_size // 40))
+    assert ranges == read_csv(path, dialect)

@@ -1,4 +1,4 @@
-"""Rows are where Python's csv module finds them, however the text is cut; bad ones cost no other."""
+"""Rows equal those of Python's csv module for any block size; a bad row rejects no other row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from shardmill.transforms.rows.csv import row_bounds, text
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import cut_ranges
 from shardmill.transforms.rows.csv.row_bounds import Syntax
-from shardmill.transforms.rows.csv.scanner import RowScanner
+from shardmill.transforms.rows.csv.row_ranges import split_ranges
+from shardmill.transforms.rows.csv.row_scanner import RowScanner
 from tests.conftest import examples
 from tests.support.csv_tools import by_python, read_bytes, read_csv
 
 COMMA = Syntax(b",", b'"')
 SYNTAXES = [COMMA, Syntax(b";", b"'"), Syntax(b"||", b'"'), Syntax(b"|a|", b'"'), Syntax(b",", b"")]
-# Quotes, delimiters and breaks mostly; a letter, one beyond ASCII, a byte that is no UTF-8.
+# Mostly quotes, delimiters and line breaks, and some letters.
 PIECES = st.sampled_from(
     ['"', '"', '""', ",", ",", "\n", "\n", "\r", "\r\n", "a", "é", "||", "|a|", "'", '",', '\n"']
 )
@@ -32,13 +32,13 @@ TEXTS = st.lists(PIECES, max_size=60).map("".join).map(str.encode)
 
 
 def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[list, list]:
-    """Returns good and bad rows of data that is fed in blocks."""
-    scanner, good, bad = RowScanner(syntax), [], []
+    """Return valid and bad rows of data that is fed in blocks."""
+    scanner, valid, bad = RowScanner(syntax), [], []
 
-    def take(found):
-        for rows in found:
+    def take(batches):
+        for rows in batches:
             spans = zip(rows.starts.tolist(), rows.ends.tolist(), rows.lines.tolist(), strict=True)
-            good.extend((rows.offset + a, bytes(rows.data[a:b]), line) for a, b, line in spans)
+            valid.extend((rows.offset + a, bytes(rows.data[a:b]), line) for a, b, line in spans)
             bad.extend((rows.offset + row.start, *row[2:]) for row in rows.bad)
 
     stream = io.BytesIO(data)
@@ -48,7 +48,7 @@ def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[lis
             break
         take(scanner.feed(block))
     take(scanner.finish())
-    return good, bad
+    return valid, bad
 
 
 @settings(max_examples=examples(300))
@@ -58,12 +58,11 @@ def scan(data: bytes, sizes: Iterable[int], syntax: Syntax = COMMA) -> tuple[lis
     limit=st.sampled_from([3, 8, 20, 1 << 24]),
     syntax=st.sampled_from(SYNTAXES),
 )
-@example(
-    data=b'a,"a\n,""\n\r\n\n"a\n,aa\n', sizes=[4], limit=4, syntax=COMMA
-)  # a break at the limit
-@example(data=b'"a\naaaa""' + b"b" * 20, sizes=[3], limit=8, syntax=COMMA)  # a pair parted by it
-@example(data=b'"x\ny"||z\n', sizes=[6, 9], limit=99, syntax=SYNTAXES[2])  # a delimiter cut
-def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax) -> None:
+# A line break at the size limit; a doubled quote across the limit; a delimiter across blocks.
+@example(data=b'a,"a\n,""\n\r\n\n"a\n,aa\n', sizes=[4], limit=4, syntax=COMMA)
+@example(data=b'"a\naaaa""' + b"b" * 20, sizes=[3], limit=8, syntax=COMMA)
+@example(data=b'"x\ny"||z\n', sizes=[6, 9], limit=99, syntax=SYNTAXES[2])
+def test_block_bounds_do_not_change_rows(data, sizes, limit, syntax) -> None:
     with mock.patch.object(row_bounds, "MAX_ROW_BYTES", limit):
         whole = scan(data, [len(data)], syntax)
         assert scan(data, itertools.cycle(sizes), syntax) == whole
@@ -78,11 +77,11 @@ def test_how_text_is_cut_into_blocks_changes_nothing(data, sizes, limit, syntax)
     limit=st.sampled_from([8, 20, 1 << 24]),
     delimiter=st.sampled_from([",", "||", "é"]),
 )
-def test_ranges_give_the_rows_that_the_whole_gives(
+def test_ranges_contain_the_rows_of_the_whole_file(
     data, range_bytes, block, limit, delimiter
 ) -> None:
     dialect = Dialect(header="none", columns=("x", "y"), delimiter=delimiter)
-    # The first row has the two cells that --columns names, so that the rest may be anything.
+    # The first row has as many cells as --columns; the others are arbitrary.
     data = f"1{delimiter}2\n".encode() + data
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -92,7 +91,7 @@ def test_ranges_give_the_rows_that_the_whole_gives(
         path.write_bytes(data)
         whole = read_csv(path, dialect, 1 << 20)
         with mock.patch.object(text, "BLOCK_BYTES", block):
-            parts = list(cut_ranges(str(path), dialect, range_bytes))
+            parts = list(split_ranges(str(path), dialect, range_bytes))
             assert read_csv(path, dialect, range_bytes) == whole
     assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
     starts = sorted([*whole.offsets, *(reject.offset for reject in whole.rejects)])
@@ -100,10 +99,10 @@ def test_ranges_give_the_rows_that_the_whole_gives(
     assert len(set(starts)) == len(starts)
 
 
-def test_ranges_of_one_byte_are_rows(tmp_path: Path) -> None:
+def test_ranges_of_one_byte_contain_one_row(tmp_path: Path) -> None:
     data = b'a,b\n1,2\r\n"x\ny",3\n\n4\n5,6'
     whole = read_bytes(tmp_path, data)
-    parts = list(cut_ranges(str(tmp_path / "some.csv"), Dialect(), 1))
+    parts = list(split_ranges(str(tmp_path / "some.csv"), Dialect(), 1))
     assert [part.start for part in parts] == [4, 9, 18, 20]
     assert [part.line for part in parts] == [2, 3, 6, 7]
     assert read_csv(tmp_path / "some.csv", Dialect(), 1) == whole
@@ -126,7 +125,7 @@ TABLES = st.integers(1, 4).flatmap(
     end=st.sampled_from(["\n", "\r", "\r\n"]),
     range_bytes=st.integers(1, 50),
 )
-def test_what_python_writes_is_read(rows, quoting, delimiter, quote, end, range_bytes) -> None:
+def test_reads_what_python_writes(rows, quoting, delimiter, quote, end, range_bytes) -> None:
     written = io.StringIO(newline="")
     options = {"delimiter": delimiter, "quotechar": quote}
     csv.writer(written, quoting=quoting, lineterminator=end, **options).writerows(rows)
@@ -150,7 +149,7 @@ GOOD_LINES = st.sampled_from(["a,b", '"a","b"', '5" x,b', '"a,""b""",c', ",", '"
 
 
 def alone(line: str) -> list[str] | None:
-    """Returns the cells of a line by itself, or None when Python's csv refuses it."""
+    """Return the cells of a single line, or None if Python's csv rejects it."""
     try:
         rows = list(csv.reader(io.StringIO(line + "\n", newline=""), strict=True))
     except csv.Error:
@@ -162,7 +161,7 @@ def alone(line: str) -> list[str] | None:
     lines=st.lists(BAD_LINES | GOOD_LINES.filter(alone), max_size=12),
     end=st.sampled_from(["\n", "\r", "\r\n"]),
 )
-def test_a_bad_line_costs_no_other(lines, end, tmp_path_factory) -> None:
+def test_a_bad_line_rejects_no_other(lines, end, tmp_path_factory) -> None:
     data = "".join(line + end for line in ["x,y", *lines]).encode()
     reading = read_bytes(tmp_path_factory.mktemp("bad"), data)
     assert reading.rows == [alone(line) for line in lines if alone(line)]
@@ -184,7 +183,7 @@ def test_a_bad_line_costs_no_other(lines, end, tmp_path_factory) -> None:
         (['1,""""', '2,"""', "3,c"], ["1", "3"], [3]),
     ],
 )
-def test_a_quote_that_is_not_closed_costs_its_line(lines, rows, bad, tmp_path) -> None:
+def test_an_unclosed_quote_rejects_one_line(lines, rows, bad, tmp_path) -> None:
     data = "\n".join(["x,y", *lines, ""]).encode()
     reading = read_bytes(tmp_path, data)
     quotes = [reject for reject in reading.rejects if reject.error == "quote"]
@@ -193,24 +192,25 @@ def test_a_quote_that_is_not_closed_costs_its_line(lines, rows, bad, tmp_path) -
     assert read_csv(tmp_path / "some.csv", Dialect(), 1) == reading
 
 
-def test_messages_name_line_and_fault(tmp_path: Path) -> None:
+def test_rejects_have_line_and_message(tmp_path: Path) -> None:
     long = "c" * 200
     data = f'x,y\n"a"b,1\n1,2,3\n"open,{long}\n1,{long},2\n'.encode()
-    assert [reject.message for reject in read_bytes(tmp_path, data).rejects] == [
-        "line 2 has text between a closing quote and the next delimiter",
-        "line 3 has 3 cells, not 2: '1,2,3'",
-        "line 4 opens a quote at the start of a cell that is not properly closed behind it",
-        f"line 5 has 3 cells, not 2: '1,{'c' * 78}'…",
+    rejects = read_bytes(tmp_path, data).rejects
+    assert [(reject.line, reject.message) for reject in rejects] == [
+        (2, "a cell has text between its closing quote and the next delimiter"),
+        (3, "the row has 3 cells, not 2: '1,2,3'"),
+        (4, "a cell starts with a quote that is not closed"),
+        (5, f"the row has 3 cells, not 2: '1,{'c' * 78}'…"),
     ]
 
 
-def test_a_quoted_empty_cell_is_a_row_and_an_empty_line_is_none(tmp_path: Path) -> None:
+def test_a_quoted_empty_cell_is_a_row_but_an_empty_line_is_not(tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, b'x\n\n""\n\r\n\r""\n \n')
     assert reading.rows == [[""], [""], [" "]]
     assert reading.lines == [3, 6, 7]
 
 
-def test_a_byte_order_mark_within_is_a_letter(tmp_path: Path) -> None:
+def test_keeps_byte_order_marks_inside_the_text(tmp_path: Path) -> None:
     data = "x,y\n\ufeffa,b\n\ufeff,\n".encode()
     for range_bytes in (1, 1 << 20):
         assert read_bytes(tmp_path, data, range_bytes).rows == [["\ufeffa", "b"], ["\ufeff", ""]]

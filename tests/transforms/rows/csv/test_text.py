@@ -1,4 +1,4 @@
-"""Encodings, compression, headers, and files that are no CSV."""
+"""Encodings, compression, headers, and files that are not CSV."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.rows.csv import decompress
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.ranges import RowRange, cut_ranges, read_head, read_range
+from shardmill.transforms.rows.csv.row_ranges import RowRange, read_head, read_range, split_ranges
 from tests.support.csv_tools import read_bytes, read_csv
 
 TEXT = 'name,where\nZoë,"Köln\nSüd"\nAda,ÿþ\n'
 ROWS = [["Zoë", "Köln\nSüd"], ["Ada", "ÿþ"]]
 
 
-def refused(folder: Path, data: bytes, **dialect) -> RejectedError:
+def rejection(folder: Path, data: bytes, **dialect) -> RejectedError:
+    """Return the error of a file that is rejected, by each function that opens it."""
     with pytest.raises(RejectedError) as caught:
         read_bytes(folder, data, **dialect)
     with pytest.raises(RejectedError) as again:
-        list(cut_ranges(str(folder / "some.csv"), Dialect(**dialect)))
+        list(split_ranges(str(folder / "some.csv"), Dialect(**dialect)))
     assert again.value.args == caught.value.args
     return caught.value
 
@@ -47,7 +48,7 @@ def refused(folder: Path, data: bytes, **dialect) -> RejectedError:
         (TEXT.encode(), "utf-8", True),
         (TEXT.encode("utf-8-sig"), "utf-8", True),
         (TEXT.encode("utf-8-sig"), "UTF-8-SIG", True),
-        (TEXT.encode("utf-8-sig"), "latin-1", True),  # the mark wins
+        (TEXT.encode("utf-8-sig"), "latin-1", True),  # the byte order mark overrides it
         (TEXT.encode("utf-16"), "utf-8", False),
         (b"\xfe\xff" + TEXT.encode("utf-16-be"), "utf-8", False),
         (b"\xff\xfe" + TEXT.encode("utf-16-le"), "utf-16-le", False),
@@ -58,13 +59,13 @@ def refused(folder: Path, data: bytes, **dialect) -> RejectedError:
         (TEXT.encode("latin-1"), "latin-1", True),
         (TEXT.encode("cp1252"), "windows-1252", True),
         (TEXT.encode("iso8859-15"), "iso8859-15", True),
-        (TEXT.encode("cp037"), "cp037", False),  # EBCDIC has no ASCII bytes
+        (TEXT.encode("cp037"), "cp037", False),  # EBCDIC is not ASCII-compatible
         (TEXT.encode("gb18030"), "gb18030", False),
         (TEXT.encode("utf-7"), "utf-7", False),
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_encodings(data: bytes, encoding: str, seekable: bool, end: str, tmp_path: Path) -> None:
+def test_reads_encoding(data: bytes, encoding: str, seekable: bool, end: str, tmp_path) -> None:
     if end != "\n":
         probe = next(
             (name for name in ("utf-8-sig", "utf-16", "utf-32") if data == TEXT.encode(name)), None
@@ -91,8 +92,7 @@ def test_encodings(data: bytes, encoding: str, seekable: bool, end: str, tmp_pat
 
 @settings(max_examples=40)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=['"'])))
-def test_any_text_comes_back_from_any_unicode(text: str) -> None:
-
+def test_reads_any_text_in_any_unicode_encoding(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for encoding in ("utf-8", "utf-16-be", "utf-32-le", "gb18030"):
             data = f'x,y\n"{text}",1\n'.encode(encoding)
@@ -111,7 +111,7 @@ def test_any_text_comes_back_from_any_unicode(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("range_bytes", [1, 9, 1 << 20])
-def test_bytes_that_do_not_decode_cost_their_row(
+def test_undecodable_bytes_reject_only_their_row(
     encoding, wrong, byte, range_bytes, tmp_path
 ) -> None:
     before, behind = "x,y\n1,a\n2,", "\n3,c\n\n4,d\n5,"
@@ -129,7 +129,7 @@ def test_bytes_that_do_not_decode_cost_their_row(
     assert "set --encoding" in reading.rejects[0].message
 
 
-def test_nuls_in_cells_are_kept(tmp_path: Path) -> None:
+def test_keeps_nuls_in_cells(tmp_path: Path) -> None:
     rows = [[f"a\0b{number}", "\0"] for number in range(100)]
     body = "".join(f"{left},{right}\n" for left, right in rows)
     padding = "some text that is long enough,x\n" * 200
@@ -146,7 +146,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
-def test_compressed_files_and_several_streams_in_one(pack, tmp_path: Path) -> None:
+def test_reads_compressed_files_of_several_streams(pack, tmp_path: Path) -> None:
     lines = [f"{number},{number * 7919 % 10007}\n" for number in range(30_000)]
     text = "".join(["x,y\n", *lines]).encode()
     whole = read_bytes(tmp_path, text, 100_000)
@@ -155,7 +155,7 @@ def test_compressed_files_and_several_streams_in_one(pack, tmp_path: Path) -> No
     same = read_bytes(tmp_path, data, 100_000) == whole
     assert same
     path = str(tmp_path / "some.csv")
-    assert list(cut_ranges(path, Dialect())) == [RowRange(4, -1, 2)]
+    assert list(split_ranges(path, Dialect())) == [RowRange(4, -1, 2)]
     sizes = [
         len(c.lines) for c in read_range(path, Dialect(), ("x", "y"), RowRange(4, -1, 2), 9_999)
     ]
@@ -165,7 +165,7 @@ def test_compressed_files_and_several_streams_in_one(pack, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("damage", ["cut", "changed", "garbage"])
-def test_rows_are_kept_before_damage_that_leaves_them_right(
+def test_keeps_rows_before_damage_unless_they_may_be_wrong(
     pack, damage: str, tmp_path: Path
 ) -> None:
     rng = random.Random(7)
@@ -179,32 +179,32 @@ def test_rows_are_kept_before_damage_that_leaves_them_right(
         data += b"garbage behind it"
     if damage == "changed" and pack is PACKED["zstd"]:
         pytest.skip("Arrow writes Zstandard without checksums")
-    if damage == "changed":  # what follows the changed byte cannot be told from data
-        error = refused(tmp_path, bytes(data))
+    if damage == "changed":  # bytes after the change decompress to plausible but wrong text
+        error = rejection(tmp_path, bytes(data))
         assert error.error == "compressed"
-        assert "no row of it can be trusted" in error.message
+        assert "none of its rows can be trusted" in error.message
         return
     reading = read_bytes(tmp_path, bytes(data), 1 << 16)
     rows = [line.split(",") for line in lines]
     reject = reading.rejects[-1]
     assert reject.error == "compressed"
-    assert f"line {reject.line} is where the text stops short" in reject.message
+    assert reject.message.startswith("reading stops here: ")
     assert len(reading.rejects) == 1
     assert reject.line == len(reading.rows) + 2
     same = reading.rows == rows[: len(reading.rows)]
     assert same  # without a diff of so many rows
-    # Arrow gives nothing of a piece that it fails in, and bzip2 whole blocks.
+    # Arrow returns nothing of a chunk that fails, and bzip2 only whole blocks.
     assert len(reading.rows) > (29_000 if damage == "garbage" else 15_000)
 
 
-def test_a_damaged_header_refuses_the_file(tmp_path: Path) -> None:
-    error = refused(tmp_path, gzip.compress(b"x,y,z")[:-12])
+def test_rejects_a_file_with_a_damaged_first_block(tmp_path: Path) -> None:
+    error = rejection(tmp_path, gzip.compress(b"x,y,z")[:-12])
     assert error.error == "compressed"
 
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
-def test_a_bomb_ends_where_it_shows(pack, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(decompress, "MAX_UNPACKED_BYTES", 1 << 20)
+def test_stops_reading_a_decompression_bomb(pack, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(decompress, "MAX_TEXT_BYTES", 1 << 20)
     monkeypatch.setattr(decompress, "MAX_RATIO", 20)
     row = b"1," + b"2" * 997 + b"\n"
     data = pack(b"x,y\n" + row * (8 << 10))
@@ -213,7 +213,7 @@ def test_a_bomb_ends_where_it_shows(pack, tmp_path: Path, monkeypatch) -> None:
     assert reading.reasons() == {"too_large": 1}
     assert 500 < len(reading.rows) < 4_000
     assert "decompression bomb" in reading.rejects[0].message
-    monkeypatch.setattr(decompress, "MAX_UNPACKED_BYTES", 64 << 20)
+    monkeypatch.setattr(decompress, "MAX_TEXT_BYTES", 64 << 20)
     assert len(read_bytes(tmp_path, data).rows) == 8 << 10
 
 
@@ -267,14 +267,14 @@ def _npy() -> bytes:
         ("x,y\nabc,déf\n".encode("utf-16-be"), "--encoding=utf-16"),
     ],
 )
-def test_what_is_no_csv_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
-    error = refused(tmp_path, data)
+def test_rejects_other_file_formats(data: bytes, words: str, tmp_path: Path) -> None:
+    error = rejection(tmp_path, data)
     assert (error.stage, error.error) == ("read", "not_csv")
     assert words in error.message
 
 
 @pytest.mark.parametrize("name", ["PAR1", "GIF8", "%PDF", "PK", "BZh9", "BM"])
-def test_text_that_begins_like_something_else_is_read(name: str, tmp_path: Path) -> None:
+def test_reads_text_that_starts_with_a_file_signature(name: str, tmp_path: Path) -> None:
     assert read_bytes(tmp_path, f"{name},y\n1,2\n".encode()).columns == (name, "y")
 
 
@@ -289,10 +289,10 @@ def test_empty_files_have_no_columns(data: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"x,y", b"x,y\n", b"x,y\r\n\r\n\n", gzip.compress(b"x,y\n", mtime=0)]
 )
-def test_a_header_alone_gives_columns(data: bytes, tmp_path: Path) -> None:
+def test_reads_a_header_without_rows(data: bytes, tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, data)
     assert (reading.columns, reading.rows, reading.rejects) == (("x", "y"), [], [])
-    assert list(cut_ranges(str(tmp_path / "some.csv"), Dialect())) == []
+    assert list(split_ranges(str(tmp_path / "some.csv"), Dialect())) == []
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_header_alone_gives_columns(data: bytes, tmp_path: Path) -> None:
         ("a§b\n1§'§'\n".encode(), {"delimiter": "§", "quote": "'"}, ("a", "b"), ["1", "§"]),
     ],
 )
-def test_headers_and_dialects(data, dialect, columns, first, tmp_path: Path) -> None:
+def test_reads_headers_and_dialects(data, dialect, columns, first, tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, data, **dialect)
     assert (reading.columns, reading.rows, reading.rejects) == (columns, [first], [])
 
@@ -325,24 +325,24 @@ def test_headers_and_dialects(data, dialect, columns, first, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("data", "dialect", "error", "words"),
     [
-        (b"a,b,a\n1,2,3\n", {}, "header", "two columns called 'a': name all columns with"),
-        (b"a,column_3,\n1,2,3\n", {}, "header", "two columns called 'column_3'"),
+        (b"a,b,a\n1,2,3\n", {}, "header", "two columns named 'a': name all columns with"),
+        (b"a,column_3,\n1,2,3\n", {}, "header", "two columns named 'column_3'"),
         (b"a,b\n1,2\n", {"columns": ("x",)}, "header", "2 cells and --columns 1 names"),
         (b"1,2\n", {"header": "none", "columns": ("x",)}, "header", "--columns"),
-        (b'"a"x,b\n1,2\n', {}, "header", "line 1 has text between"),
-        (b'\n"a,b\n1,2\n', {}, "header", "line 2 opens a quote"),
+        (b'"a"x,b\n1,2\n', {}, "header", "line 1: a cell has text between"),
+        (b'\n"a,b\n1,2\n', {}, "header", "line 2: a cell starts with a quote that is not closed"),
         (b"\xe9,b\n1,2\n", {}, "encoding", "byte 0xe9"),
         (b"," * 100_000, {}, "header", "more than 100,000 cells"),
         (b'"a\n"b\n', {"header": "none"}, "quote", "line 1"),
     ],
 )
-def test_headers_that_are_refused(data, dialect, error, words, tmp_path: Path) -> None:
-    caught = refused(tmp_path, data, **dialect)
+def test_rejects_invalid_headers(data, dialect, error, words, tmp_path: Path) -> None:
+    caught = rejection(tmp_path, data, **dialect)
     assert caught.error == error
     assert words in caught.message
 
 
-def test_stripping_makes_equal_cells_one_value(tmp_path: Path) -> None:
+def test_stripping_merges_equal_dictionary_values(tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_text("a\nx\n x\nx \n\u00a0y\u2003\n")
     head = read_head(str(tmp_path / "some.csv"), Dialect(strip=True), 1 << 20)
     assert head.cells.columns["a"].dictionary.to_pylist() == [b"x", b"y"]
@@ -359,12 +359,12 @@ def test_cells_are_dictionaries_of_bytes(tmp_path: Path) -> None:
     assert cells.offsets.dtype == cells.lines.dtype == np.int64
 
 
-def test_the_sample_is_the_first_rows(tmp_path: Path) -> None:
+def test_sample_bytes_limits_the_first_rows(tmp_path: Path) -> None:
     (tmp_path / "some.csv").write_text("a,b\n" + "1,2\n" * 1000)
     assert len(read_head(str(tmp_path / "some.csv"), Dialect(), 400).cells.lines) == 100
 
 
-def test_missing_and_shortened_files(tmp_path: Path) -> None:
+def test_raises_if_a_file_is_missing_or_became_shorter(tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     with pytest.raises(FileNotFoundError):
         read_head(str(path), Dialect(), 1)
@@ -378,27 +378,27 @@ def test_missing_and_shortened_files(tmp_path: Path) -> None:
     [
         ({"delimiter": ""}, "--delimiter="),
         ({"delimiter": "a\n"}, "--delimiter="),
-        ({"delimiter": '"'}, "holds the quote"),
-        ({"delimiter": "€", "encoding": "latin-1"}, "no place in --encoding"),
+        ({"delimiter": '"'}, "contains the quote"),
+        ({"delimiter": "€", "encoding": "latin-1"}, "does not exist in --encoding"),
         ({"quote": "''"}, "--quote="),
         ({"quote": "é"}, "--quote="),
-        ({"encoding": "klingon"}, "--encoding=klingon is no text encoding"),
-        ({"encoding": "base64"}, "--encoding=base64 is no text encoding"),
-        ({"encoding": "idna"}, "--encoding=idna is no text encoding"),
-        ({"encoding": "a\0b"}, "is no text encoding"),
-        ({"header": "second"}, "--header=second is unknown"),
+        ({"encoding": "klingon"}, "--encoding=klingon: must be a text encoding"),
+        ({"encoding": "base64"}, "--encoding=base64: must be a text encoding"),
+        ({"encoding": "idna"}, "--encoding=idna: must be a text encoding"),
+        ({"encoding": "a\0b"}, "must be a text encoding"),
+        ({"header": "second"}, "--header=second: must be 'first'"),
         ({"columns": ("a", "a")}, "--columns names 'a' twice"),
         ({"columns": ("a", "")}, "--columns has an empty name"),
-        ({"skip_lines": -1}, "--skip_lines=-1 must be 0 or more"),
+        ({"skip_lines": -1}, "--skip_lines=-1: must be 0 or more"),
     ],
 )
-def test_dialects_that_break_a_rule(dialect, words: str) -> None:
+def test_rejects_invalid_dialects(dialect, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         Dialect(**dialect)
     assert words in str(caught.value)
 
 
-def test_tabs_stand_for_commas_in_tsv_files() -> None:
+def test_tsv_files_have_tabs() -> None:
     assert Dialect().for_name("a/b.tsv").delimiter == "\t"
     assert Dialect().for_name("a/b.TSV.gz").delimiter == "\t"
     assert Dialect(delimiter=";").for_name("b.tsv").delimiter == ";"

@@ -1,4 +1,4 @@
-"""Inference: a column gets a type only where every cell seen fits it."""
+"""Inference: a column is numeric only if every sampled cell fits the type."""
 
 import contextlib
 import csv
@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.rows.types.infer import ColumnProfile, infer_column, merge, profile_cells
-from shardmill.transforms.rows.types.typed import NUMERIC_NULLS, Nulls, type_cells
+from shardmill.transforms.rows.types.infer import (
+    ColumnProfile,
+    infer_column,
+    merge_profiles,
+    profile_cells,
+)
+from shardmill.transforms.rows.types.typed_cells import NUMERIC_NULLS, Nulls, type_cells
 from tests.conftest import examples
 
 
@@ -83,15 +88,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_column_is(case):
+def test_infers_column(case):
     texts, column = CASES[case]
     assert infer(texts) == column
-    # Written, read again, and in any order.
-    assert parse_schema(format_schema([column]), "x") == (column,)
     assert infer(texts[::-1] * 3) == column
+    assert parse_schema(format_schema([column]), "x") == (column,)
 
 
-def test_given_nulls_replace_the_usual_ones():
+def test_null_values_flag_replaces_the_defaults():
     nulls = Nulls.of(["-999", "none"])
     assert infer(["-999", "1"], nulls) == optional("int64")
     assert infer(["none", "a"], nulls) == optional("bytes")
@@ -122,7 +126,7 @@ NULLS = st.sampled_from([Nulls(), Nulls.of([]), Nulls.of(["", "7", "no"])])
 
 @settings(max_examples=examples(300), deadline=None)
 @given(COLUMNS, NULLS)
-def test_every_cell_seen_fits_what_was_inferred(texts, nulls):
+def test_sampled_cells_fit_the_inferred_column(texts, nulls):
     found = profile(texts, nulls)
     kinds = ("nulls", "integers", "decimals", "coded", "wide", "booleans", "texts")
     assert sum(getattr(found, kind) for kind in kinds) == found.cells == len(texts)
@@ -135,24 +139,29 @@ def test_every_cell_seen_fits_what_was_inferred(texts, nulls):
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(COLUMNS, min_size=3, max_size=3))
-def test_profiles_merge_in_any_order_to_that_of_the_whole(parts):
+def test_profiles_merge_in_any_order(parts):
     a, b, c = map(profile, parts)
     whole = profile([text for part in parts for text in part])
-    assert merge(merge(a, b), c) == merge(a, merge(b, c)) == merge(c, merge(b, a)) == whole
-    assert merge(a, ColumnProfile()) == a
+    assert (
+        merge_profiles(merge_profiles(a, b), c)
+        == merge_profiles(a, merge_profiles(b, c))
+        == merge_profiles(c, merge_profiles(b, a))
+        == whole
+    )
+    assert merge_profiles(a, ColumnProfile()) == a
 
 
-def test_what_no_row_holds_does_not_count():
+def test_ignores_dictionary_values_without_rows():
     dictionary = pa.array([b"x", b"1", b"007"], pa.binary())
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), dictionary)[1:]
     assert profile_cells(cells, Nulls()) == ColumnProfile(cells=2, integers=2)
 
 
-# Whole tables, judged by Python's own numbers; first one of our own
+# Whole tables; Python's int() and float() are the judges
 
 
 def judge(texts):
-    """Returns the kind and the values that Python's int() and float() see; None is missing."""
+    """Return the kind and the values by Python's int() and float(); None is missing."""
     texts = [text.strip() for text in texts]
     given = [text for text in texts if text not in NUMERIC_NULLS]
     if not given or any(re.match(r"-?0[0-9]", text) for text in given):
@@ -164,7 +173,7 @@ def judge(texts):
 
 
 def check_table(text, names=None):
-    """Infers and reads each column as Python would; returns the columns."""
+    """Infer and read each column, compare with Python, and return the columns."""
     rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     names, rows = (rows[0], rows[1:]) if names is None else (names, rows)
     found = []
@@ -187,7 +196,7 @@ def check_table(text, names=None):
     return found
 
 
-def test_a_made_table_is_what_python_says():
+def test_a_generated_table_equals_python():
     rng = np.random.default_rng(0)
     lines = ["age,fare,rate,town,sold"]
     for row in range(500):
@@ -217,7 +226,7 @@ def test_a_made_table_is_what_python_says():
         ("winequality_red_noheader.csv", {}),
     ],
 )
-def test_real_tables_are_what_python_says(shared_data, name, kinds):
+def test_real_tables_equal_python(shared_data, name, kinds):
     text = (shared_data / "csv" / "tables" / name).read_text()
     first = next(csv.reader(io.StringIO(text)))
     names = [str(place) for place in range(len(first))] if "noheader" in name else None

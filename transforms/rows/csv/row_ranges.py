@@ -1,0 +1,268 @@
+"""Split CSV files into ranges that are read in parallel; read ranges and file heads."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.rows.csv.cells import Cells, make_cells, split_row
+from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, shown
+from shardmill.transforms.rows.csv.row_bounds import BadRow, Rows
+from shardmill.transforms.rows.csv.row_scanner import RowScanner
+from shardmill.transforms.rows.csv.text import CsvText, open_text
+
+RANGE_BYTES = 8 << 20
+TO_END = -1
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
+_NOT_BREAK = re.compile(rb"[^\r\n]")
+_FILE_ERRORS = frozenset({"compressed", "too_large"})
+
+
+class RowRange(NamedTuple):
+    """A range of a file that is read independently.
+
+    Attributes:
+        start: Offset of a row in the file's text.
+        end: End of its last row; -1 (``TO_END``) if the rest must be read as one stream.
+        line: Number of the line at ``start``, from 1.
+    """
+
+    start: int
+    end: int
+    line: int
+
+
+class Head(NamedTuple):
+    """The header and first rows of a file.
+
+    Attributes:
+        columns: Name of each column; empty for a file without rows.
+        cells: The first rows.
+        seekable: Whether the file can be split into ranges.
+        text_bytes: Estimated size of its text in bytes.
+    """
+
+    columns: tuple[str, ...]
+    cells: Cells
+    seekable: bool
+    text_bytes: int
+
+
+class _Body(NamedTuple):
+    """Column names, and offset and line of the first row after the header."""
+
+    columns: tuple[str, ...]
+    offset: int
+    line: int
+
+
+def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
+    """Read the column names and the first rows of a file.
+
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        sample_bytes: Approximate number of bytes of rows to read.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        RejectedError: It is not a CSV file, or its column names are not valid.
+        StorageError: The storage failed.
+    """
+    with open_text(uri, dialect) as text:
+        text.check()
+        body = _find_body(text, dialect)
+        batches = _scan_rows(text, RowRange(body.offset, TO_END, body.line))
+        rows = next(_split_rows(batches, body.offset, sample_bytes), [])
+        cells = make_cells(rows, body.columns, text, dialect)
+        return Head(body.columns, cells, text.seekable, text.estimate_bytes())
+
+
+def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:
+    """Split a file into ranges; a file without rows has none.
+
+    A range ends at the first row that starts ``range_bytes`` or more after the start of the range,
+    with rows as they are found when the file is read from its start. A file that cannot be read
+    from the middle (compressed, or encoding not ASCII-compatible) is one range.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        RejectedError: As from ``read_head``, or the compressed data is damaged.
+        StorageError: The storage failed.
+    """
+    with open_text(uri, dialect) as text:
+        text.check()
+        body = _find_body(text, dialect)
+        whole = RowRange(body.offset, TO_END, body.line)
+        if text.seekable:
+            yield from _split(text, whole, range_bytes)
+        elif any(True for _ in _scan_rows(text, whole)):
+            text.check_compression()
+            yield whole
+
+
+def read_range(
+    uri: str,
+    dialect: Dialect,
+    columns: Sequence[str],
+    row_range: RowRange,
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[Cells]:
+    """Yield the cells of a range.
+
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        columns: Name of each column, as from ``read_head``.
+        row_range: The range.
+        range_bytes: A range up to the end of the file is yielded in pieces of this size, split
+            like ``split_ranges`` does.
+
+    Raises:
+        ChangedError: The file became shorter or was replaced.
+        FileNotFoundError: The file does not exist.
+        RejectedError: The text cannot be parsed with this delimiter.
+        StorageError: The storage failed.
+    """
+    # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
+    head = b"" if row_range.end >= 0 and dialect.encoding == UTF_8 else None
+    with open_text(uri, dialect, head) as text:
+        batches = _scan_rows(text, row_range)
+        if row_range.end >= 0:
+            yield make_cells(list(batches), columns, text, dialect)
+            return
+        for rows in _split_rows(batches, row_range.start, range_bytes):
+            yield make_cells(rows, columns, text, dialect)
+
+
+def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
+    """Yield the rows of a range; if decompression fails, the last one is a bad row."""
+    scanner = RowScanner(text.syntax, row_range.start, row_range.line)
+    for block in text.blocks(row_range.start, row_range.end):
+        yield from scanner.feed(block)
+    if text.fault is None:
+        yield from scanner.finish()
+        return
+    yield from scanner.flush()
+    bad = BadRow(0, 0, scanner.line, text.fault.error, text.fault.message)
+    none = np.zeros(0, np.int64)
+    yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
+
+
+def _split_rows(batches: Iterator[Rows], start: int, size: int) -> Iterator[list[Rows]]:
+    """Yield rows in pieces that are split like ranges."""
+    piece: list[Rows] = []
+    for batch in batches:
+        rows = batch
+        starts, lines = rows.row_starts()
+        first = 0
+        while (cut := first + int(np.searchsorted(starts[first:], start + size))) < len(starts):
+            start = int(starts[cut])
+            before, rows = rows.split(start, int(lines[cut]))
+            if piece or cut > first:
+                yield [*piece, before]
+            piece, first = [], cut
+        piece.append(rows)
+    if piece:
+        yield piece
+
+
+def _split(text: CsvText, whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
+    scanner = RowScanner(text.syntax, whole.start, whole.line)
+    start, line, any_row = whole.start, whole.line, False
+    for block in itertools.chain(text.blocks(start), [b""]):
+        any_row = any_row or _NOT_BREAK.search(block) is not None
+        if block and scanner.skim(block, start + range_bytes):
+            continue
+        for rows in scanner.feed(block) if block else scanner.finish():
+            starts, lines = rows.row_starts()
+            while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
+                yield RowRange(start, int(starts[cut]), line)
+                start, line = int(starts[cut]), int(lines[cut])
+    if any_row:
+        yield RowRange(start, text.size, line)
+
+
+def _find_body(text: CsvText, dialect: Dialect) -> _Body:
+    offset = _skip_lines(text, dialect.skip_lines)
+    whole = RowRange(offset, TO_END, dialect.skip_lines + 1)
+    first, bad = _first_row(text, whole, dialect)
+    if first is None:
+        if bad is not None:
+            raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
+        columns = dialect.columns if dialect.header == "none" else ()
+        return _Body(columns, whole.start, whole.line)
+    start, end = int(first.starts[0]), int(first.ends[0])
+    row = bytes(first.data[start:end])
+    columns = _name_columns(split_row(row, text, dialect), dialect)
+    if dialect.header == "none":
+        return _Body(columns, whole.start, whole.line)
+    following = bytes(first.data[end : end + 2])
+    end += 2 if following == b"\r\n" else min(1, len(following))
+    line = int(first.lines[0]) + 1 + len(_LINE_BREAK.findall(row))
+    return _Body(columns, first.offset + end, line)
+
+
+def _first_row(
+    text: CsvText, whole: RowRange, dialect: Dialect
+) -> tuple[Rows | None, BadRow | None]:
+    """Return rows that start with the header (or first valid row), else the bad row found."""
+    first_bad: BadRow | None = None
+    for rows in _scan_rows(text, whole):
+        bad = next(iter(rows.bad), None)
+        if bad and dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
+            return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")
+        if len(rows.starts):
+            return rows, None
+        first_bad = first_bad or bad
+    return None, None if dialect.columns else first_bad
+
+
+def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
+    """Return the column names, given the cells of the first row."""
+    if dialect.columns:
+        if len(first) != len(dialect.columns):
+            raise RejectedError(
+                "read",
+                "header",
+                f"its first row has {len(first)} cells and --columns {len(dialect.columns)} names: "
+                "give one name per cell, or check --delimiter",
+            )
+        return dialect.columns
+    names = first if dialect.header == "first" else [""] * len(first)
+    names[0] = names[0].removeprefix("\ufeff")
+    names = [name or f"column_{number}" for number, name in enumerate(names, 1)]
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise RejectedError(
+                "read",
+                "header",
+                f"its header has two columns named {shown(name)}: name all columns with "
+                "--columns, or set --header=none if the first row is data",
+            )
+        seen.add(name)
+    return tuple(names)
+
+
+def _skip_lines(text: CsvText, count: int) -> int:
+    """Return the offset after ``count`` lines."""
+    at = text.begin
+    if not count:
+        return at
+    held = b""  # a carriage return that a line feed may follow
+    for block in text.blocks(at):
+        data = held + block
+        held = data[-1:] if data.endswith(b"\r") else b""
+        data = data[: len(data) - len(held)]
+        for line_break in _LINE_BREAK.finditer(data):
+            count -= 1
+            if not count:
+                return at + line_break.end()
+        at += len(data)
+    return at + len(held)

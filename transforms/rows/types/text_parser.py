@@ -1,0 +1,191 @@
+"""Parse arrays of texts as int64, float32 or booleans; report why a text does not parse.
+
+Arrow parses the texts, but it also accepts ``0x10`` and turns ``1e400`` into infinity. An array
+that contains only characters of plain numbers is left to Arrow; any other is classified by regular
+expressions first.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.schema_pbtxt.columns import SPACES
+
+FaultCodes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+INTEGER_CHARACTERS = b"0123456789-"  # no plus sign: Arrow does not parse it
+NUMBER_CHARACTERS = b"0123456789-+.eE"
+_WHOLE = r"\A[+-]?[0-9]+\z"
+_PADDED = r"\A[+-]?0[0-9]+\z"
+_DECIMAL = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+_NOT_FINITE = r"(?i)\A[+-]?(nan|inf|infinity)\z"
+_INT64_DIGITS = 19
+_GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
+
+
+class CellFault(IntEnum):
+    """Why the text of a cell does not fit its column."""
+
+    NONE = 0
+    CAST = 1  # not a number (or boolean)
+    PADDED = 2  # an integer with leading zeros
+    OVERFLOW = 3  # a number out of range of the type
+    BOUNDS = 4  # a number outside the schema's domain
+    DOMAIN = 5  # a text outside the schema's domain
+    MISSING = 6  # a missing cell of a required column
+
+
+class Parsed(NamedTuple):
+    """Values of texts.
+
+    Attributes:
+        values: The value of each text; arbitrary where the text has a fault.
+        faults: ``CellFault`` of each text; None if no text has one.
+    """
+
+    values: npt.NDArray[Any]
+    faults: FaultCodes | None
+
+
+def data_and_offsets(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+    """Return the bytes and the offsets, int32[len + 1], of a binary array without nulls."""
+    _, offsets, data = texts.buffers()
+    if not len(texts) or data is None:
+        return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int32)
+    offsets = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data, np.uint8), offsets
+
+
+def other_characters(texts: pa.Array, characters: bytes) -> bytes:
+    """Return the concatenated bytes of a binary array without the given ASCII characters."""
+    data, offsets = data_and_offsets(texts)
+    return data[offsets[0] : offsets[-1]].tobytes().translate(None, characters)
+
+
+def as_strings(texts: pa.Array) -> pa.Array:
+    """Return the same bytes as Arrow strings, not validated; use with ASCII functions only."""
+    return texts.view(pa.string())
+
+
+def trim(texts: pa.Array) -> pa.Array:
+    """Return the texts without ASCII white space at both ends."""
+    return pc.ascii_trim_whitespace(as_strings(texts)).view(pa.binary())
+
+
+def to_mask(flags: pa.Array) -> Mask:
+    """Return Arrow booleans without nulls as a NumPy array."""
+    return np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def matches(texts: pa.Array, pattern: str) -> Mask:
+    """Return which texts match a regular expression (RE2, on bytes)."""
+    return to_mask(pc.match_substring_regex(texts, pattern))
+
+
+def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
+    """Parse texts as int64: ``[+-]?digits``, with white space around.
+
+    Args:
+        texts: Binary array without nulls.
+        allow_padding: Whether leading zeros are allowed ("007" is 7).
+    """
+    plain = _trim_plain(texts, INTEGER_CHARACTERS)
+    if plain is not None:
+        values = _cast(plain, pa.int64())
+        if values is not None and (allow_padding or not _any_padded(plain)):
+            return Parsed(values, None)
+    trimmed = trim(texts)
+    faults = np.full(len(texts), CellFault.CAST, np.uint8)
+    whole = matches(trimmed, _WHOLE)
+    if not allow_padding:
+        padded = matches(trimmed, _PADDED)
+        faults[padded] = CellFault.PADDED
+        whole &= ~padded
+    signed = as_strings(trimmed.filter(pa.array(whole)))
+    negative = pc.starts_with(signed, "-")
+    digits = pc.ascii_ltrim(pc.ascii_ltrim(signed, characters="+-"), characters="0")
+    digits = pc.if_else(pc.equal(pc.binary_length(digits), 0), "0", digits)
+    length = pc.binary_length(digits)
+    within = pc.less_equal(digits, pc.if_else(negative, _LEAST, _GREATEST))
+    fits = pc.or_(pc.less(length, _INT64_DIGITS), pc.and_(pc.equal(length, _INT64_DIGITS), within))
+    canonical = pc.binary_join_element_wise(pc.if_else(negative, "-", ""), digits, "")
+    faults[whole] = np.where(to_mask(fits), CellFault.NONE, CellFault.OVERFLOW)
+    values = np.zeros(len(texts), np.int64)
+    values[faults == CellFault.NONE] = pc.cast(canonical.filter(fits), pa.int64()).to_numpy()
+    return Parsed(values, faults if faults.any() else None)
+
+
+def parse_float32(texts: pa.Array) -> Parsed:
+    """Parse texts as float32: decimals, with exponent and white space around, via float64.
+
+    Args:
+        texts: Binary array without nulls.
+    """
+    plain = _trim_plain(texts, NUMBER_CHARACTERS)
+    if plain is not None:
+        doubles = _cast(plain, pa.float64())
+        if doubles is not None:
+            values = _to_float32(doubles)
+            if np.isfinite(values).all():
+                return Parsed(values, None)
+    trimmed = trim(texts)
+    decimal = matches(trimmed, _DECIMAL)
+    faults = np.full(len(texts), CellFault.CAST, np.uint8)
+    faults[matches(trimmed, _NOT_FINITE)] = CellFault.OVERFLOW
+    numbers = as_strings(trimmed.filter(pa.array(decimal)))
+    values = np.zeros(len(texts), np.float32)
+    values[decimal] = _to_float32(pc.cast(numbers, pa.float64()).to_numpy())
+    finite = np.isfinite(values[decimal])
+    faults[decimal] = np.where(finite, CellFault.NONE, CellFault.OVERFLOW)
+    return Parsed(values, faults if faults.any() else None)
+
+
+def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
+    """Parse texts as 1 and 0, ignoring ASCII case and white space around.
+
+    Args:
+        texts: Binary array without nulls.
+        booleans: The texts for 1 and 0, folded by ``fold_boolean``. The digits 1 and 0 are booleans
+            only if they are named here.
+    """
+    folded = pc.ascii_lower(pc.ascii_trim_whitespace(as_strings(texts)))
+    indices = pc.index_in(folded, value_set=pa.array(booleans, pa.string()))
+    codes = pc.fill_null(indices, 2).to_numpy(zero_copy_only=False)
+    faults = np.where(codes == 2, CellFault.CAST, CellFault.NONE).astype(np.uint8)
+    return Parsed((codes == 0).astype(np.int64), faults if faults.any() else None)
+
+
+def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:
+    """Return the trimmed texts if they contain only these characters and white space."""
+    others = other_characters(texts, characters)
+    if others.translate(None, SPACES.encode()):
+        return None
+    return trim(texts) if others else texts
+
+
+def _cast(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[Any] | None:
+    """Return the values as Arrow parses them, or None if one does not parse."""
+    try:
+        return np.asarray(pc.cast(as_strings(texts), kind).to_numpy())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _any_padded(texts: pa.Array) -> bool:
+    """Return whether an integer has leading zeros; no text is empty or a lone sign."""
+    data, offsets = data_and_offsets(texts)
+    starts = offsets[:-1]
+    minus = data[starts] == ord("-")
+    return bool(((data[starts + minus] == ord("0")) & (np.diff(offsets) - minus > 1)).any())
+
+
+def _to_float32(doubles: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return doubles.astype(np.float32)

@@ -1,0 +1,322 @@
+"""Convert the cells of a column to typed values by its schema, or report why one does not fit.
+
+Only the distinct texts of a column are converted; rows refer to them by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.schema_pbtxt.columns import (
+    DEFAULT_TAG,
+    ZERO_PADDED_TAG,
+    Column,
+    fold_boolean,
+)
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.rows.types.text_parser import (
+    NUMBER_CHARACTERS,
+    CellFault,
+    FaultCodes,
+    Mask,
+    Parsed,
+    data_and_offsets,
+    other_characters,
+    parse_booleans,
+    parse_float32,
+    parse_int64,
+    to_mask,
+    trim,
+)
+
+# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
+# values that R, pandas, Python and the UCI archive write.
+NUMERIC_NULLS = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+_ARROW: dict[Kind, pa.DataType] = {
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "bytes": pa.binary(),
+}
+_REASONS = {
+    CellFault.CAST: "cast",
+    CellFault.PADDED: "cast",
+    CellFault.OVERFLOW: "range",
+    CellFault.BOUNDS: "range",
+    CellFault.DOMAIN: "domain",
+    CellFault.MISSING: "missing",
+}
+_MAX_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """Texts of missing cells.
+
+    Attributes:
+        numbers: Texts of missing cells in int64 and float32 columns, ignoring white space around.
+        texts: Exact texts of missing cells in bytes columns.
+    """
+
+    numbers: frozenset[bytes] = frozenset(text.encode() for text in NUMERIC_NULLS)
+    texts: frozenset[bytes] = frozenset({b""})
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Nulls:
+        """Return the texts of ``--null_values``, which apply to all columns."""
+        encoded = frozenset(text.encode() for text in texts)
+        return cls(encoded, encoded)
+
+    @cached_property
+    def _may_be_numbers(self) -> bool:
+        return any(text and not text.translate(None, NUMBER_CHARACTERS) for text in self.numbers)
+
+    def missing_texts(self, texts: pa.Array) -> Mask | None:
+        """Return which texts of a bytes column are missing, or None if none is."""
+        if self.texts == frozenset({b""}):
+            flags = np.diff(data_and_offsets(texts)[1]) == 0
+        else:
+            flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.texts), pa.binary())))
+        return flags if flags.any() else None
+
+    def missing_numbers(self, texts: pa.Array) -> Mask | None:
+        """Return which texts of a numeric column are missing, or None if none is."""
+        plain = not other_characters(texts, NUMBER_CHARACTERS)
+        if plain and not self._may_be_numbers and np.diff(data_and_offsets(texts)[1]).all():
+            return None
+        flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.numbers), pa.binary())))
+        if not plain:
+            # A cell of white space only is not empty.
+            not_empty = pa.array(sorted(self.numbers - {b""}), pa.binary())
+            flags |= to_mask(pc.is_in(trim(texts), value_set=not_empty))
+        return flags if flags.any() else None
+
+
+class Misfits(NamedTuple):
+    """Faults of the distinct texts of a column.
+
+    Attributes:
+        faults: uint8, ``CellFault`` of each text.
+        texts: Binary array, the text to show for each: the text itself, or the first wrong value
+            of a multi-valued cell.
+    """
+
+    faults: FaultCodes
+    texts: pa.Array
+
+
+class TypedCells(NamedTuple):
+    """The typed values of a column's cells.
+
+    Attributes:
+        column: The values; the index of a row that does not fit is -1.
+        bad: bool[rows], which rows do not fit; None if all fit.
+        misfits: Faults of the texts; None if all rows fit.
+    """
+
+    column: TypedColumn
+    bad: Mask | None
+    misfits: Misfits | None
+
+
+class _Values(NamedTuple):
+    values: pa.Array
+    misfits: Misfits | None
+
+
+def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> TypedCells:
+    """Convert the cells of a column to typed values.
+
+    Args:
+        column: Type, domain and presence of the column.
+        cells: dictionary<int32, binary> without nulls; one entry per row.
+        nulls: Texts of missing cells.
+    """
+    texts = cells.dictionary
+    find_missing = nulls.missing_texts if column.kind == "bytes" else nulls.missing_numbers
+    missing = find_missing(texts)
+    parsed = _parse(column, texts if missing is None else texts.filter(pa.array(~missing)))
+    values = parsed.values
+    rows = cells.indices.to_numpy()
+    if missing is None and parsed.misfits is None:
+        return TypedCells(TypedColumn(column.name, column.kind, values, rows), None, None)
+    faults = np.zeros(len(texts), np.uint8)
+    present = slice(None) if missing is None else ~missing
+    if parsed.misfits is not None:
+        faults[present] = parsed.misfits.faults
+    indices = np.full(len(texts), -1, np.int32)
+    indices[present] = np.arange(len(values), dtype=np.int32)
+    if missing is not None:
+        default = _default_value(column)
+        if default is not None:
+            indices[missing] = len(values)
+            values = pa.concat_arrays([values, default])
+        elif column.required:
+            faults[missing] = CellFault.MISSING
+    indices[faults != CellFault.NONE] = -1
+    typed = TypedColumn(column.name, column.kind, values, indices[rows])
+    bad = (faults != CellFault.NONE)[rows]
+    if not bad.any():
+        return TypedCells(typed, None, None)
+    return TypedCells(typed, bad, Misfits(faults, _texts_to_show(texts, missing, parsed)))
+
+
+def _default_value(column: Column) -> pa.Array | None:
+    """Return an array with the value of missing cells, or None if they have none."""
+    if column.default is not None:
+        return _parse(column, pa.array([column.default.encode()], pa.binary())).values
+    if column.separator and column.required:
+        return pa.array([[]], pa.list_(_ARROW[column.kind]))
+    return None
+
+
+def _texts_to_show(texts: pa.Array, missing: Mask | None, parsed: _Values) -> pa.Array:
+    if missing is None or parsed.misfits is None:
+        return texts if parsed.misfits is None else parsed.misfits.texts
+    ids = np.arange(len(texts))
+    ids[~missing] = len(texts) + np.arange(len(parsed.values))
+    return pa.concat_arrays([texts, parsed.misfits.texts]).take(pa.array(ids))
+
+
+def _parse(column: Column, texts: pa.Array) -> _Values:
+    """Parse texts that are not missing."""
+    if not column.separator:
+        return _parse_single(column, texts)
+    empty = np.diff(data_and_offsets(texts)[1]) == 0
+    lists = pc.split_pattern(texts, pattern=column.separator)
+    pieces = lists.flatten()
+    offsets = lists.offsets.to_numpy()
+    if empty.any():  # not missing if --null_values lacks the empty text: a list without values
+        lengths = np.where(empty, 0, np.diff(offsets))
+        pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    parsed = _parse_single(column, pieces)
+    values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parsed.values)
+    if parsed.misfits is None:
+        return _Values(values, None)
+    wrong = np.flatnonzero(parsed.misfits.faults)
+    cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
+    faults = np.zeros(len(texts), np.uint8)
+    faults[cells] = parsed.misfits.faults[wrong[firsts]]
+    ids = np.arange(len(texts))
+    ids[cells] = len(texts) + wrong[firsts]
+    return _Values(values, Misfits(faults, pa.concat_arrays([texts, pieces]).take(pa.array(ids))))
+
+
+def _parse_single(column: Column, texts: pa.Array) -> _Values:
+    """Parse texts with one value each."""
+    if column.kind == "bytes":
+        if column.values is None:
+            return _Values(texts, None)
+        allowed = pa.array([text.encode() for text in column.values], pa.binary())
+        outside = ~to_mask(pc.is_in(texts, value_set=allowed))
+        faults = np.where(outside, CellFault.DOMAIN, CellFault.NONE).astype(np.uint8)
+        return _Values(texts, Misfits(faults, texts) if outside.any() else None)
+    parsed = _check_bounds(column, _parse_numbers(column, texts))
+    values = pa.array(parsed.values, _ARROW[column.kind])
+    return _Values(values, None if parsed.faults is None else Misfits(parsed.faults, texts))
+
+
+def _parse_numbers(column: Column, texts: pa.Array) -> Parsed:
+    if column.booleans:
+        yes, no = map(fold_boolean, column.booleans)
+        return parse_booleans(texts, (yes, no))
+    if column.kind == "float32":
+        return parse_float32(texts)
+    return parse_int64(texts, allow_padding=column.zero_padded)
+
+
+def _check_bounds(column: Column, parsed: Parsed) -> Parsed:
+    """Add the fault of numbers outside the column's domain."""
+    outside = np.zeros(len(parsed.values), np.bool_)
+    if column.low is not None:
+        outside |= parsed.values < column.low
+    if column.high is not None:
+        outside |= parsed.values > column.high
+    if not outside.any():
+        return parsed
+    faults = np.zeros(len(outside), np.uint8) if parsed.faults is None else parsed.faults
+    faults[outside & (faults == CellFault.NONE)] = CellFault.BOUNDS
+    return Parsed(parsed.values, faults)
+
+
+def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:
+    """Return the reason of each row's reject, empty if the row fits; shape [rows].
+
+    Args:
+        cells: As given to ``type_cells``.
+        misfits: As returned by ``type_cells``.
+    """
+    reasons = np.array([_REASONS.get(fault, "") for fault in sorted(CellFault)])
+    of_rows: npt.NDArray[np.str_] = reasons[misfits.faults[cells.indices.to_numpy()]]
+    return of_rows
+
+
+def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits, row: int) -> str:
+    """Return the message for a row that does not fit, without line and column.
+
+    Args:
+        column: As given to ``type_cells``.
+        cells: As given to ``type_cells``.
+        misfits: As returned by ``type_cells``.
+        row: Index of the row.
+    """
+    index = cells.indices[row].as_py()
+    fault = CellFault(int(misfits.faults[index]))
+    shown = _shown(misfits.texts[index].as_py())
+    others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
+    if fault is CellFault.MISSING:
+        return (
+            f"{shown} is missing, but a value is required: make it optional (presence "
+            "{ min_fraction: 0 } and no shape) or give it a default (annotation "
+            f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
+        )
+    if fault is CellFault.DOMAIN:
+        count = len(column.values or ())
+        return f"{shown} is not one of the {count} texts of its string_domain: add it in the schema"
+    if fault is CellFault.BOUNDS:
+        return f"{shown} is {_describe_bounds(column)}: widen the domain in the schema"
+    if fault is CellFault.PADDED:
+        return (
+            f"{shown} has leading zeros: make it BYTES in the schema to keep them, or allow them "
+            f'with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
+        )
+    if fault is CellFault.OVERFLOW:
+        return f"{shown} is out of range of {column.kind}: make it {others} in the schema"
+    if column.booleans:
+        yes, no = column.booleans
+        return f"{shown} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
+    article = "an" if column.kind == "int64" else "a"
+    return (
+        f"{shown} is not {article} {column.kind}: make it {others} in the schema, or list it in "
+        "--null_values if it means missing"
+    )
+
+
+def _describe_bounds(column: Column) -> str:
+    if column.low is None:
+        return f"over {column.high}"
+    if column.high is None:
+        return f"under {column.low}"
+    return f"not between {column.low} and {column.high}"
+
+
+def _shown(text: bytes) -> str:
+    """Return a value quoted for a message, cut to 80 characters."""
+    # At most four bytes per character: a cell of many megabytes is not decoded completely.
+    characters = text[: 4 * (_MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
+    return repr(characters[:_MAX_SHOWN]) + ("…" if len(characters) > _MAX_SHOWN else "")
+
+
+__all__ = ["NUMERIC_NULLS", "Misfits", "Nulls", "TypedCells", "describe_misfit", "type_cells"]
