@@ -17,7 +17,7 @@ from tests.pipelines.test_count import count
 from tests.pipelines.test_images_gcs import upload
 from tests.support.gcs_builds import KINDS, PASSING, PIPELINES, build
 from tests.support.gcs_faults import Storm
-from tests.transforms.verify.test_verify import faults
+from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
@@ -60,7 +60,7 @@ def test_commands_that_only_look_or_clean(how, album, strict_bucket, front, tmp_
     assert count(output).written == wanted.written
     for kind in kinds:
         front.fail(kind, how, times=2)
-    assert faults(output) == []
+    assert findings_of(output) == []
     GcsStorage().replace(f"{output}/.build-{'0' * 16}/parts/x.part", b"x")
     for kind in ("delete", *kinds):
         front.fail(kind, "503" if how == "corrupt" else how, times=2)

@@ -14,7 +14,7 @@ from tests.conftest import SOAK, make_photos
 from tests.pipelines.test_images_gcs import download
 from tests.support.fault_tools import Zygote, check_dataset
 from tests.support.fault_tools import zygote as shared_zygote
-from tests.transforms.verify.test_verify import faults
+from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -91,7 +91,7 @@ def test_two_builders(who, seed, wanted, zygote, strict_bucket, front, tmp_path)
     if who == "others":
         assert sorted(one.code for one in ended) == [0, 1]
     assert sum("Published" in one.stdout for one in ended) >= 1
-    assert faults(output) == []
+    assert findings_of(output) == []
     # Who lost without --overwrite keeps its parts for when it may overwrite.
     names = {e.path[len(output) + 1 :].split("/")[0] for e in GcsStorage().walk(output)}
     left = {name for name in names if name.startswith(".build-")}

@@ -15,7 +15,7 @@ from tests.conftest import build_dataset, shardmill
 from tests.pipelines.test_count import count, records_of
 from tests.pipelines.test_images_gcs import upload
 from tests.support.record_tools import make_payloads, write_records
-from tests.transforms.verify.test_verify import faults
+from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
@@ -61,13 +61,13 @@ def test_an_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> Non
 def test_a_dataset_in_a_bucket_is_verified(photos, tmp_path, strict_bucket) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
     uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
-    assert faults(uri) == []
+    assert findings_of(uri) == []
     name = "train-00000-of-00001.tfrecord.gz"
     data = bytearray((tmp_path / "ds" / name).read_bytes())
     data[-30] ^= 4
     open_storage(uri).replace(f"{uri}/{name}", bytes(data))
     open_storage(uri).replace(f"{uri}/stray", b"x")
-    found = faults(uri)
+    found = findings_of(uri)
     assert {finding.file for finding in found} == {name, "stray"}
 
 

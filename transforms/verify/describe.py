@@ -1,7 +1,7 @@
-"""What is in a record, as values that can be printed as text or JSON. Loads no Beam.
+"""Describe records as values that can be printed as text or JSON.
 
-Everything here is made from data, so nothing is trusted: only the beginning of long values is
-kept, images are looked at by their headers alone, and numbers that JSON does not know are text.
+Records are untrusted: only the start of long values is kept, only the headers of images are read,
+and numbers that JSON cannot hold become text.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from shardmill.schemas.example.parse import Feature, looks_like_example, parse_e
 from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.schema_pbtxt.image_features import FORMAT, HEIGHT, WIDTH
 
-MAX_VALUES = 20
-MAX_TEXT = 400
-MAX_BYTES = 64
-MAX_FEATURES = 200
+MAX_VALUES = 20  # of a feature
+MAX_TEXT = 400  # characters of a value
+MAX_BYTES = 64  # of a value that is neither an image nor text
+MAX_FEATURES = 200  # of a record
 _RAW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def describe_record(payload: bytes) -> dict[str, Any]:
-    """Returns what is in a record.
+    """Return the content of a record.
 
-    Keys: ``bytes`` (length), ``example`` (whether it is a tf.train.Example), then either
-    ``features`` ({name: ``kind``, ``count``, ``values``: the first of them}, sorted by name, and
-    ``more_features`` where there are too many) or the keys of ``describe_bytes``.
+    Returns:
+        ``bytes`` (length) and ``example`` (whether it is a tf.train.Example). Of an example also
+        ``features`` ({name: ``kind``, ``count`` and ``values``, the first ones}, sorted by name)
+        and ``more_features`` (how many are left out, if any); of other records the keys of
+        ``describe_bytes``.
     """
     if not looks_like_example(payload):
         return {**describe_bytes(payload), "example": False}
@@ -46,14 +48,15 @@ def describe_record(payload: bytes) -> dict[str, Any]:
 
 
 def describe_bytes(value: bytes) -> dict[str, Any]:
-    """Returns a bytes value: ``bytes`` (length) and what it seems to be.
+    """Return the length and content of a bytes value.
 
-    That is ``image`` (``format``, ``width``, ``height``, ``mode``, or ``format`` and ``error``),
-    else ``text`` (the beginning of it), else ``base64`` (of the beginning).
+    Returns:
+        ``bytes`` (length) and one of: ``image`` (``format``, ``width``, ``height`` and ``mode``, or
+        ``format`` and ``error``), ``text`` (the start of it), ``base64`` (of the first bytes).
     """
     described: dict[str, Any] = {"bytes": len(value)}
     image = describe_image(value)
-    text = None if image else _text_of(value)
+    text = None if image else _decode_text(value)
     if image:
         described["image"] = image
     elif text is not None:
@@ -64,16 +67,15 @@ def describe_bytes(value: bytes) -> dict[str, Any]:
 
 
 def describe_image(value: bytes) -> dict[str, Any] | None:
-    """Returns what an image's header says, or None where no known format begins.
+    """Return format and size of an image, or None if the bytes are not an image of a known format.
 
-    Pixels are not decoded, so bombs and broken images are only named.
+    Pixels are not decoded, so that decompression bombs and truncated images do no harm.
     """
     kind = image_format(value).upper()
     if not kind:
         return None
     if kind == "BMP" and len(value) < 26:
-        return None  # two letters begin many texts
-    # Only needed where there are images.
+        return None  # many texts begin with "BM"
     import io
 
     from PIL import Image
@@ -102,45 +104,44 @@ def _describe_value(value: bytes | float) -> Any:
         return describe_bytes(value)
     if isinstance(value, int):
         return value
-    # JSON has no word for these; and float32 is best read with the digits that float32 has.
+    # JSON has no NaN and no infinities.
     return shorten_float(value) if math.isfinite(value) else str(value)
 
 
 def shorten_float(value: float) -> float:
-    """Returns the shortest number that is the same float32."""
+    """Return the shortest decimal number that rounds to the same float32."""
     import numpy as np
 
     return float(str(np.float32(value)))
 
 
 def _describe_raw_images(features: Mapping[str, Feature], described: dict[str, Any]) -> None:
-    """Says of pixels without a header what the features beside them say."""
-    one = {name: f.values[0] for name, f in features.items() if len(f.values) == 1}
-    height, width = one.get(HEIGHT), one.get(WIDTH)
-    if one.get(FORMAT) != b"raw" or not isinstance(height, int) or not isinstance(width, int):
+    """Describe raw pixels, which have no header, by the features for format, height and width."""
+    single = {name: f.values[0] for name, f in features.items() if len(f.values) == 1}
+    height, width = single.get(HEIGHT), single.get(WIDTH)
+    if single.get(FORMAT) != b"raw" or not isinstance(height, int) or not isinstance(width, int):
         return
-    for name, value in one.items():
+    for name, value in single.items():
         if not isinstance(value, bytes) or height < 1 or width < 1 or name not in described:
             continue
-        channels, rest = divmod(len(value), height * width)
-        if not rest and channels in _RAW_MODES and name != FORMAT:
+        channels, remainder = divmod(len(value), height * width)
+        if not remainder and channels in _RAW_MODES and name != FORMAT:
             image = {"format": "raw", "width": width, "height": height}
             image["mode"] = _RAW_MODES[channels]
             described[name]["values"] = [{"bytes": len(value), "image": image}]
 
 
-def _text_of(value: bytes) -> str | None:
-    """Returns the beginning of a text, or None for bytes that are none."""
-    begin = value[: 4 * MAX_TEXT]
+def _decode_text(value: bytes) -> str | None:
+    """Return the start of a text, or None if the bytes are not text in UTF-8."""
+    start = value[: 4 * MAX_TEXT]
     try:
-        text = begin.decode()
+        text = start.decode()
     except UnicodeDecodeError as error:
-        # A long text may be cut inside a character.
-        if len(begin) == len(value) or error.start < len(begin) - 3:
+        # The end of start may be inside a character.
+        if len(start) == len(value) or error.start < len(start) - 3:
             return None
-        text = begin[: error.start].decode()
-    # Control characters other than those of plain texts: no text, but escapes of a terminal are
-    # still best read as one.
+        text = start[: error.start].decode()
+    # Text with terminal escape sequences is more readable as text than as base64.
     if any(ord(char) < 32 and char not in "\t\n\r\x1b" for char in text) or "\x7f" in text:
         return None
     return text[:MAX_TEXT]

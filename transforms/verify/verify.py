@@ -1,4 +1,4 @@
-"""Verifying: whether a dataset is what its manifest and schema say, to the last byte."""
+"""Verify that a dataset matches its manifest and schema, to the last byte."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker
 
-_SHOWN = 3  # bad examples of one shard
-_LOOKS = 16  # at a time, for shards that lie far away
+_MAX_EXAMPLES = 3  # violations of one shard that are reported one by one
+_CONCURRENT_OPENS = 16
+_NOT_LISTED = "it is not in the manifest"
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be.
+    """A difference between a dataset and its manifest or schema.
 
     Attributes:
         file: Name relative to the dataset's folder.
-        message: What is wrong with it.
+        message: The difference, without a full stop.
     """
 
     file: str
@@ -41,13 +42,13 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset that was found.
+    """A dataset to verify.
 
     Attributes:
         root: Folder of its shards.
-        manifest: What it should be.
-        schema: Text of its schema; empty when it has none.
-        counted: Whether the manifest is one of ``shardmill count``.
+        manifest: Its manifest.
+        schema: Content of its schema.pbtxt; empty if that is missing or not text.
+        counted: Whether ``shardmill count`` wrote the manifest.
     """
 
     root: str
@@ -61,27 +62,27 @@ class Dataset:
         return [shard for split in self.manifest.splits.values() for shard in split.shards]
 
 
-class Checked(NamedTuple):
-    """What was found in one range of a shard.
+class CheckedRange(NamedTuple):
+    """The result of one range of a shard.
 
     Attributes:
         shard: Number of the shard.
         scanned: Records and faults.
-        bad: How many examples do not fit the schema.
-        shown: Number in the range and fault of the first of them.
+        violations: Number of examples that violate the schema.
+        samples: Number in the range, and violation, of the first of them.
     """
 
     shard: int
     scanned: RangeCount
-    bad: int
-    shown: tuple[tuple[int, str], ...]
+    violations: int
+    samples: tuple[tuple[int, str], ...]
 
 
 def find_dataset(path: str) -> Dataset:
-    """Returns the dataset at a folder, or that of a manifest; completes an unfinished publication.
+    """Return the dataset in a folder, or of a manifest; completes an interrupted publication.
 
     Raises:
-        InputError: There is none, or its manifest cannot be read.
+        InputError: There is no dataset, or its manifest cannot be read.
     """
     storage = open_storage(path)
     entry = storage.stat(path)
@@ -108,55 +109,55 @@ def find_dataset(path: str) -> Dataset:
     try:
         schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
     except (FileNotFoundError, UnicodeDecodeError):
-        schema = ""  # a finding, later
+        schema = ""  # reported by make_checker
     return Dataset(folder, manifest, schema)
 
 
 def verify_dataset(
-    dataset: Dataset, processes: int = 1, watched: Progress | None = None
+    dataset: Dataset, processes: int = 1, progress: Progress | None = None
 ) -> list[Finding]:
-    """Returns all that is wrong with a dataset.
+    """Return all findings of a dataset.
 
     Args:
-        dataset: As ``find_dataset`` gives it.
-        processes: How many processes may read side by side.
-        watched: Told how far it is, in bytes.
+        dataset: As returned by ``find_dataset``.
+        processes: Number of processes that read at the same time, if there is enough to read.
+        progress: Updated in bytes.
 
     Raises:
-        StorageError: The medium failed.
+        StorageError: A storage call failed.
     """
     findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
     checker, problem = make_checker(dataset)
     findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
     shards = dataset.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
-    with ThreadPoolExecutor(_LOOKS) as threads:
-        found = list(threads.map(_find_ranges, paths))
-    tasks = [(number, part) for number, each in enumerate(found) for part in each.ranges]
+    with ThreadPoolExecutor(_CONCURRENT_OPENS) as threads:
+        opened = list(threads.map(_find_ranges, paths))
+    tasks = [(number, part) for number, file in enumerate(opened) for part in file.ranges]
     tasks.sort(key=lambda task: -task[1].cost)
     if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
         processes = 1
-    if watched is not None:
-        watched.begin("verifying", sum(part.end - part.start for _, part in tasks))
-    checked: dict[int, list[Checked]] = {}
-    for _, one in run_all(functools.partial(check_range, checker=checker), tasks, processes):
-        checked.setdefault(one.shard, []).append(one)
-        if watched is not None:
-            bad = one.bad > 0 or one.scanned.fault is not None
-            watched.add(one.scanned.end - one.scanned.start, bad)
+    if progress is not None:
+        progress.begin("verifying", sum(part.end - part.start for _, part in tasks))
+    checked: dict[int, list[CheckedRange]] = {}
+    for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
+        checked.setdefault(result.shard, []).append(result)
+        if progress is not None:
+            damaged = result.violations > 0 or result.scanned.fault is not None
+            progress.add(result.scanned.end - result.scanned.start, damaged)
     for number, shard in enumerate(shards):
-        parts = sorted(checked.get(number, ()), key=lambda one: one.scanned.start)
-        texts = judge(shard, found[number], parts, ours=not dataset.counted)
-        findings += [Finding(shard.file, text) for text in texts]
+        parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
+        messages = compare_shard(shard, opened[number], parts, counted=dataset.counted)
+        findings += [Finding(shard.file, message) for message in messages]
     return findings
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
-    """Returns what checks a dataset's examples, and why there is none where one is due."""
+    """Return the checker of a dataset's examples, or None and the problem of the schema."""
     if dataset.counted:
         return None, ""
     if not dataset.schema:
-        return None, "it is missing or no text: examples were not checked against it"
+        return None, "it is missing or not text: examples were not checked against it"
     try:
         return ExampleChecker(dataset.schema, dataset.manifest.labels), ""
     except UsageError as error:
@@ -164,94 +165,103 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
 
 
 def _find_ranges(path: str) -> Found:
-    """Returns a shard's ranges; as one where cutting rests on a guess, which examples cannot."""
+    """Return a shard's ranges.
+
+    An uncompressed shard is one range: examples cannot be checked before the first record of a
+    range is certain.
+    """
     found = find_ranges(path, "", "records")
     if found.compression != "none" or len(found.ranges) < 2:
         return found
     return found._replace(ranges=(found.ranges[0]._replace(end=found.size),))
 
 
-def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Checked:
-    """Returns what is in one range of a shard, each example checked."""
-    shard, part = task
-    shown: list[tuple[int, str]] = []
-    seen = bad = 0
-
-    def take(payload: bytes) -> None:
-        nonlocal seen, bad
-        problem = checker.find_violation(payload) if checker is not None else ""
-        if problem:
-            bad += 1
-            if len(shown) < _SHOWN:
-                shown.append((seen, problem))
-        seen += 1
-
-    count = scan_range(part, "records", take if checker is not None else None)
-    return Checked(shard, count, bad, tuple(shown))
-
-
-def judge(shard: Shard, found: Found, parts: Sequence[Checked], *, ours: bool) -> Iterator[str]:
-    """Yields what is wrong with a shard.
+def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> CheckedRange:
+    """Scan one range of a shard and check each example.
 
     Args:
-        shard: What the manifest says.
-        found: What a first look at the file said.
-        parts: What was found in its ranges, in order.
-        ours: Whether Shardmill wrote it: then oddities that mislead others are faults.
+        task: Number of the shard, and the range.
+        checker: Checks the examples; None to scan only.
+    """
+    shard, part = task
+    samples: list[tuple[int, str]] = []
+    records = violations = 0
+
+    def check(payload: bytes) -> None:
+        nonlocal records, violations
+        if checker is not None and (violation := checker.find_violation(payload)):
+            violations += 1
+            if len(samples) < _MAX_EXAMPLES:
+                samples.append((records, violation))
+        records += 1
+
+    scanned = scan_range(part, "records", check if checker is not None else None)
+    return CheckedRange(shard, scanned, violations, tuple(samples))
+
+
+def compare_shard(
+    shard: Shard, found: Found, parts: Sequence[CheckedRange], *, counted: bool
+) -> Iterator[str]:
+    """Yield the differences between a shard and its entry in the manifest.
+
+    Args:
+        shard: The entry in the manifest.
+        found: The ranges of the file.
+        parts: The result of each range, in order.
+        counted: Whether another program may have written the shard: then constructs that mislead
+            other readers are not reported.
     """
     if found.fault is not None and found.fault.reason == "not_found":
         yield "it is missing"
         return
     count = join_ranges(found, [part.scanned for part in parts], "records")
-    yield from _judge_file(shard, count)
-    if ours:
+    yield from _compare_file(shard, count)
+    if not counted:
         yield from count.warnings
-    before = bad = 0
-    shown: list[str] = []
+    before = violations = 0
+    samples: list[str] = []
     for part in parts:
-        shown += [f"record {before + number:,}: {problem}" for number, problem in part.shown]
-        bad += part.bad
+        samples += [f"record {before + number:,}: {message}" for number, message in part.samples]
+        violations += part.violations
         before += part.scanned.records
-    yield from shown[:_SHOWN]
-    if bad > _SHOWN:
-        yield f"{bad - _SHOWN:,} more of its records do not fit the schema"
+    yield from samples[:_MAX_EXAMPLES]
+    if violations > _MAX_EXAMPLES:
+        yield f"{violations - _MAX_EXAMPLES:,} more of its records do not fit the schema"
 
 
-def _judge_file(shard: Shard, count: FileCount) -> Iterator[str]:
-    sized = count.num_bytes == shard.bytes
-    if not sized:
+def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
+    same_size = count.num_bytes == shard.bytes
+    if not same_size:
         yield f"it has {count.num_bytes:,} bytes, the manifest says {shard.bytes:,}"
     if count.fault is not None:
         yield str(count.fault)
-        return
-    if count.records != shard.records:
+    elif count.records != shard.records:
         yield f"it has {count.records:,} records, the manifest says {shard.records:,}"
-    elif sized and shard.crc32c is not None and count.crc32c != shard.crc32c:
+    elif same_size and shard.crc32c is not None and count.crc32c != shard.crc32c:
         yield (
-            f"its CRC-32C is {count.crc32c}, the manifest says {shard.crc32c}: "
-            "its bytes are others than those that were written"
+            f"its CRC-32C is {count.crc32c}, the manifest says {shard.crc32c}: its bytes changed "
+            "after they were written"
         )
 
 
 def check_numbers(manifest: Manifest) -> Iterator[Finding]:
-    """Yields where a manifest's own numbers do not add up."""
+    """Yield contradictions between the numbers of a manifest."""
     file = shard_names.MANIFEST
     for name, split in manifest.splits.items():
-        said = {"examples": split.num_examples, "bytes": split.num_bytes}
-        summed = {
-            "examples": sum(shard.records for shard in split.shards),
-            "bytes": sum(shard.bytes for shard in split.shards),
-        }
-        for what, number in said.items():
-            if number != summed[what]:
-                text = f"the split {name} says {number:,} {what}, its shards {summed[what]:,}"
-                yield Finding(file, text)
+        examples = sum(shard.records for shard in split.shards)
+        if split.num_examples != examples:
+            message = f"the split {name} says {split.num_examples:,} examples, its shards"
+            yield Finding(file, f"{message} {examples:,}")
+        num_bytes = sum(shard.bytes for shard in split.shards)
+        if split.num_bytes != num_bytes:
+            message = f"the split {name} says {split.num_bytes:,} bytes, its shards"
+            yield Finding(file, f"{message} {num_bytes:,}")
         labelled = sum(split.label_counts.values())
-        # Rows may lack a label that their schema makes optional.
-        few = labelled < split.num_examples and "split_by" not in manifest.build.config
-        if split.label_counts and (few or labelled > split.num_examples):
+        # Rows may lack a label that is optional in their schema.
+        too_few = labelled < split.num_examples and "split_by" not in manifest.build.config
+        if split.label_counts and (too_few or labelled > split.num_examples):
             yield Finding(file, f"{labelled:,} labels for {split.num_examples:,} of {name}")
-        listed = manifest.labels or tuple(split.label_counts)  # numbers are not listed
+        listed = manifest.labels or tuple(split.label_counts)  # integer labels are not listed
         for label in sorted(set(split.label_counts) - set(listed))[:1]:
             yield Finding(file, f"the split {name} counts the label {label!r}, which is not listed")
     total = sum(split.num_examples for split in manifest.splits.values())
@@ -266,28 +276,25 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
 
 
 def check_files(dataset: Dataset) -> Iterator[Finding]:
-    """Yields files that are missing, stray, or say other things than the manifest."""
+    """Yield files that are missing, are not in the manifest, or contradict it."""
     manifest = dataset.manifest
     if dataset.counted:
-        known = {shard.file for shard in dataset.shards} | {each.file for each in manifest.damaged}
-        yield from (
-            Finding(file, "it is not in the manifest") for file in _unknown(dataset.root, known)
-        )
+        listed = {shard.file for shard in dataset.shards} | {each.file for each in manifest.damaged}
+        yield from (Finding(file, _NOT_LISTED) for file in _unlisted(dataset.root, listed))
         return
-    storage = open_storage(dataset.root)
-    own = {*manifest.files, *shard_names.RESERVED}
-    for entry in storage.list_dir(dataset.root):
+    listed = {*manifest.files, *shard_names.RESERVED}
+    for entry in open_storage(dataset.root).list_dir(dataset.root):
         name = entry.path.rpartition("/")[2]
-        if name not in own and not name.startswith("."):
-            yield Finding(name, "it is not in the manifest")
+        if name not in listed and not name.startswith("."):
+            yield Finding(name, _NOT_LISTED)
     yield from _check_labels(dataset)
     yield from _check_rejects(dataset)
 
 
-def _unknown(root: str, known: set[str]) -> Iterator[str]:
+def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
     for task in first_level(root):
         for ref in walk(root, task, follow_links=True, wanted="records"):
-            if isinstance(ref, InputRef) and not ref.error and ref.key not in known:
+            if isinstance(ref, InputRef) and not ref.error and ref.key not in listed:
                 yield ref.key
 
 
@@ -298,7 +305,7 @@ def _check_labels(dataset: Dataset) -> Iterator[Finding]:
         if labels:
             yield Finding(shard_names.LABELS, "it is missing")
     elif data != "".join(f"{label}\n" for label in labels).encode():
-        yield Finding(shard_names.LABELS, "it lists other labels than the manifest")
+        yield Finding(shard_names.LABELS, "its labels are not those of the manifest")
 
 
 def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
@@ -306,19 +313,15 @@ def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
     if data is None:
         yield Finding(shard_names.REJECTS, "it is missing")
         return
-    lines = data.splitlines()
     try:
-        rejects = [Reject(**json.loads(line)) for line in lines]
-        told = sum(reject.inputs for reject in rejects)
+        rejects = sum(Reject(**json.loads(line)).inputs for line in data.splitlines())
     except (ValueError, TypeError):
-        told = -1
-    if told < 0:
-        yield Finding(shard_names.REJECTS, "a line of it is no JSON object")
-    elif told != dataset.manifest.inputs.rejected:
+        yield Finding(shard_names.REJECTS, "one of its lines is not a reject in JSON")
+        return
+    expected = dataset.manifest.inputs.rejected
+    if rejects != expected:
         yield Finding(
-            shard_names.REJECTS,
-            f"it tells of {told:,} rejects, the manifest says "
-            f"{dataset.manifest.inputs.rejected:,} rejects",
+            shard_names.REJECTS, f"it has {rejects:,} rejects, the manifest says {expected:,}"
         )
 
 

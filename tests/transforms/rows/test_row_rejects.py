@@ -12,7 +12,7 @@ from shardmill.transforms.rows.csv import arrow_parser, cells
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head
 from tests.support.rows_tools import check_dataset, make_table, published
-from tests.transforms.verify.test_verify import faults
+from tests.transforms.verify.test_verify import findings_of
 
 LISTED = 5
 
@@ -80,5 +80,5 @@ def test_manifest_counts_rejects_with_line_and_column(tmp_path) -> None:
     assert rejects[LISTED]["message"].startswith("'oops' is not an int64: ")
     counted = "; 34 more rows up to line 141 are rejected for the same reason"
     assert rejects[LISTED]["message"].endswith(counted)
-    assert faults(tmp_path / "ds") == []
+    assert findings_of(tmp_path / "ds") == []
     check_dataset(tmp_path / "ds", manifest)

@@ -1,4 +1,4 @@
-"""``shardmill verify``: a dataset is what its manifest and schema say, or each fault has a line."""
+"""Verify reports every difference between a dataset and its manifest or schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(tmp_path_factory) -> Path:
     """A dataset of two splits, four shards and one reject."""
     folder = tmp_path_factory.mktemp("verify")
     photos = make_photos(folder / "photos", {"cat": 14, "dog": 16})
-    (photos / "cat" / "broken.jpg").write_bytes(b"no picture")
+    (photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     build_dataset(
         input=photos, output=folder / "ds", image_size=24, num_shards=2,
         splits="train:0.6,validation:0.4",
@@ -45,7 +45,7 @@ def dataset(made, tmp_path) -> Path:
     return shutil.copytree(made, tmp_path / "ds")
 
 
-def faults(path: Path | str, processes: int = 1) -> list[Finding]:
+def findings_of(path: Path | str, processes: int = 1) -> list[Finding]:
     return verify_dataset(find_dataset(str(path)), processes)
 
 
@@ -61,7 +61,7 @@ def edit_manifest(dataset: Path, change) -> None:
 
 
 def rewrite(dataset: Path, shard: Path, examples: list[bytes]) -> None:
-    """Writes a sound shard of other examples and has the manifest agree with it."""
+    """Replace a shard by a valid one of other examples, and update the manifest."""
     body = stored_member(b"".join(map(frame, examples)))[len(HEADER) :]
     data = build_index([Member(512 + len(body), len(examples))]) + body
     shard.write_bytes(data)
@@ -91,37 +91,39 @@ def features_of(payload: bytes) -> dict:
 
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
-def test_a_sound_dataset_has_no_fault(photos, tmp_path, compression, encoding, monkeypatch) -> None:
+def test_intact_dataset_has_no_findings(
+    photos, tmp_path, compression, encoding, monkeypatch
+) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
         encoding=encoding,
     )  # fmt: skip
-    assert faults(tmp_path / "ds") == []
+    assert findings_of(tmp_path / "ds") == []
     monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
-    assert faults(tmp_path / "ds", processes=2) == []
-    assert faults(tmp_path / "ds" / "manifest.json") == []
+    assert findings_of(tmp_path / "ds", processes=2) == []
+    assert findings_of(tmp_path / "ds" / "manifest.json") == []
 
 
-def test_every_byte_of_a_shard_counts(dataset) -> None:
+def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
     shard = first_shard(dataset)
     whole = shard.read_bytes()
     for at in range(0, len(whole), max(1, len(whole) // 150)):
         shard.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
-        found = faults(dataset)
+        found = findings_of(dataset)
         assert [finding.file for finding in found] == [shard.name], at
         shard.write_bytes(whole[:at])
-        assert {finding.file for finding in faults(dataset)} == {shard.name}
+        assert {finding.file for finding in findings_of(dataset)} == {shard.name}
     shard.write_bytes(whole)
-    assert faults(dataset) == []
+    assert findings_of(dataset) == []
 
 
-def test_processes_find_the_same_faults(dataset, monkeypatch) -> None:
+def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
-    rewrite(dataset, shard, [*examples[:1], b"no example", *examples[1:]])
+    rewrite(dataset, shard, [*examples[:1], b"not an example", *examples[1:]])
     other = dataset / "train-00001-of-00002.tfrecord.gz"
     other.write_bytes(other.read_bytes()[:-9])
-    alone = faults(dataset)
+    alone = findings_of(dataset)
     assert {finding.file for finding in alone} == {shard.name, other.name}
     started = []
     pools = process_pool.ProcessPool
@@ -129,44 +131,44 @@ def test_processes_find_the_same_faults(dataset, monkeypatch) -> None:
     monkeypatch.setattr(
         process_pool, "ProcessPool", lambda number: started.append(number) or pools(number)
     )
-    assert faults(dataset, processes=2) == alone
+    assert findings_of(dataset, processes=2) == alone
     assert started == [2]
 
 
-def test_damage_says_where(dataset) -> None:
+def test_reports_the_damaged_record(dataset) -> None:
     shard = first_shard(dataset)
     whole = bytearray(shard.read_bytes())
     whole[-100] ^= 1
     shard.write_bytes(whole)
-    (finding,) = faults(dataset)
+    (finding,) = findings_of(dataset)
     assert finding.message.startswith("record ")
     assert finding.message.endswith("the CRC of its payload does not match")
 
 
-def test_missing_and_stray_files(dataset) -> None:
+def test_reports_missing_and_unlisted_files(dataset) -> None:
     first_shard(dataset).rename(dataset / "train-00000-of-00009.tfrecord.gz")
     (dataset / "notes").write_text("mine")
-    (dataset / ".hidden").write_text("nobody's")
-    assert faults(dataset) == [
+    (dataset / ".hidden").write_text("ignored")
+    assert findings_of(dataset) == [
         Finding("notes", "it is not in the manifest"),
         Finding("train-00000-of-00009.tfrecord.gz", "it is not in the manifest"),
         Finding("train-00000-of-00002.tfrecord.gz", "it is missing"),
     ]
 
 
-def test_another_sound_shard_in_its_place(dataset) -> None:
+def test_reports_shard_replaced_by_another(dataset) -> None:
     shutil.copy(dataset / "train-00001-of-00002.tfrecord.gz", first_shard(dataset))
-    assert all(finding.file == first_shard(dataset).name for finding in faults(dataset))
-    assert any("the manifest says" in finding.message for finding in faults(dataset))
+    assert all(finding.file == first_shard(dataset).name for finding in findings_of(dataset))
+    assert any("the manifest says" in finding.message for finding in findings_of(dataset))
 
 
-def test_the_same_records_in_other_bytes(dataset) -> None:
+def test_reports_changed_gzip_header(dataset) -> None:
     shard = first_shard(dataset)
     data = bytearray(shard.read_bytes())
-    data[9] = 3  # the operating system in the gzip header: harmless, and yet not ours
+    data[9] = 3  # the operating system field of the gzip header, which readers ignore
     shard.write_bytes(data)
-    (finding,) = faults(dataset)
-    assert "its bytes are others than those that were written" in finding.message
+    (finding,) = findings_of(dataset)
+    assert "its bytes changed after they were written" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -183,28 +185,28 @@ def test_the_same_records_in_other_bytes(dataset) -> None:
         (lambda m: m["splits"]["train"]["shards"][0].update(bytes=1), "bytes, the manifest says 1"),
     ],
 )
-def test_numbers_that_are_wrong(dataset, change, why) -> None:
+def test_reports_wrong_numbers_in_the_manifest(dataset, change, why) -> None:
     edit_manifest(dataset, change)
-    assert any(why in finding.message for finding in faults(dataset))
+    assert any(why in finding.message for finding in findings_of(dataset))
 
 
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("labels.txt", "cat\ncow\n", "lists other labels"),
+        ("labels.txt", "cat\ncow\n", "are not those of the manifest"),
         ("labels.txt", None, "it is missing"),
-        ("rejects.jsonl", "", "it tells of 0 rejects, the manifest says 1"),
-        ("rejects.jsonl", "what?\n", "no JSON object"),
+        ("rejects.jsonl", "", "it has 0 rejects, the manifest says 1"),
+        ("rejects.jsonl", "what?\n", "is not a reject in JSON"),
         ("rejects.jsonl", None, "it is missing"),
         ("schema.pbtxt", None, "examples were not checked"),
         ("schema.pbtxt", "what?", "schema"),
     ],
 )
-def test_what_stands_beside_the_shards(dataset, name, text, why) -> None:
+def test_reports_wrong_side_files(dataset, name, text, why) -> None:
     (dataset / name).unlink()
     if text is not None:
         (dataset / name).write_text(text)
-    (finding,) = faults(dataset)
+    (finding,) = findings_of(dataset)
     assert finding.file == name
     assert why in finding.message
 
@@ -221,7 +223,7 @@ def test_what_stands_beside_the_shards(dataset, name, text, why) -> None:
         ("other", [1], "'other' is not in the schema"),
     ],
 )
-def test_examples_that_do_not_fit_the_schema(dataset, feature, values, why) -> None:
+def test_reports_examples_that_violate_the_schema(dataset, feature, values, why) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
     changed = features_of(examples[2])
@@ -230,20 +232,20 @@ def test_examples_that_do_not_fit_the_schema(dataset, feature, values, why) -> N
     else:
         changed[feature] = values
     rewrite(dataset, shard, [*examples[:2], encode_example(changed), *examples[3:]])
-    (finding,) = faults(dataset)
+    (finding,) = findings_of(dataset)
     assert finding.file == shard.name
     assert finding.message.startswith("record 2: ")
     assert why in finding.message
 
 
-def test_many_bad_examples_take_few_lines(dataset) -> None:
-    rewrite(dataset, first_shard(dataset), [b"no example"] * 50)
-    found = faults(dataset)
+def test_summarizes_many_violations(dataset) -> None:
+    rewrite(dataset, first_shard(dataset), [b"not an example"] * 50)
+    found = findings_of(dataset)
     assert [finding.message[:9] for finding in found[:3]] == ["record 0:", "record 1:", "record 2:"]
     assert found[3].message == "47 more of its records do not fit the schema"
 
 
-def test_a_shard_that_tensorflow_reads_in_part_is_a_fault(dataset) -> None:
+def test_reports_shard_that_tensorflow_reads_in_part(dataset) -> None:
     small = read_payloads(first_shard(dataset))
     large = features_of(small[0]) | {"image/encoded": [b"\xff\xd8\xff" + bytes(400_000)]}
     for length in range(TENSORFLOW_READS - 1200, TENSORFLOW_READS):
@@ -260,30 +262,30 @@ def test_a_shard_that_tensorflow_reads_in_part_is_a_fault(dataset) -> None:
     data += stored_member(b"".join(map(frame, small)))
     path.write_bytes(data)
     assert len(tf_records(path)) == 1
-    texts = [finding.message for finding in faults(dataset) if finding.file == path.name]
+    texts = [finding.message for finding in findings_of(dataset) if finding.file == path.name]
     assert any("TensorFlow stops reading there" in text for text in texts)
 
 
-def test_counted_files_are_verified_too(tmp_path) -> None:
+def test_verifies_counted_files(tmp_path) -> None:
     folder = tmp_path / "in"
     write_records(folder / "train.tfrecord", make_payloads(20))
     write_records(folder / "test.tfrecord", make_payloads(9), "gzip")
     count(folder, manifest=str(tmp_path / "m.json"))
-    assert faults(tmp_path / "m.json") == []
+    assert findings_of(tmp_path / "m.json") == []
     write_records(folder / "new.tfrecord", make_payloads(1))
     data = bytearray((folder / "train.tfrecord").read_bytes())
     data[40] ^= 1
     (folder / "train.tfrecord").write_bytes(data)
-    found = faults(tmp_path / "m.json")
+    found = findings_of(tmp_path / "m.json")
     assert found[0] == Finding("new.tfrecord", "it is not in the manifest")
     assert (found[1].file, "record 0" in found[1].message) == ("train.tfrecord", True)
     assert len(found) == 2
 
     count(folder, manifest=str(tmp_path / "fast.json"), check="index")
-    assert [finding.file for finding in faults(tmp_path / "fast.json")] == ["train.tfrecord"]
+    assert [finding.file for finding in findings_of(tmp_path / "fast.json")] == ["train.tfrecord"]
 
 
-def test_the_command_shows_a_table_and_a_line_a_fault(dataset) -> None:
+def test_command_prints_a_table_and_one_line_per_finding(dataset) -> None:
     done = shardmill("verify", dataset)
     assert (done.returncode, done.stderr) == (0, "")
     assert "all sound" in done.stdout
@@ -301,7 +303,7 @@ def test_the_command_shows_a_table_and_a_line_a_fault(dataset) -> None:
     ]
 
 
-def test_no_dataset_is_one_sentence(tmp_path, capsys) -> None:
+def test_rejects_folder_without_dataset_in_one_sentence(tmp_path, capsys) -> None:
     with pytest.raises(InputError, match="does not exist"):
         find_dataset(str(tmp_path / "nothing"))
     assert main(["verify", str(tmp_path)]) == 1
@@ -311,14 +313,14 @@ def test_no_dataset_is_one_sentence(tmp_path, capsys) -> None:
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_manifest_cannot_lead_elsewhere(dataset, tmp_path) -> None:
+def test_rejects_manifest_with_path_outside_its_folder(dataset, tmp_path) -> None:
     (tmp_path / "secret").write_text("x")
     edit_manifest(dataset, lambda m: m["splits"]["train"]["shards"][0].update(file="../secret"))
     with pytest.raises(InputError, match="leads elsewhere"):
         find_dataset(str(dataset))
 
 
-def test_the_table_is_aligned(made) -> None:
+def test_table_is_aligned(made) -> None:
     rows = list(lines(find_dataset(str(made)), [], 1.0))[1:4]
     ends = {
         row.index(word) + len(word) for row, word in zip(rows, ("bytes", "KiB", "KiB"), strict=True)
