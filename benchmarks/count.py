@@ -135,7 +135,8 @@ def index_against_reading(work: Path, repeats: int) -> tuple[float, float]:
 
 def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
     """Returns how many times as fast two processes read as one, in each pair of runs."""
-    from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+    from shardmill.schemas.tfrecord.range_scan import scan_range
+    from shardmill.schemas.tfrecord.ranges import find_ranges
     from shardmill.transforms.runtime.process_pool import ProcessPool
 
     found = {}

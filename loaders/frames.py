@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask
+from shardmill.schemas.tfrecord.gzip_member import (
+    GZIP_TRAILER_BYTES,
+    STORED_HEADER_BYTES,
+    deflate_offset,
+)
+from shardmill.schemas.tfrecord.gzip_member import STORED_BLOCK_BYTES as BLOCK
 
 Starts = npt.NDArray[Any]
-BLOCK = 65_535  # bytes of content in each stored block but the last, as schemas.members writes them
-_BLOCK_HEADER = 5
-_GZIP_HEADER, _GZIP_TRAILER = 10, 8
-_FEXTRA = 4
 _LENGTHS = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
@@ -78,17 +80,15 @@ def stored_at(member: bytes, content_bytes: int) -> int:
         member: The whole gzip member.
         content_bytes: Bytes of its content.
     """
-    flags = member[3]
-    at = _GZIP_HEADER
-    if flags == _FEXTRA:
-        at += 2 + int.from_bytes(member[10:12], "little")
-    elif flags:
-        return -1
+    at = deflate_offset(member)
     blocks = max(1, -(-content_bytes // BLOCK))
-    if len(member) != at + blocks * _BLOCK_HEADER + content_bytes + _GZIP_TRAILER:
+    if (
+        at < 0
+        or len(member) != at + blocks * STORED_HEADER_BYTES + content_bytes + GZIP_TRAILER_BYTES
+    ):
         return -1
     for number in range(blocks):
-        here = at + number * (BLOCK + _BLOCK_HEADER)
+        here = at + number * (BLOCK + STORED_HEADER_BYTES)
         size = min(BLOCK, content_bytes - number * BLOCK)
         if member[here] != (number == blocks - 1):
             return -1
@@ -100,7 +100,7 @@ def stored_at(member: bytes, content_bytes: int) -> int:
 def stored_range(start: int, end: int) -> tuple[int, int]:
     """Returns where content from start to end lies, counted from the first stored block."""
     first, last = start // BLOCK, (end - 1) // BLOCK
-    return start + _BLOCK_HEADER * (first + 1), end + _BLOCK_HEADER * (last + 1)
+    return start + STORED_HEADER_BYTES * (first + 1), end + STORED_HEADER_BYTES * (last + 1)
 
 
 def without_headers(data: bytes, start: int) -> bytes:
@@ -114,6 +114,6 @@ def without_headers(data: bytes, start: int) -> bytes:
     if len(data) <= first:
         return data
     pieces = [data[:first]]
-    step = BLOCK + _BLOCK_HEADER
-    pieces += [data[at + _BLOCK_HEADER : at + step] for at in range(first, len(data), step)]
+    step = BLOCK + STORED_HEADER_BYTES
+    pieces += [data[at + STORED_HEADER_BYTES : at + step] for at in range(first, len(data), step)]
     return b"".join(pieces)

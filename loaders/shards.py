@@ -23,9 +23,9 @@ from shardmill.loaders.frames import (
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
-from shardmill.schemas.tfrecord.compression import PackedError, inflate_member, starts_record
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, starts_record
 from shardmill.schemas.tfrecord.gzip_member import HEADER
+from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
@@ -148,7 +148,7 @@ class ShardFiles:
         self._refresh()
         try:
             return payload_of(self._frame(shard, record))
-        except (FrameError, PackedError, DamagedError) as error:
+        except (FrameError, InflateError, DamagedError) as error:
             raise self._damaged(shard, record, error) from error
 
     def member_sizes(self, shard: int) -> npt.NDArray[np.int64]:
@@ -160,7 +160,7 @@ class ShardFiles:
         self._refresh()
         try:
             return np.diff(self._members(shard).first)
-        except (FrameError, PackedError, DamagedError) as error:
+        except (FrameError, InflateError, DamagedError) as error:
             raise self._damaged(shard, 0, error) from error
 
     def payloads(self, shard: int, first: int, after: int) -> list[bytes]:
@@ -183,7 +183,7 @@ class ShardFiles:
                 for record in range(at - base, stop - base):
                     found.append(payload_of(content[starts[record] : starts[record + 1]]))
                     at += 1
-        except (FrameError, PackedError, DamagedError) as error:
+        except (FrameError, InflateError, DamagedError) as error:
             raise self._damaged(shard, at, error) from error
         return found
 

@@ -15,7 +15,8 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
-from shardmill.schemas.tfrecord.reader import DamagedError, open_records
+from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.verify.describe import describe_record
 
 MAX_FILES = 20

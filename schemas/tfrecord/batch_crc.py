@@ -1,11 +1,11 @@
-"""CRC-32C arithmetic on many records at once.
+"""CRC-32C checks of many records at once, vectorised over NumPy arrays.
 
-A CRC is linear: that of A + B follows from those of A and B and the length of B. So the CRC of a
-stretch of records follows from the CRCs that the records themselves state, and one comparison with
-the CRC of the stretch's bytes checks them all. Any single damage that the CRC of its record would
-show, shows; several at once hide each other as seldom as they hide from any CRC-32C.
+A CRC is linear: the CRC of A + B follows from those of A and B and the length of B. So the CRC of
+consecutive records follows from the CRCs that are stored in the records, and one comparison with
+the CRC of their bytes checks all of them. Damage to a single record is detected as reliably as by
+the record's own CRC, and damage to several as reliably as by any CRC-32C.
 
-The method is that of ``framing.combine_crc32c``, with tables in place of matrices.
+The method is that of ``framing.combine_crc32c``, with lookup tables instead of matrices.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from shardmill.schemas.tfrecord.framing import (
     HEADER_BYTES,
     MASK_DELTA,
     POLYNOMIAL,
+    mask,
     zero_operators,
 )
 
-_DIGIT = 6  # bits of a distance that one table advances over
+_DIGIT = 6  # bits of a distance that one table handles
 _DIGITS = 4
-FARTHEST = 1 << _DIGIT * _DIGITS
+MAX_DISTANCE = 1 << _DIGIT * _DIGITS
 _ONES = np.uint32(0xFFFFFFFF)
 
 
@@ -39,22 +40,15 @@ def _byte_table() -> np.ndarray:
 _TABLE = _byte_table()
 
 
-def masked(crcs: np.ndarray) -> np.ndarray:
-    """Returns CRCs as TFRecord files store them."""
-    rotated = (crcs >> np.uint32(15)) | (crcs << np.uint32(17))
-    result: np.ndarray = rotated + np.uint32(MASK_DELTA)
-    return result
-
-
-def unmasked(masks: np.ndarray) -> np.ndarray:
-    """Returns CRCs from the form that TFRecord files store."""
+def unmask(masks: np.ndarray) -> np.ndarray:
+    """Return CRCs, uint32, from their masked form; the inverse of ``framing.mask``."""
     rotated = masks - np.uint32(MASK_DELTA)
     result: np.ndarray = (rotated >> np.uint32(17)) | (rotated << np.uint32(15))
     return result
 
 
 def length_crcs(lengths: np.ndarray) -> np.ndarray:
-    """Returns the CRC of each length, a 64-bit integer, as it stands in a header."""
+    """Return the CRCs, uint32, of the 8 bytes of each length, uint64."""
     crcs = np.full(lengths.shape, _ONES)
     for shift in range(0, 64, 8):
         byte = (lengths >> np.uint64(shift)).astype(np.uint8)
@@ -65,7 +59,7 @@ def length_crcs(lengths: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[np.ndarray, ...]:
-    """For each digit of a distance, all its values and all bytes of a CRC: the CRC advanced."""
+    """Return a table for each digit of a distance: the advanced CRC by digit and CRC byte."""
     operators = zero_operators(_DIGIT * _DIGITS)
     units = np.concatenate([np.arange(256, dtype=np.uint32) << np.uint32(8 * n) for n in range(4)])
     tables = []
@@ -74,12 +68,12 @@ def _tables() -> tuple[np.ndarray, ...]:
         rows[0] = units
         for bit in range(_DIGIT):
             matrix = operators[digit * _DIGIT + bit]
-            rows[1 << bit : 2 << bit] = _times(matrix, rows[: 1 << bit])
+            rows[1 << bit : 2 << bit] = _multiply(matrix, rows[: 1 << bit])
         tables.append(rows.reshape(-1))
     return tuple(tables)
 
 
-def _times(matrix: list[int], vectors: np.ndarray) -> np.ndarray:
+def _multiply(matrix: list[int], vectors: np.ndarray) -> np.ndarray:
     result = np.zeros_like(vectors)
     for bit, column in enumerate(matrix):
         result ^= np.where(vectors >> np.uint32(bit) & np.uint32(1), np.uint32(column), 0)
@@ -94,10 +88,10 @@ def _lookup(table: np.ndarray, rows: np.ndarray, crcs: np.ndarray) -> np.ndarray
     return result
 
 
-def advanced(crcs: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """Returns each CRC advanced over a number of zero bytes, less than ``FARTHEST``.
+def advance(crcs: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    """Return each CRC advanced over a number of zero bytes, less than ``MAX_DISTANCE``.
 
-    ``crc(A + B) == advanced(crc(A), len(B)) ^ crc(B)``.
+    ``crc(A + B) == advance(crc(A), len(B)) ^ crc(B)``.
     """
     for number, table in enumerate(_tables()):
         digits = distances >> (number * _DIGIT) & ((1 << _DIGIT) - 1)
@@ -105,45 +99,45 @@ def advanced(crcs: np.ndarray, distances: np.ndarray) -> np.ndarray:
     return crcs
 
 
-def _advanced_4(crcs: np.ndarray) -> np.ndarray:
+def _advance_4(crcs: np.ndarray) -> np.ndarray:
     return _lookup(_tables()[0], np.array([4 << 10]), crcs)
 
 
-def first_wrong_length(data: bytes, begins: np.ndarray) -> int:
-    """Returns the first of the headers in data whose length and mask do not agree, or -1.
+def find_damaged_length(data: bytes, begins: np.ndarray) -> int:
+    """Return the number of the first header whose length does not match its CRC, or -1.
 
     Args:
-        data: The bytes.
-        begins: Where the headers begin, int64.
+        data: Bytes with record headers.
+        begins: Offset of each header, int64.
     """
     size = len(data) - HEADER_BYTES + 1
     lengths = np.ndarray((size,), "<u8", data, strides=(1,))[begins]
     masks = np.ndarray((size,), "<u4", data, offset=8, strides=(1,))[begins]
-    wrong = np.flatnonzero(masked(length_crcs(lengths)) != masks)
+    wrong = np.flatnonzero(mask(length_crcs(lengths)) != masks)
     return int(wrong[0]) if wrong.size else -1
 
 
-def add_up(data: bytes, begins: np.ndarray) -> bool:
-    """Tells whether a stretch of records has the CRC that follows from what the records state.
+def all_payloads_match(data: bytes, begins: np.ndarray) -> bool:
+    """Return whether consecutive records match their CRCs; False also if there are too many.
 
     Args:
-        data: The bytes.
-        begins: Where each record begins, one directly behind the other and with lengths that
-            passed their check, and where the last one ends; int64.
+        data: Bytes with records.
+        begins: Offset of each record and of the end of the last one, int64. The lengths of the
+            records have been checked.
     """
     start, stop = int(begins[0]), int(begins[-1])
-    if stop - start >= FARTHEST:
+    if stop - start >= MAX_DISTANCE:
         return False
     ends = begins[1:]
     lengths, which = np.unique(
         ends - begins[:-1] - HEADER_BYTES - FOOTER_BYTES, return_inverse=True
     )
     of_length = length_crcs(lengths.astype(np.uint64))
-    headers = _advanced_4(of_length ^ masked(of_length) ^ _ONES) ^ _ONES
+    headers = _advance_4(of_length ^ mask(of_length) ^ _ONES) ^ _ONES
     stated = np.ndarray((len(data) - FOOTER_BYTES + 1,), "<u4", data, strides=(1,))[
         ends - FOOTER_BYTES
     ]
-    bodies = advanced(headers, lengths)[which] ^ unmasked(stated)
-    records = _advanced_4(bodies ^ stated ^ _ONES) ^ _ONES
-    whole = np.bitwise_xor.reduce(advanced(records, stop - ends))
+    bodies = advance(headers, lengths)[which] ^ unmask(stated)
+    records = _advance_4(bodies ^ stated ^ _ONES) ^ _ONES
+    whole = np.bitwise_xor.reduce(advance(records, stop - ends))
     return bool(int(whole) == google_crc32c.value(data[start:stop]))

@@ -1,24 +1,24 @@
-"""The index: a field in a gzip header that lists the members which follow it.
+"""The member index: a field in a gzip header that lists the members that follow it.
 
-The first member of every run of members carries it in its header (RFC 1952 FEXTRA), so every gzip
-reader skips it, and a shard made by joining indexed files is indexed again. It always takes 512
-bytes, little-endian::
+The header of the first member of each group of members contains the index as an extra field
+(RFC 1952 section 2.3.1.1), which every gzip reader skips. Concatenated indexed files are therefore
+indexed too. An index has 512 bytes, little-endian::
 
     1f 8b 08 04  00000000  00 ff        gzip header with FEXTRA, no time, unknown system
     f4 01                               length of the extra field: 500
     53 4d  f0 01                        one subfield 'SM' of 496 bytes
       u8  version                       1
-      u16 members                       how many members the index lists, itself the first
-      u64 span                          how many bytes they take, this header included
-      varint size, varint records ...   one pair a member, in file order
+      u16 members                       number of listed members, with the one that has the index
+      u64 span                          their size in bytes, with this header
+      varint size, varint records ...   one pair for each member, in file order
       zeros                             up to 492 bytes
       u32 crc32c                        of the 492 bytes before it
 
-A reader starts at offset 0; each index must end where the next begins, and the last at the end of
-the file, else the file counts as not indexed. So truncation shows.
+The first index is at offset 0. Each span must end where the next index begins, and the last one at
+the end of the file; otherwise the file counts as not indexed. This detects truncation.
 
-There is no empty member at the end that could carry a longer list: TensorFlow's reader stops at
-an empty member when all that follows is in its buffer, and would lose the rest of ``cat a b``.
+A longer list cannot be put into an empty member at the end: TensorFlow's reader stops at an empty
+member when all following bytes are in its buffer, and would lose the rest of ``cat a b``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, stored_member
 
 VERSION = 1
-INDEX_BYTES = 512  # busybox gunzip refuses extra fields near 30,000 bytes
+INDEX_BYTES = 512  # busybox gunzip rejects extra fields of about 30,000 bytes
 _PLAIN = struct.Struct("<10sH2sH")
 _HEAD = struct.Struct("<BHQ")
 _CRC = struct.Struct("<I")
@@ -42,42 +43,34 @@ _ROOM = _BODY_BYTES - _HEAD.size
 
 
 class IndexedMember(NamedTuple):
-    """A member and where it starts in the file."""
+    """A member and its offset in the file; see ``Member``."""
 
     offset: int
     num_bytes: int
     records: int
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def entry_bytes(member: Member) -> int:
-    """Returns how many bytes of an index a member takes."""
-    return len(_varint(member.num_bytes)) + len(_varint(member.records))
+    """Return the size of a member's entry in an index, in bytes."""
+    return len(varint(member.num_bytes)) + len(varint(member.records))
 
 
 def fits(members_bytes: int) -> bool:
-    """Tells whether entries of so many bytes in all fit one index."""
+    """Return whether entries of this size in total fit one index."""
     return members_bytes <= _ROOM
 
 
 def build_index(members: Sequence[Member]) -> bytes:
-    """Returns the 512 bytes that stand in place of the first member's own 10-byte header.
+    """Return the 512 bytes that replace the 10-byte header of the first member.
 
     Args:
-        members: All members up to the next index. The first one's size counts these 512 bytes.
+        members: All members up to the next index. The size of the first one includes these 512
+            bytes.
 
     Raises:
-        ValueError: There are no members, or too many.
+        ValueError: There are no members, or more than fit.
     """
-    entries = b"".join(_varint(m.num_bytes) + _varint(m.records) for m in members)
+    entries = b"".join(varint(m.num_bytes) + varint(m.records) for m in members)
     if not members or not fits(len(entries)):
         raise ValueError(f"{len(members)} members do not fit an index of {INDEX_BYTES} bytes")
     span = sum(member.num_bytes for member in members)
@@ -86,7 +79,7 @@ def build_index(members: Sequence[Member]) -> bytes:
 
 
 def parse_index(header: bytes) -> list[Member] | None:
-    """Returns the members that an index lists, or None when the bytes are no sound index."""
+    """Return the members that an index lists, or None if the bytes are not a valid index."""
     if len(header) < INDEX_BYTES or not header.startswith(_START):
         return None
     body = header[len(_START) : INDEX_BYTES - _CRC.size]
@@ -104,26 +97,26 @@ def parse_index(header: bytes) -> list[Member] | None:
 
 
 def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedMember] | None:
-    """Returns a file's members from its indexes, or None when it is not (soundly) indexed.
+    """Return the members of a file from its indexes, or None if it is not validly indexed.
 
     Args:
-        read_at: Reads ``length`` bytes at ``offset``: ``read_at(offset, length)``.
-        size: The file's size in bytes.
+        read_at: Function of ``(offset, length)`` that reads bytes of the file.
+        size: Size of the file in bytes.
     """
-    found: list[IndexedMember] = []
+    listed: list[IndexedMember] = []
     offset = 0
     while offset < size:
         members = parse_index(read_at(offset, INDEX_BYTES))
         if members is None:
             return None
         for member in members:
-            found.append(IndexedMember(offset, *member))
+            listed.append(IndexedMember(offset, *member))
             offset += member.num_bytes
-    return found if found and offset == size else None
+    return listed if listed and offset == size else None
 
 
 def empty_shard() -> bytes:
-    """Returns a shard without records: one empty member that lists itself."""
+    """Return a shard without records: one empty member with an index of itself."""
     body = stored_member(b"")[len(HEADER) :]
     return build_index([Member(INDEX_BYTES + len(body), 0)]) + body
 

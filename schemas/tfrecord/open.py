@@ -1,4 +1,4 @@
-"""Opening a TFRecord file: what stands in the way is a fault of that file."""
+"""Opening TFRecord files: a file that cannot be opened or read is reported as a ``FileFault``."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from collections.abc import Iterator
 
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.storage import RandomReader, open_storage
-from shardmill.schemas.tfrecord.scanner import DamagedError, Fault
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
-LOST = ("changed", "not_found", "unreadable")  # what ends the reading of a file at any place
-_HEAD = 4096  # kept from the first look, which more looks follow
+ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
+_HEAD = 4096  # the first bytes are cached: several functions read them
 
 
 @contextlib.contextmanager
 def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]:
-    """Opens a file to be read at any place.
+    """Open a file for random access.
 
     Args:
-        path: The file.
-        version: Which version of it is meant; empty for any.
-        size: Its size; negative for any.
+        path: Path or URI of the file.
+        version: Expected version of the file, as in ``Entry``; empty: any.
+        size: Expected size in bytes; negative: any.
 
     Raises:
-        DamagedError: It is not there, not that one, or may not be read: now or at a later call.
-        StorageError: The medium failed.
+        DamagedError: The file does not exist, is not the expected one or may not be read; raised
+            by this function or by a later read.
+        StorageError: The storage failed.
     """
     with contextlib.ExitStack() as stack:
-        with _as_faults():  # not what the caller does with the file
+        with _as_faults():  # errors of the caller's code are not faults of the file
             reader = stack.enter_context(open_storage(path).open_at(path))
             changed = version and reader.version != version
             if changed or size not in (-1, reader.size):
-                raise ChangedError("the file is another than the one that was listed")
-        yield _Reader(reader)
+                raise ChangedError("the file changed since it was listed")
+        yield _CheckedReader(reader)
 
 
-class _Reader:
-    """A reader that gives all that is asked for, or says what is the matter with the file."""
+class _CheckedReader:
+    """A ``RandomReader`` that raises DamagedError if it cannot return all requested bytes."""
 
     def __init__(self, reader: RandomReader) -> None:
         self.chunk, self.gap = reader.chunk, reader.gap
@@ -62,8 +63,8 @@ def _as_faults() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DamagedError(Fault("not_found", 0, 0, "the file does not exist")) from error
+        raise DamagedError(FileFault("not_found", 0, 0, "the file does not exist")) from error
     except PermissionError as error:
-        raise DamagedError(Fault("unreadable", 0, 0, "reading it is not allowed")) from error
+        raise DamagedError(FileFault("unreadable", 0, 0, "reading it is not allowed")) from error
     except ChangedError as error:
-        raise DamagedError(Fault("changed", 0, 0, str(error))) from error
+        raise DamagedError(FileFault("changed", 0, 0, str(error))) from error

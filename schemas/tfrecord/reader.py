@@ -1,4 +1,4 @@
-"""Counting and reading any TFRecord file, ours or other people's."""
+"""Counting and sequential reading of TFRecord files, whichever program wrote them."""
 
 from __future__ import annotations
 
@@ -7,106 +7,98 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.compression import (
-    Compression,
-    PackedError,
-    gzip_chunks,
-    raw_chunks,
-    sniff,
-    zlib_chunks,
-)
+from shardmill.schemas.tfrecord.compression import Compression, detect_compression
 from shardmill.schemas.tfrecord.framing import HEADER_BYTES, combine_crc32c
-from shardmill.schemas.tfrecord.open import LOST, open_file
-from shardmill.schemas.tfrecord.ranges import (
-    UNKNOWN,
-    Check,
-    Found,
+from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks, raw_chunks, zlib_chunks
+from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
+from shardmill.schemas.tfrecord.range_scan import (
     RangeCount,
-    explain,
     fault_of,
-    find_ranges,
+    refine_fault,
     scan_range,
 )
-from shardmill.schemas.tfrecord.scanner import DamagedError, Fault, RecordScanner
-
-__all__ = ["DamagedError", "FileCount", "RecordReader", "count_file", "join_ranges", "open_records"]
+from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, FileRanges, find_ranges
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
 
 
 class FileCount(NamedTuple):
-    """What was found in a file.
+    """Result of the scan of a file.
 
     Attributes:
-        records: Records before the end or the fault.
-        num_bytes: The file's size.
-        crc32c: CRC-32C of the file as 8 hexadecimal digits; empty when it was not read whole.
-        compression: How it is packed.
-        fault: What is wrong with it.
-        warnings: Sentences about what is sound and yet odd.
+        records: Number of records before the end or the fault.
+        num_bytes: Size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits; empty if it was not read completely.
+        compression: Compression of the file.
+        fault: The first problem of the file.
+        warnings: Sentences about valid data that other programs read differently.
     """
 
     records: int
     num_bytes: int
     crc32c: str = ""
     compression: Compression = "none"
-    fault: Fault | None = None
+    fault: FileFault | None = None
     warnings: tuple[str, ...] = ()
 
 
 def count_file(path: str, check: Check = "records") -> FileCount:
-    """Returns what is in a TFRecord file.
+    """Return the number of records of a TFRecord file.
 
     Args:
-        path: A local path or gs:// URI.
-        check: ``records`` reads everything and checks every CRC; ``index`` trusts a sound index
-            and otherwise reads no more than it must to count.
+        path: Path or URI of the file.
+        check: ``records`` reads everything and checks every CRC; ``index`` trusts a valid index,
+            and reads only what is needed to count a file without one.
 
     Raises:
-        StorageError: The medium failed.
+        StorageError: The storage failed.
     """
     found = find_ranges(path, "", check)
     return join_ranges(found, [scan_range(part, check) for part in found.ranges], check)
 
 
-def join_ranges(found: Found, counts: Sequence[RangeCount], check: Check) -> FileCount:
-    """Returns the count of a file from those of its ranges, in any order.
+def join_ranges(found: FileRanges, counts: Sequence[RangeCount], check: Check) -> FileCount:
+    """Return the count of a file from those of its ranges.
 
-    A range that does not begin where the one before ended is scanned again from there, so the
-    result is always that of one scan from the beginning.
+    A range whose first record is not where the previous range ended is scanned again from there,
+    so the result equals that of one scan of the whole file.
 
     Args:
-        found: What a look at the file said.
-        counts: What was found in each of its ranges.
-        check: How much was read.
+        found: The ranges of the file.
+        counts: The results of all ranges, in any order.
+        check: The check with which they were scanned.
     """
     if found.fault is not None or found.records != UNKNOWN:
         records = max(0, found.records)
-        warnings = (found.warning,) * bool(found.warning)
-        return FileCount(records, found.size, "", found.compression, found.fault, warnings)
+        given = (found.warning,) * bool(found.warning)
+        return FileCount(records, found.size, "", found.compression, found.fault, given)
     counts = sorted(counts, key=lambda count: count.start)
-    told = [found.warning]
+    warnings = [found.warning]
     if found.compression == "none":
-        records, fault = _chain(found, counts, check)
-    elif any(count.unsound for count in counts):
+        records, fault = _join_uncompressed(found, counts, check)
+    elif any(count.index_mismatch for count in counts):
         first = found.ranges[0]
         whole = scan_range(first._replace(kind="gzip", start=0, end=found.size, members=()), check)
         counts, records, fault = [whole], whole.records, whole.fault
         if fault is None:
-            told = ["its index does not say what is in it, so all of it was read as a whole"]
+            warnings = ["its index does not match its records, so the whole file was scanned"]
     else:
-        records, fault = _sum(counts)
+        records, fault = _join_compressed(counts)
     crc = _whole_crc(counts) if check == "records" and fault is None else ""
-    warnings = tuple(filter(None, (*told, *(count.warning for count in counts))))
-    return FileCount(records, found.size, crc, found.compression, fault, warnings)
+    warnings += [count.warning for count in counts]
+    given = tuple(filter(None, warnings))
+    return FileCount(records, found.size, crc, found.compression, fault, given)
 
 
-def _chain(found: Found, counts: Sequence[RangeCount], check: Check) -> tuple[int, Fault | None]:
-    """Joins ranges of an uncompressed file, each from where the one before ended."""
+def _join_uncompressed(
+    found: FileRanges, counts: Sequence[RangeCount], check: Check
+) -> tuple[int, FileFault | None]:
+    """Return the records and the fault of an uncompressed file from its ranges, in file order."""
     records = at = 0
     for part, count in zip(found.ranges, counts, strict=True):
-        if count.fault is not None and count.fault.reason in LOST:
+        if count.fault is not None and count.fault.reason in ACCESS_REASONS:
             return records, count.fault
         if at >= part.end:
-            continue  # a record from before covers it
+            continue  # inside a record of a previous range
         if count.first != at:
             count = scan_range(part._replace(start=at, anchored=True), check)  # noqa: PLW2901
         if count.fault is not None:
@@ -118,8 +110,8 @@ def _chain(found: Found, counts: Sequence[RangeCount], check: Check) -> tuple[in
     return records, None
 
 
-def _sum(counts: Sequence[RangeCount]) -> tuple[int, Fault | None]:
-    """Adds up ranges of a compressed file, up to the first fault."""
+def _join_compressed(counts: Sequence[RangeCount]) -> tuple[int, FileFault | None]:
+    """Return the records and the first fault of a compressed file from its ranges."""
     records = offset = 0
     for count in counts:
         if count.fault is not None:
@@ -139,11 +131,11 @@ def _whole_crc(counts: Sequence[RangeCount]) -> str:
 
 
 class RecordReader:
-    """The records of an open file: iterate over it for their payloads.
+    """The payloads of an open file's records; may be iterated over repeatedly.
 
     Attributes:
-        compression: How the file is packed.
-        size: Its size in bytes.
+        compression: Compression of the file.
+        size: Size of the file in bytes.
     """
 
     def __init__(self, reader: RandomReader, compression: Compression) -> None:
@@ -152,10 +144,10 @@ class RecordReader:
         self._reader = reader
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yields each payload that passed its checks.
+        """Yield each valid payload.
 
         Raises:
-            DamagedError: At the first that does not, and where the file is cut.
+            DamagedError: At the first damaged or incomplete record.
         """
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
@@ -175,26 +167,26 @@ class RecordReader:
                     yield from taken
                     taken.clear()
                 if self.compression == "none" and scanner.pending_end > self.size:
-                    raise scanner.cut(self.size)
+                    raise scanner.truncated_error(self.size)
             scanner.close()
-        except (DamagedError, PackedError) as error:
+        except (DamagedError, InflateError) as error:
             fault = fault_of(scanner, error)
-            raise DamagedError(explain(fault, self.compression, head)) from error
+            raise DamagedError(refine_fault(fault, self.compression, head)) from error
 
 
 @contextlib.contextmanager
 def open_records(path: str) -> Iterator[RecordReader]:
-    """Opens a TFRecord file to be read from its beginning.
+    """Open a TFRecord file for sequential reading.
 
     Args:
-        path: A local path or gs:// URI.
+        path: Path or URI of the file.
 
     Raises:
-        DamagedError: It cannot be opened, or holds no TFRecords.
-        StorageError: The medium failed.
+        DamagedError: The file cannot be opened, or is not a TFRecord file.
+        StorageError: The storage failed.
     """
     with open_file(path, "") as reader:
-        compression, why = sniff(reader)
-        if why:
-            raise DamagedError(Fault("not_tfrecord", 0, 0, why))
+        compression, problem = detect_compression(reader)
+        if problem:
+            raise DamagedError(FileFault("not_tfrecord", 0, 0, problem))
         yield RecordReader(reader, compression)

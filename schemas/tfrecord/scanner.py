@@ -1,6 +1,6 @@
-"""Checking a stream of TFRecords, whatever pieces it comes in.
+"""Scanner that counts and checks the records of a byte stream.
 
-Memory does not depend on what a length field says: only bytes that are there are ever held.
+Memory does not depend on the value of length fields: only bytes that were fed are buffered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.tfrecord import batch_crc
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
 
-# Why a file, or what is left of it, cannot be counted: name and explanation.
+# Reasons for which a file, or the rest of it, cannot be counted, with their explanations.
 FAULTS = {
     "truncated": "the file ends inside a record or inside compressed data",
     "length_crc": "the CRC of a record's length does not match",
@@ -35,20 +35,20 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
 _KNOWN_LENGTHS = 1 << 16
-_BLOCK = 1 << 18  # places looked at together
+_BLOCK = 1 << 18  # offsets that find_record checks at once
 _ZEROS = bytes(_BLOCK + HEADER_BYTES)
-_MANY = 64  # records that are quicker checked together
-_EVER = 1 << 80  # beyond any offset
+_MANY = 64  # records from which on a vectorised check is faster
+_UNLIMITED = 1 << 80  # greater than any offset
 
 
-class Fault(NamedTuple):
-    """The first thing wrong with a file.
+class FileFault(NamedTuple):
+    """The first problem of a file.
 
     Attributes:
-        reason: A name of ``FAULTS``.
-        record: Number of the record at which it is, the first being 0.
-        offset: Where that record begins, in bytes of the uncompressed records.
-        message: What exactly.
+        reason: A key of ``FAULTS``.
+        record: Number of the record with the problem; the first record is 0.
+        offset: Offset of that record in the decompressed data.
+        message: Description of the problem.
     """
 
     reason: str
@@ -63,39 +63,39 @@ class Fault(NamedTuple):
 
 
 class DamagedError(FormatError):
-    """A file is damaged, or holds no TFRecords.
+    """A file is damaged, is not a TFRecord file, or cannot be opened.
 
     Attributes:
-        fault: What is wrong, and where.
+        fault: The problem and its place.
     """
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: FileFault) -> None:
         super().__init__(str(fault))
         self.fault = fault
 
-    def __reduce__(self) -> tuple[type[DamagedError], tuple[Fault]]:
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[FileFault]]:
         return type(self), (self.fault,)
 
 
 class RecordScanner:
-    """Counts and checks the records of a stream that is fed to it.
+    """Counts and checks the records of a stream, which is fed in chunks of any size.
 
     Attributes:
-        records: Records seen whole.
-        offset: Where the next one begins.
+        records: Number of complete records.
+        offset: Offset of the next record.
     """
 
     def __init__(
-        self, start: int = 0, stop: int = _EVER, *, check: bool = True,
+        self, start: int = 0, stop: int = _UNLIMITED, *, check: bool = True,
         take: Callable[[bytes], object] | None = None,
     ) -> None:  # fmt: skip
-        """Starts a scan.
+        """Initializes the scanner.
 
         Args:
-            start: Offset of the first byte that will be fed, where a record begins.
-            stop: Records that begin here or later are left alone.
-            check: Whether payloads are checked; lengths always are.
-            take: Called with each payload that passed.
+            start: Offset of the first byte that is fed, where a record begins.
+            stop: Records that begin at this offset or later are not scanned.
+            check: Whether to check the CRCs of payloads; those of lengths are always checked.
+            take: Called with each valid payload.
         """
         self.records = 0
         self.offset = start
@@ -104,68 +104,67 @@ class RecordScanner:
         self._check = check
         self._take = take
         self._masks: dict[int, int] = {}
-        self._held = bytearray()  # of a header or footer
-        self._left = -1  # of a payload; negative before its header is whole
+        self._held = bytearray()  # incomplete header or footer
+        self._left = -1  # bytes missing of the payload; -1 before its header is complete
         self._length = 0
         self._crc = 0
         self._payload = bytearray()
 
     @property
     def done(self) -> bool:
-        """Whether all records that begin before ``stop`` were seen."""
+        """Whether all records that begin before ``stop`` are complete."""
         return self.offset >= self._stop
 
     @property
-    def between(self) -> bool:
-        """Whether the last byte fed ended a record."""
+    def is_between_records(self) -> bool:
+        """Whether the last byte fed was the end of a record."""
         return self._fed == self.offset
 
     @property
     def pending_end(self) -> int:
-        """Where the record ends whose length is known and whose end was not fed; else 0."""
+        """End offset of an incomplete record whose length is known; else 0."""
         if self._left < 0 or self.done:
             return 0
         return self.offset + self._length + HEADER_BYTES + FOOTER_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Scans the next bytes of the stream; nothing more once ``done``.
+        """Scan the next bytes of the stream; ignored once ``done``.
 
         Raises:
-            DamagedError: A length or payload fails its check.
+            DamagedError: A length or payload does not match its CRC.
         """
         if self.done:
             return
-        at = 0 if self.between else self._resume(data, 0)
+        at = 0 if self.is_between_records else self._scan_partial(data, 0)
         if self._fed + at == self.offset and not self.done:
-            at = self._hop(data, at)
+            at = self._scan_complete(data, at)
             if at < len(data) and not self.done:
-                self._resume(data, at)
+                self._scan_partial(data, at)
         self._fed += len(data)
 
     def close(self) -> None:
-        """Ends the stream.
+        """End the stream.
 
         Raises:
-            DamagedError: It ended inside a record.
+            DamagedError: The stream ended inside a record.
         """
         if self._fed > self.offset and not self.done:
-            raise self.cut(self._fed)
+            raise self.truncated_error(self._fed)
 
-    def cut(self, size: int) -> DamagedError:
-        """Returns the error for a stream of so many bytes, which ends inside a record."""
+    def truncated_error(self, size: int) -> DamagedError:
+        """Return the error for a stream of ``size`` bytes, which ends inside a record."""
         whole = self._length + HEADER_BYTES + FOOTER_BYTES
         of = f" of its {whole:,}" if self._left >= 0 else ""
-        return self.damaged("truncated", f"the file ends after {size - self.offset:,}{of} bytes")
+        return self._error("truncated", f"the file ends after {size - self.offset:,}{of} bytes")
 
-    def damaged(self, reason: str, message: str) -> DamagedError:
-        """Returns the error for something wrong at the record that is being read."""
-        return DamagedError(Fault(reason, self.records, self.offset, message))
+    def _error(self, reason: str, message: str) -> DamagedError:
+        return DamagedError(FileFault(reason, self.records, self.offset, message))
 
-    def _hop(self, data: bytes, at: int) -> int:
-        """Scans the records that lie whole in data and returns where the next one begins.
+    def _scan_complete(self, data: bytes, at: int) -> int:
+        """Scan the records that are complete in data; return where the next one begins.
 
-        Lengths are added up right or wrong; then it is checked what they led to, for many small
-        records all at once.
+        Offsets are computed from unchecked lengths first. The lengths and payloads are checked
+        afterwards, which can be vectorised.
         """
         limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
         length_at = _LENGTH.unpack_from
@@ -173,38 +172,38 @@ class RecordScanner:
         while at <= limit:
             begins.append(at)
             at += length_at(data, at)[0] + HEADER_BYTES + FOOTER_BYTES
-        wrong = self._find_wrong_length(data, begins)
-        whole = len(begins) if wrong < 0 else wrong
+        damaged = self._find_damaged_length(data, begins)
+        complete = len(begins) if damaged < 0 else damaged
         begins.append(at)
-        if wrong < 0 and at > len(data):
-            whole -= 1  # the last one goes on behind data
-        self._check_payloads(data, begins[: whole + 1])
-        if wrong >= 0:
+        if damaged < 0 and at > len(data):
+            complete -= 1  # the last record continues after data
+        self._check_payloads(data, begins[: complete + 1])
+        if damaged >= 0:
             raise self._bad_length()
-        return begins[whole]
+        return begins[complete]
 
-    def _find_wrong_length(self, data: bytes, begins: list[int]) -> int:
-        """Returns the first of some records whose length fails its check, or -1."""
+    def _find_damaged_length(self, data: bytes, begins: list[int]) -> int:
+        """Return the number of the first record whose length does not match its CRC, or -1."""
         if len(begins) >= _MANY:
-            return batch_crc.first_wrong_length(data, np.array(begins))
+            return batch_crc.find_damaged_length(data, np.array(begins))
         for number, at in enumerate(begins):
-            if not self._is_sound(*_HEADER.unpack_from(data, at)):
+            if not self._is_valid(*_HEADER.unpack_from(data, at)):
                 return number
         return -1
 
     def _check_payloads(self, data: bytes, begins: list[int]) -> None:
-        """Checks, takes and counts records that lie whole in data, one behind the other.
+        """Check, take and count consecutive records that are complete in data.
 
         Args:
             data: The bytes.
-            begins: Where each of them begins, and where the last one ends.
+            begins: Offset of each record, and of the end of the last one.
 
         Raises:
-            DamagedError: A payload fails its check; those before it are taken and counted.
+            DamagedError: A payload does not match its CRC. Those before it were taken and counted.
         """
         check, take = self._check, self._take
         count = len(begins) - 1
-        if check and count >= _MANY and batch_crc.add_up(data, np.array(begins)):
+        if check and count >= _MANY and batch_crc.all_payloads_match(data, np.array(begins)):
             check = False
         if check or take is not None:
             for at, end in itertools.pairwise(begins):
@@ -222,14 +221,14 @@ class RecordScanner:
             self.records += count
         self.offset = self._fed + begins[-1]
 
-    def _resume(self, data: bytes, at: int) -> int:
-        """Scans one record that does not lie whole in data; returns where it ends there."""
+    def _scan_partial(self, data: bytes, at: int) -> int:
+        """Scan one record that is not complete in data; return where it ends in data."""
         if self._left < 0:
             at = self._hold(data, at, HEADER_BYTES)
             if len(self._held) < HEADER_BYTES:
                 return at
             self._length, stated = _HEADER.unpack(self._held)
-            if not self._is_sound(self._length, stated):
+            if not self._is_valid(self._length, stated):
                 raise self._bad_length()
             self._left, self._crc = self._length, 0
             self._held.clear()
@@ -265,13 +264,13 @@ class RecordScanner:
             self._payload.clear()
 
     def _bad_payload(self) -> DamagedError:
-        return self.damaged("payload_crc", "the CRC of its payload does not match")
+        return self._error("payload_crc", "the CRC of its payload does not match")
 
     def _bad_length(self) -> DamagedError:
-        return self.damaged("length_crc", "the CRC of its length does not match")
+        return self._error("length_crc", "the CRC of its length does not match")
 
-    def _is_sound(self, length: int, stated: int) -> bool:
-        """Tells whether a length and its CRC agree, and remembers the right one."""
+    def _is_valid(self, length: int, stated: int) -> bool:
+        """Return whether a length matches its masked CRC; the CRC of each length is cached."""
         known = self._masks.get(length)
         if known is None:
             if len(self._masks) >= _KNOWN_LENGTHS:
@@ -281,26 +280,24 @@ class RecordScanner:
 
 
 def find_record(data: bytes, room: int) -> int:
-    """Returns the first place in data where a record can begin, or -1.
+    """Return the first offset in data at which a record can begin, or -1.
 
-    That is where a length and its CRC agree and the record fits; by chance one place in 2**32 does.
+    There, a length matches its CRC and the record fits. In random data that is one offset in 2**32.
 
     Args:
-        data: The bytes to look through.
-        room: Bytes from the start of data to the end of the file.
+        data: The bytes to search.
+        room: Number of bytes from the start of data to the end of the file.
     """
     for start in range(0, len(data) - HEADER_BYTES + 1, _BLOCK):
-        places = min(_BLOCK, len(data) - HEADER_BYTES + 1 - start)
-        width = places + HEADER_BYTES - 1
+        offsets = min(_BLOCK, len(data) - HEADER_BYTES + 1 - start)
+        width = offsets + HEADER_BYTES - 1
         if not data[start] and data[start : start + width] == _ZEROS[:width]:
-            continue  # slow to look through, and no CRC of a length is 0
-        lengths = np.ndarray((places,), "<u8", data, start, strides=(1,))
+            continue  # zeros are slow to search, and no length has the masked CRC 0
+        lengths = np.ndarray((offsets,), "<u8", data, start, strides=(1,))
         limit = room - HEADER_BYTES - FOOTER_BYTES - start
         fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))
-        masks = np.ndarray((places,), "<u4", data, start + 8, strides=(1,))
-        for place in fits[
-            batch_crc.masked(batch_crc.length_crcs(lengths[fits])) == masks[fits]
-        ].tolist():
-            if int(lengths[place]) + place <= limit:
-                return int(start + place)
+        masks = np.ndarray((offsets,), "<u4", data, start + 8, strides=(1,))
+        for offset in fits[mask(batch_crc.length_crcs(lengths[fits])) == masks[fits]].tolist():
+            if int(lengths[offset]) + offset <= limit:
+                return int(start + offset)
     return -1

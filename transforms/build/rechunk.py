@@ -1,7 +1,7 @@
 """Cutting a shard anew where TensorFlow would lose its end.
 
 Where the last of TensorFlow's reads of a gzip file begins inside the trailer of a member, it stops
-there (``containers.stops_early``): by arithmetic, one shard in some 200,000. Such a shard is
+there (``inflate.find_early_stop``): by arithmetic, one shard in some 200,000. Such a shard is
 written again from the records of its parts, with members of another size; its bytes alone decide
 which.
 """
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage
-from shardmill.schemas.tfrecord.compression import TENSORFLOW_READS, stops_early
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
-from shardmill.schemas.tfrecord.reader import DamagedError, open_records
+from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.build.record_writer import MEMBER_BYTES, MemberWriter
 
 _STEP = 64 << 10  # by which members are larger at first, and then twice as much each time
@@ -44,7 +45,7 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
         ends += [at + member.offset + member.num_bytes for member in members]
         if at < size - _FARTHEST:
             break
-    return stops_early(ends, size) >= 0
+    return find_early_stop(ends, size) >= 0
 
 
 def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, int]:

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.example.serialize import varint
-from shardmill.schemas.tfrecord.batch_crc import masked
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
 from shardmill.transforms.columnar.byte_arrays import (
     ByteStrings,
     concatenate,
@@ -178,7 +177,7 @@ def encode_rows(prepared: PreparedRows, start: int, stop: int) -> FramedRecords:
     data = prepared.pieces.take(codes).buffers()[2]
     ends = np.cumsum(lengths)
     footers = ends - FOOTER_BYTES
-    crcs = masked(_crcs(data, ends - lengths + HEADER_BYTES, footers))
+    crcs = mask(_crcs(data, ends - lengths + HEADER_BYTES, footers))
     # An unaligned uint32 view at every byte; no other array shares the buffer.
     view = np.ndarray((data.size - FOOTER_BYTES + 1,), "<u4", data, strides=(1,))
     view[footers] = crcs

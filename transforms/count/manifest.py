@@ -15,7 +15,7 @@ from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest,
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.schemas.tfrecord.reader import FileCount
-from shardmill.schemas.tfrecord.scanner import Fault
+from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.counts import MatchCounts
 
 PIPELINE = "count"
@@ -62,7 +62,7 @@ def find_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
     ordered = sorted(files, key=lambda file: file.ref.key.encode())
     if not any(file.result.records for file in ordered):
         return ordered
-    fault = Fault("empty", 0, 0, "it has no bytes where others have records: copy it again")
+    fault = FileFault("empty", 0, 0, "it has no bytes where others have records: copy it again")
     return [
         file._replace(result=file.result._replace(fault=fault, crc32c=""))
         if file.result.fault is None and not file.result.num_bytes
@@ -115,7 +115,7 @@ def make_manifest(
     )
 
 
-def _damaged(file: CountedFile, fault: Fault) -> Damaged:
+def _damaged(file: CountedFile, fault: FileFault) -> Damaged:
     size = file.result.num_bytes or file.ref.size
     return Damaged(file.ref.key, size, fault.reason, fault.record, fault.offset, str(fault))
 

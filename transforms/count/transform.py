@@ -18,16 +18,10 @@ from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import DeniedError, FormatError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.schemas.tfrecord.ranges import (
-    Check,
-    Found,
-    Range,
-    RangeCount,
-    find_ranges,
-    scan_range,
-)
+from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
+from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
-from shardmill.schemas.tfrecord.scanner import Fault
+from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.build.outcome import Outcome, deliver
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
 from shardmill.transforms.match.counts import Duplicate, MatchCounts
@@ -106,10 +100,10 @@ def _drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef
 
 
 def _rejected(ref: InputRef) -> CountedFile:
-    return CountedFile(ref, FileCount(0, ref.size, fault=Fault(ref.error, 0, 0, ref.message)))
+    return CountedFile(ref, FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message)))
 
 
-def _ranges(element: tuple[str, tuple[InputRef, Found]]) -> Iterator[tuple[str, Range]]:
+def _ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
     key, (_, found) = element
     for part in found.ranges:
         yield key, part
@@ -127,7 +121,7 @@ class _Look(beam.DoFn):
     def start_bundle(self) -> None:
         self._held = []
 
-    def process(self, ref: InputRef) -> Iterator[tuple[str, tuple[InputRef, Found]]]:
+    def process(self, ref: InputRef) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
         if not scheme_of(ref.uri):
             yield self._look(ref)
             return
@@ -139,13 +133,13 @@ class _Look(beam.DoFn):
         for found in self._look_all():
             yield GlobalWindows.windowed_value(found)
 
-    def _look_all(self) -> Iterator[tuple[str, tuple[InputRef, Found]]]:
+    def _look_all(self) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
         held, self._held = self._held, []
         if held:
             with ThreadPoolExecutor(min(_REMOTE_LOOKS, len(held))) as threads:
                 yield from threads.map(self._look, held)
 
-    def _look(self, ref: InputRef) -> tuple[str, tuple[InputRef, Found]]:
+    def _look(self, ref: InputRef) -> tuple[str, tuple[InputRef, FileRanges]]:
         found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
         watched = progress.progress_of(self._invocation)
         if watched is not None:
@@ -189,7 +183,7 @@ class _Scan(beam.DoFn):
 
 
 def _join(
-    sides: dict[str, Iterable[tuple[InputRef, Found]] | Iterable[RangeCount]], check: Check
+    sides: dict[str, Iterable[tuple[InputRef, FileRanges]] | Iterable[RangeCount]], check: Check
 ) -> CountedFile:
     ((ref, found),) = sides["found"]  # type: ignore[misc]
     count = join_ranges(found, list(sides["counts"]), check)  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.tfrecord.ranges import Found, Range, RangeCount, find_ranges, scan_range
+from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
+from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.publish import settle
@@ -164,7 +165,7 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
         return None, str(error)
 
 
-def _find_ranges(path: str) -> Found:
+def _find_ranges(path: str) -> FileRanges:
     """Return a shard's ranges.
 
     An uncompressed shard is one range: examples cannot be checked before the first record of a
@@ -200,7 +201,7 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
 
 
 def compare_shard(
-    shard: Shard, found: Found, parts: Sequence[CheckedRange], *, counted: bool
+    shard: Shard, found: FileRanges, parts: Sequence[CheckedRange], *, counted: bool
 ) -> Iterator[str]:
     """Yield the differences between a shard and its entry in the manifest.
 

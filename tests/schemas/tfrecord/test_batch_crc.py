@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import batch_crc, scanner
-from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, masked_crc
+from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, mask, masked_crc
 from shardmill.schemas.tfrecord.scanner import DamagedError, RecordScanner
 from tests.conftest import examples
 
@@ -24,12 +24,14 @@ def begins_of(payloads: list[bytes], at: int = 0) -> np.ndarray:
     return np.array(begins)
 
 
-@given(st.lists(st.tuples(words, st.integers(0, batch_crc.FARTHEST - 1)), min_size=1, max_size=20))
+@given(
+    st.lists(st.tuples(words, st.integers(0, batch_crc.MAX_DISTANCE - 1)), min_size=1, max_size=20)
+)
 def test_advancing_is_what_joining_does(pairs) -> None:
     values, distances = np.array([p[0] for p in pairs], np.uint32), np.array([p[1] for p in pairs])
     wanted = [combine_crc32c(value, 0, distance) for value, distance in pairs]
-    assert batch_crc.advanced(values, distances).tolist() == wanted
-    assert batch_crc.unmasked(batch_crc.masked(values)).tolist() == values.tolist()
+    assert batch_crc.advance(values, distances).tolist() == wanted
+    assert batch_crc.unmask(mask(values)).tolist() == values.tolist()
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=20))
@@ -37,13 +39,13 @@ def test_crcs_of_lengths(lengths) -> None:
     wanted = [crc32c(struct.pack("<Q", length)) for length in lengths]
     assert batch_crc.length_crcs(np.array(lengths, np.uint64)).tolist() == wanted
     masks = [masked_crc(struct.pack("<Q", length)) for length in lengths]
-    assert batch_crc.masked(np.array(wanted, np.uint32)).tolist() == masks
+    assert mask(np.array(wanted, np.uint32)).tolist() == masks
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=30), st.binary(max_size=20))
 def test_sound_records_add_up(payloads, before) -> None:
     data = before + b"".join(map(frame, payloads)) + b"behind"
-    assert batch_crc.add_up(data, begins_of(payloads, len(before)))
+    assert batch_crc.all_payloads_match(data, begins_of(payloads, len(before)))
 
 
 def test_every_wrong_byte_of_payloads_and_their_crcs_shows() -> None:
@@ -54,28 +56,28 @@ def test_every_wrong_byte_of_payloads_and_their_crcs_shows() -> None:
     for at in sorted(set(range(len(data))) - headers):
         for flip in (1, 128, 255):
             wrong = data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
-            assert not batch_crc.add_up(wrong, begins), at
+            assert not batch_crc.all_payloads_match(wrong, begins), at
 
 
 def test_the_first_wrong_header_is_found() -> None:
     payloads = [bytes(n) for n in range(100)]
     data, begins = b"".join(map(frame, payloads)), begins_of(payloads)[:-1]
-    assert batch_crc.first_wrong_length(data, begins) == -1
+    assert batch_crc.find_damaged_length(data, begins) == -1
     for number in (0, 41, 99):
         for byte in range(12):
             wrong = bytearray(data)
             wrong[begins[number] + byte] ^= 4
             wrong[begins[-1] + byte] ^= 8
-            assert batch_crc.first_wrong_length(bytes(wrong), begins) == number
+            assert batch_crc.find_damaged_length(bytes(wrong), begins) == number
 
 
 def test_a_stretch_too_long_is_left_to_others(monkeypatch) -> None:
     payloads = [b"abc"] * 8
     data = b"".join(map(frame, payloads))
-    monkeypatch.setattr(batch_crc, "FARTHEST", len(data))
-    assert not batch_crc.add_up(data, begins_of(payloads))
-    monkeypatch.setattr(batch_crc, "FARTHEST", len(data) + 1)
-    assert batch_crc.add_up(data, begins_of(payloads))
+    monkeypatch.setattr(batch_crc, "MAX_DISTANCE", len(data))
+    assert not batch_crc.all_payloads_match(data, begins_of(payloads))
+    monkeypatch.setattr(batch_crc, "MAX_DISTANCE", len(data) + 1)
+    assert batch_crc.all_payloads_match(data, begins_of(payloads))
 
 
 @pytest.mark.parametrize("take", [False, True])

@@ -12,18 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord import compression
-from shardmill.schemas.tfrecord.compression import (
-    PackedError,
-    describe_other_content,
+from shardmill.schemas.tfrecord import inflate
+from shardmill.schemas.tfrecord.compression import describe_other_content, detect_compression
+from shardmill.schemas.tfrecord.framing import frame, starts_record
+from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
+from shardmill.schemas.tfrecord.inflate import (
+    InflateError,
+    empty_member_warning,
     gzip_chunks,
     inflate_member,
-    sniff,
-    starts_record,
     zlib_chunks,
 )
-from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.conftest import examples
 from tests.support.record_tools import count_in, framed, header
@@ -64,7 +63,7 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 def test_files_that_may_hold_records(name):
     data, compression = SOUND[name]
-    assert sniff(Bytes(data)) == (compression, "")
+    assert detect_compression(Bytes(data)) == (compression, "")
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -86,7 +85,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_names_the_content_of_files_without_records(name, tmp_path):
     data, content = OTHERS[name]
-    assert sniff(Bytes(data)) == ("none", f"it is not a TFRecord file but {content}")
+    assert detect_compression(Bytes(data)) == ("none", f"it is not a TFRecord file but {content}")
     path = tmp_path / "file"
     cases = [(data, f"it is not a TFRecord file but {content}")]
     if len(data) >= 12:
@@ -111,14 +110,14 @@ STARTS = [b"", b"\x1f\x8b\x08", b"\x78\x9c", b"\x78\x01", header(3), b"\0" * 20,
 @settings(max_examples=examples(400))
 def test_no_file_makes_looking_at_it_crash(start, data):
     data = start + data
-    compression, why = sniff(Bytes(data))
+    compression, why = detect_compression(Bytes(data))
     assert compression in ("none", "gzip", "zlib")
     assert isinstance(describe_other_content(data, len(data)), str)
     if starts_record(data):
         assert (compression, why) == ("none", "")
 
 
-def inflate(data: bytes, steps=(), start=0, warn=None) -> bytes:
+def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:
     chunks, at = [], 0
     for step in steps:
         chunks.append(data[at : at + step])
@@ -134,11 +133,11 @@ packs = st.sampled_from([gzip.compress, stored_member, deflated_member])
 @given(st.lists(st.tuples(st.binary(max_size=300), packs)), st.lists(st.integers(0, 200)))
 def test_members_in_any_chunks_are_inflated(members, steps):
     data = b"".join(pack(content) for content, pack in members)
-    assert inflate(data, steps) == b"".join(content for content, _ in members)
+    assert inflate_all(data, steps) == b"".join(content for content, _ in members)
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member, gzip.compress])
-@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3_000_000, compression._WHOLE_INFLATED + 1])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3_000_000, inflate._MAX_WHOLE + 1])
 def test_a_member_is_inflated(pack, size):
     content = (random.Random(size).randbytes(min(size, 100_000)) + bytes(size))[:size]
     assert b"".join(inflate_member(pack(content), 0)) == content
@@ -160,11 +159,11 @@ def test_one_member_is_never_taken_for_all_of_several(pack):
     assert (one[10] & 6 == 0) == (pack is stored_member)
     assert b"".join(inflate_member(one + one, 0)) == b"ten bytes." * 60
     for junk in (b"junk" + one[-4:], one[-8:], one[-4:]):
-        with pytest.raises(PackedError) as caught:
+        with pytest.raises(InflateError) as caught:
             list(inflate_member(one + junk, 7))
         assert caught.value.reason == "trailing_garbage"
         assert str(caught.value) == (
-            f"what follows the gzip data at byte {7 + len(one)} of the file is no gzip data"
+            f"the data from byte {7 + len(one)}, after the last gzip member, is not gzip data"
         )
     nested = pack(one)  # which holds the trailer of another one
     assert b"".join(inflate_member(nested, 0)) == one
@@ -179,11 +178,11 @@ def test_all_header_fields_are_read_and_their_crc_is_checked():
         (12, b"\0\0n\0"),
     ):
         member = with_flags(flags, extra, RECORDS)
-        assert b"".join(inflate_member(member, 0)) == RECORDS == inflate(member)
+        assert b"".join(inflate_member(member, 0)) == RECORDS == inflate_all(member)
     assert b"".join(inflate_member(with_crc(RECORDS), 0)) == RECORDS
-    with pytest.raises(PackedError, match="header crc mismatch"):
+    with pytest.raises(InflateError, match="header crc mismatch"):
         list(inflate_member(with_crc(RECORDS, 1), 0))
-    with pytest.raises(PackedError, match="unknown header flags set"):
+    with pytest.raises(InflateError, match="unknown header flags set"):
         list(inflate_member(with_flags(0x20, b"", RECORDS), 0))
 
 
@@ -194,9 +193,9 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 A = stored_member(RECORDS)
-CUT = "the file ends inside the gzip member that begins at its byte 1,{:03}"
-BAD = "the gzip member at byte 1,{:03} of the file cannot be inflated ({})"
-JUNK = "what follows the gzip data at byte 1,{:03} of the file is no gzip data"
+CUT = "the file ends inside the gzip member that begins at byte 1,{:03}"
+BAD = "the gzip member at byte 1,{:03} cannot be inflated ({})"
+JUNK = "the data from byte 1,{:03}, after the last gzip member, is not gzip data"
 DAMAGE = {
     "cut in a header": (A[:5], "truncated", CUT.format(0)),
     "cut in data": (A[:50], "truncated", CUT.format(0)),
@@ -209,12 +208,12 @@ DAMAGE = {
     "records behind": (A + RECORDS, "trailing_garbage", JUNK.format(len(A))),
     "method": (flipped(A, 2), "bad_gzip", BAD.format(0, "unknown compression method")),
     "a block's length": (flipped(A, 11), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
-    "data": (flipped(A, 30), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
-    "its CRC-32": (flipped(A, -8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
-    "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
+    "data": (flipped(A, 30), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
+    "its CRC-32": (flipped(A, -8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
+    "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
     "zeros for its blocks": (A[:10] + bytes(len(A) - 10), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
-    "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "it fails gzip's own CRC-32 or length")),
-    "its size": (A + flipped(A, -1), "bad_gzip", BAD.format(len(A), "it fails gzip's own CRC-32 or length")),
+    "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
+    "its size": (A + flipped(A, -1), "bad_gzip", BAD.format(len(A), "its CRC-32 or length does not match")),
 }  # fmt: skip
 
 
@@ -222,11 +221,11 @@ DAMAGE = {
 def test_damage_is_named_with_its_place(name):
     data, reason, message = DAMAGE[name]
     for steps in ((), [1] * 500):
-        with pytest.raises(PackedError) as caught:
-            inflate(data, steps, 1000)
+        with pytest.raises(InflateError) as caught:
+            inflate_all(data, steps, 1000)
         assert (caught.value.reason, str(caught.value)) == (reason, message)
     if len(data) < 2 * len(A):
-        with pytest.raises(PackedError) as caught:
+        with pytest.raises(InflateError) as caught:
             list(inflate_member(data, 1000))
         assert (caught.value.reason, str(caught.value)) == (reason, message)
 
@@ -251,7 +250,7 @@ Z = zlib.compress(RECORDS)
 )
 def test_damage_of_zlib_data(data, reason, message):
     for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
-        with pytest.raises(PackedError) as caught:
+        with pytest.raises(InflateError) as caught:
             list(zlib_chunks(iter(chunks)))
         assert (caught.value.reason, str(caught.value)) == (reason, message)
 
@@ -264,15 +263,15 @@ def test_an_empty_member_is_warned_of_once_and_only_before_data():
         (full + empty + empty + full, len(full + empty)),
     ):  # fmt: skip
         told = []
-        inflate(data, [3, 40], 0, told.append)
-        assert told == ([] if at is None else [compression.empty_member(at)])
+        inflate_all(data, [3, 40], 0, told.append)
+        assert told == ([] if at is None else [empty_member_warning(at)])
 
 
 def test_many_small_members_take_time_like_one():
     # zlib copies all that follows a member: 200,000 of them in one chunk were 50 s of copying.
     data = gzip.compress(b"some record, and more of it") * 200_000
     begun = time.process_time()
-    assert len(inflate(data)) == 27 * 200_000
+    assert len(inflate_all(data)) == 27 * 200_000
     assert time.process_time() - begun < 5
 
 

@@ -17,9 +17,10 @@ from shardmill.schemas.storage.gcs import GcsReader, GcsStorage
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
-from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+from shardmill.schemas.tfrecord.range_scan import scan_range
+from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import count_file, join_ranges, open_records
-from shardmill.schemas.tfrecord.scanner import FAULTS, DamagedError, Fault
+from shardmill.schemas.tfrecord.scanner import FAULTS, DamagedError, FileFault
 from tests.conftest import examples
 from tests.support.record_tools import (
     all_kinds,
@@ -50,10 +51,10 @@ FIRST = len(indexed(GROUPS[:1]))
 SECOND = stored_member(framed(GROUPS[1]))
 GZ, ZL = gzip.compress(RAW), zlib.compress(RAW, 0)
 LENGTH, PAYLOAD = (f"the CRC of its {what} does not match" for what in ("length", "payload"))
-CUT = "the file ends inside the gzip member that begins at its byte {:,}"
-CRC32 = "the gzip member at byte {:,} of the file cannot be inflated (it fails gzip's own CRC-32 or length)"
-BLOCK = "the gzip member at byte {:,} of the file cannot be inflated (invalid stored block lengths)"
-JUNK = "what follows the gzip data at byte {:,} of the file is no gzip data"
+CUT = "the file ends inside the gzip member that begins at byte {:,}"
+CRC32 = "the gzip member at byte {:,} cannot be inflated (its CRC-32 or length does not match)"
+BLOCK = "the gzip member at byte {:,} cannot be inflated (invalid stored block lengths)"
+JUNK = "the data from byte {:,}, after the last gzip member, is not gzip data"
 CASES = {
     "cut in a header": (RAW[:60], "truncated", 3, 56, "the file ends after 4 bytes"),
     "cut in a payload": (RAW[:86], "truncated", 4, 72, "the file ends after 14 of its 20 bytes"),
@@ -97,7 +98,7 @@ def test_a_fault_is_told_exactly(name, tmp_path):
     data, reason, record, offset, message = CASES[name]
     path = tmp_path / "file"
     path.write_bytes(data)
-    wanted = Fault(reason, record, offset, message)
+    wanted = FileFault(reason, record, offset, message)
     for step in (1, 30, 1 << 30):
         count = count_in(path, "records", step)
         assert (count.fault, count.records, count.crc32c) == (wanted, record, ""), step
@@ -123,7 +124,7 @@ def test_every_reason_is_one_of_the_list():
 # Files that are not there, not readable, or change
 
 
-def fault(path: object, check: str = "records") -> Fault:
+def fault(path: object, check: str = "records") -> FileFault:
     found = count_file(str(path), check).fault
     with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
         list(records)
@@ -162,7 +163,7 @@ def test_a_refusal_is_a_fault_of_the_file(tmp_path, monkeypatch):
     assert fault(tmp_path / "file") == ("unreadable", 0, 0, "reading it is not allowed")
 
 
-OTHER = "the file is another than the one that was listed"
+OTHER = "the file changed since it was listed"
 
 
 @pytest.mark.parametrize("kind", all_kinds([b""] * 8))

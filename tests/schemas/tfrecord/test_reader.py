@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.schemas.tfrecord import ranges
-from shardmill.schemas.tfrecord.compression import empty_member
+from shardmill.schemas.tfrecord import range_scan
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import (
     Member,
@@ -21,8 +20,10 @@ from shardmill.schemas.tfrecord.gzip_member import (
     pack_member,
     stored_member,
 )
+from shardmill.schemas.tfrecord.inflate import empty_member_warning
 from shardmill.schemas.tfrecord.member_index import build_index, empty_shard, read_index
-from shardmill.schemas.tfrecord.ranges import find_ranges, scan_range
+from shardmill.schemas.tfrecord.range_scan import scan_range
+from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, count_file, join_ranges, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.conftest import build_dataset, examples
@@ -215,7 +216,7 @@ def test_a_fault_of_compressed_data_is_the_same_in_any_ranges(kind, tmp_path):
 
 def test_an_indexed_file_without_records_is_told_as_one(tmp_path):
     path = tmp_path / "file"
-    for data, what in ((bytes(300), "only zeros: copy it again"), (b"text " * 60, "but text")):
+    for data, what in ((bytes(300), "only zeros: copy"), (b"text " * 60, "but text")):
         members = [stored_member(data)] * 2
         path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
         for step in (1, 1 << 30):
@@ -226,7 +227,7 @@ def test_an_indexed_file_without_records_is_told_as_one(tmp_path):
 
 # An index that lies
 
-LIE = "its index does not say what is in it, so all of it was read as a whole"
+LIE = "its index does not match its records, so the whole file was scanned"
 GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
 PAYLOADS = [payload for group in GROUPS for payload in group]
 STORED = [stored_member(framed(group)) for group in GROUPS]
@@ -339,7 +340,7 @@ def test_an_empty_member_is_warned_of_where_tensorflow_loses_records(pieces, rea
     records = sum(2 for piece in pieces if piece in (SMALL, PLAIN))
     assert len(tf_reads(path, "gzip")) == read
     assert (read == records) == (at is None)
-    warnings = () if at is None else (empty_member(at),)
+    warnings = () if at is None else (empty_member_warning(at),)
     check_sound(path, records, "gzip", *warnings)
     assert count_file(str(path), "index").warnings == warnings
     assert len(read_all(path)) == records
@@ -353,8 +354,8 @@ def test_members_read_as_a_stream_give_the_same(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(data)
     for whole, inflated in ((10, 1 << 30), (1 << 30, 0), (560, 100)):
-        monkeypatch.setattr(ranges, "_WHOLE_MEMBER", whole)
-        monkeypatch.setattr("shardmill.schemas.tfrecord.compression._WHOLE_INFLATED", inflated)
+        monkeypatch.setattr(range_scan, "_WHOLE_MEMBER", whole)
+        monkeypatch.setattr("shardmill.schemas.tfrecord.inflate._MAX_WHOLE", inflated)
         assert count_in(path, "records", 700) == sound(data, 24, "gzip")
 
 

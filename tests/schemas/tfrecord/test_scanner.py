@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import batch_crc
-from shardmill.schemas.tfrecord.framing import crc32c, frame, masked_crc
+from shardmill.schemas.tfrecord.framing import crc32c, frame, mask, masked_crc
 from shardmill.schemas.tfrecord.scanner import (
     FAULTS,
     DamagedError,
-    Fault,
+    FileFault,
     RecordScanner,
     find_record,
 )
@@ -34,7 +34,7 @@ def pieces(data: bytes, steps: list[int]) -> list[bytes]:
     return [*cut, data[at:]]
 
 
-def fault_of(data: bytes, steps: list[int] = (), **options) -> Fault | None:
+def fault_of(data: bytes, steps: list[int] = (), **options) -> FileFault | None:
     scanner = RecordScanner(**options)
     try:
         for piece in pieces(data, steps):
@@ -56,7 +56,7 @@ def test_any_pieces_give_the_same_records(payloads, steps, start):
     assert taken == payloads
     assert all(type(payload) is bytes for payload in taken)
     assert (scanner.records, scanner.offset) == (len(payloads), start + len(data))
-    assert scanner.between
+    assert scanner.is_between_records
 
 
 @given(payloads, st.integers(0, 5000), cuts)
@@ -88,7 +88,7 @@ def test_records_that_begin_behind_the_stop_are_left_alone(payloads, stop, steps
 def test_a_cut_record_is_told_where_it_begins(left, message, check):
     data = framed([b"abc", b""]) + frame(bytes(100))[:left]
     for steps in ([], [1] * 200, [19, 16, left]):
-        assert fault_of(data, steps, check=check) == Fault("truncated", 2, 35, message)
+        assert fault_of(data, steps, check=check) == FileFault("truncated", 2, 35, message)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_flipped_byte_is_told_where_its_record_begins(at, reason):
     data = bytearray(framed([b"abc", b"", bytes(100), b"more"]))
     data[at] ^= 4
     what = "length" if reason == "length_crc" else "payload"
-    wanted = Fault(reason, 2, 35, f"the CRC of its {what} does not match")
+    wanted = FileFault(reason, 2, 35, f"the CRC of its {what} does not match")
     for steps in ([], [1] * 200, [40], [47]):
         assert fault_of(bytes(data), steps) == wanted
         unchecked = fault_of(bytes(data), steps, check=False)
@@ -140,7 +140,7 @@ def test_noise_is_a_fault_and_never_a_crash(data, steps):
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
 def test_masked_crcs_are_those_of_one_length(lengths):
     wanted = [masked_crc(struct.pack("<Q", length)) for length in lengths]
-    assert batch_crc.masked(batch_crc.length_crcs(np.array(lengths, np.uint64))).tolist() == wanted
+    assert mask(batch_crc.length_crcs(np.array(lengths, np.uint64))).tolist() == wanted
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 50))
@@ -164,11 +164,11 @@ def test_a_record_is_found_across_the_blocks_of_the_search(fill, place):
 
 def test_a_fault_survives_the_way_between_processes():
     for reason in FAULTS:
-        error = DamagedError(Fault(reason, 3, 1234, "what exactly"))
+        error = DamagedError(FileFault(reason, 3, 1234, "what exactly"))
         again = pickle.loads(pickle.dumps(error))
         assert (again.fault, str(again)) == (error.fault, str(error))
-    assert str(DamagedError(Fault("length_crc", 1000, 123_456, "why"))) == (
+    assert str(DamagedError(FileFault("length_crc", 1000, 123_456, "why"))) == (
         "record 1,000 at byte 123,456: why"
     )
-    assert str(Fault("changed", 3, 1234, "the file is new")) == "the file is new"
+    assert str(FileFault("changed", 3, 1234, "the file is new")) == "the file is new"
     assert crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4

@@ -9,9 +9,9 @@ import pytest
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.tfrecord.compression import TENSORFLOW_READS, stops_early
 from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.build import assemble
@@ -49,7 +49,7 @@ def test_tensorflow_stops_where_we_say(pack, behind, tmp_path) -> None:
     found = count_file(str(path))
     assert (found.records, found.fault) == (91, None)
     assert f"ends at byte {len(first):,}" in found.warnings[0]
-    assert "loses the records behind it" in found.warnings[0]
+    assert "loses the records after it" in found.warnings[0]
 
 
 @pytest.mark.parametrize(("behind", "many"), [(0, 90), (-3, 90), (40, 90), (5, 500)])
@@ -64,11 +64,11 @@ def test_tensorflow_reads_all_elsewhere(behind, many, tmp_path) -> None:
 
 def test_only_the_last_read_matters() -> None:
     reads = TENSORFLOW_READS
-    assert stops_early([reads + 3, reads + 900], reads + 900) == reads + 3
-    assert stops_early([reads + 3, 2 * reads + 900], 2 * reads + 900) == -1
-    assert stops_early([reads + 3], reads + 3) == -1  # the end itself
-    assert stops_early([3, 900], 900) == -1  # one read
-    assert stops_early([], 0) == -1
+    assert find_early_stop([reads + 3, reads + 900], reads + 900) == reads + 3
+    assert find_early_stop([reads + 3, 2 * reads + 900], 2 * reads + 900) == -1
+    assert find_early_stop([reads + 3], reads + 3) == -1  # the end itself
+    assert find_early_stop([3, 900], 900) == -1  # one read
+    assert find_early_stop([], 0) == -1
 
 
 def write_part(folder: Path, number: int, records: list[bytes], packing: str) -> PartFile:

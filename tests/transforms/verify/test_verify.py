@@ -13,9 +13,9 @@ from shardmill.pipelines.commands.verify import lines
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.tfrecord.compression import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, stored_member
+from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.member_index import build_index
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool

@@ -7,7 +7,7 @@ import io
 import lzma
 from collections.abc import Iterator
 
-from shardmill.schemas.tfrecord.compression import PackedError, gzip_chunks
+from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
 # A text that exceeds both this size and this ratio to its compressed size is a bomb.
 MAX_TEXT_BYTES = 256 << 20
@@ -93,7 +93,7 @@ def _streams(source: _ChunkFile, compression: str) -> Iterator[bytes]:
 def _gzip(source: _ChunkFile) -> Iterator[bytes]:
     try:
         yield from gzip_chunks(source.pieces(1 << 16))
-    except PackedError as error:
+    except InflateError as error:
         untrusted = error.reason == "bad_gzip"
         raise DecompressionError("compressed", str(error), untrusted=untrusted) from error
 

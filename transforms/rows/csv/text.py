@@ -10,7 +10,7 @@ from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
-from shardmill.schemas.tfrecord.compression import starts_record
+from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.rows.csv.decompress import DecompressionError, decompress
 from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, is_ascii_compatible
 from shardmill.transforms.rows.csv.row_bounds import Syntax

@@ -1,0 +1,273 @@
+"""Scanning of one byte range of a TFRecord file; see ``ranges``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import google_crc32c
+
+from shardmill.schemas.storage import RandomReader
+from shardmill.schemas.tfrecord.compression import describe_other_content
+from shardmill.schemas.tfrecord.framing import HEADER_BYTES
+from shardmill.schemas.tfrecord.inflate import (
+    InflateError,
+    gzip_chunks,
+    inflate_member,
+    raw_chunks,
+    zlib_chunks,
+)
+from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
+from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, Range, RangeKind
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner, find_record
+
+_WHOLE_MEMBER = 8 << 20  # larger members are read and inflated as a stream
+_UNKNOWN_SIZE = 1 << 62
+
+Take = Callable[[bytes], object]
+
+
+class RangeCount(NamedTuple):
+    """Result of the scan of a range.
+
+    Attributes:
+        start: Offset of the first byte of the range.
+        end: Offset after its last byte.
+        first: For an uncompressed file, the offset of the first record that begins in the range;
+            -1 if there is none.
+        next: For an uncompressed file, the offset after the last record of the range; else the
+            decompressed size of the range.
+        records: Number of records before the end or the fault.
+        crc32c: CRC-32C of the range's bytes in the file; -1 if they were not all read.
+        fault: The first problem. Its record, and its offset in a compressed file, are relative to
+            the range.
+        index_mismatch: Whether the range differs from the index: the file must be scanned as a
+            whole.
+        warning: A sentence about valid data that other programs read differently.
+    """
+
+    start: int
+    end: int
+    first: int = 0
+    next: int = 0
+    records: int = 0
+    crc32c: int = UNKNOWN
+    fault: FileFault | None = None
+    index_mismatch: bool = False
+    warning: str = ""
+
+
+def scan_range(part: Range, check: Check, take: Take | None = None) -> RangeCount:
+    """Return the result of scanning a range; the range is read in chunks.
+
+    Args:
+        part: The range.
+        check: ``records`` checks every CRC; ``index`` only counts.
+        take: Called with each valid payload.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    try:
+        with open_file(part.path, part.version, part.size) as reader:
+            if part.kind == "none":
+                if check == "index":
+                    return _count_by_lengths(reader, part)
+                return _scan_uncompressed(reader, part, take)
+            if part.kind == "indexed":
+                return _scan_members(reader, part, take)
+            return _scan_stream(reader, part, check, take)
+    except DamagedError as error:
+        return RangeCount(part.start, part.end, fault=error.fault)
+
+
+def _scan_uncompressed(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
+    """Scan the records that begin in a range of an uncompressed file."""
+    first = part.start if part.anchored else _find_first(reader, part.start, part.end)
+    begin = part.end if first < 0 else first
+    scanner = RecordScanner(begin, part.end, take=take)
+    crc = _RunningCrc()
+    inside = crc.over(raw_chunks(reader, part.start, part.end))
+    after = raw_chunks(reader, part.end, part.size)  # with the end of the last record
+    at = part.start
+    try:
+        for data in itertools.chain(inside, after):
+            if scanner.done:
+                break
+            if at + len(data) > begin:
+                scanner.feed(data[max(0, begin - at) :] if at < begin else data)
+            if scanner.pending_end > part.size:
+                raise scanner.truncated_error(part.size)
+            at += len(data)
+        scanner.close()
+        fault = None
+    except DamagedError as error:
+        if error.fault.reason in ACCESS_REASONS:
+            raise
+        fault = error.fault
+    # The CRC is needed after a fault too: if no record begins at ``first``, the file may be valid.
+    for _ in inside:
+        pass
+    return RangeCount(
+        part.start, part.end, first, scanner.offset, scanner.records, crc.value, fault
+    )
+
+
+class _RunningCrc:
+    """CRC-32C of the chunks of a file that passed through."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, data: bytes) -> bytes:
+        """Add a chunk and return it."""
+        self.value = google_crc32c.extend(self.value, data)
+        return data
+
+    def over(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Add and yield each chunk."""
+        return map(self.add, chunks)
+
+
+def _find_first(reader: RandomReader, start: int, end: int) -> int:
+    """Return the offset of the first possible record from start to end, or -1."""
+    at = start
+    while at < end:
+        data = reader.read_at(at, min(reader.chunk, end - at + HEADER_BYTES - 1))
+        found = find_record(data, reader.size - at)
+        if found >= 0:
+            return at + found
+        at += max(1, len(data) - HEADER_BYTES + 1)
+    return UNKNOWN
+
+
+def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
+    """Count the records that begin in a range by their lengths, without reading all payloads."""
+    first = part.start
+    if not part.anchored:  # only one chunk: large records are found faster from the previous range
+        first = _find_first(reader, part.start, min(part.start + reader.chunk, part.end))
+    if first < 0:
+        return RangeCount(part.start, part.end, first, part.end)
+    at, records, read = first, 0, first
+    try:
+        while at < part.end:
+            near = at - read < reader.gap
+            data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
+            read = at + len(data)
+            scanner = RecordScanner(at, part.end, check=False)
+            scanner.records = records
+            scanner.feed(data)
+            at, records = scanner.offset, scanner.records
+            end = scanner.pending_end
+            if end > part.size or (at < part.end and read == part.size and not end):
+                raise scanner.truncated_error(part.size)
+            if end:
+                at, records = end, records + 1
+    except DamagedError as error:
+        fault = error.fault
+        return RangeCount(part.start, part.end, first, fault.offset, fault.record, fault=fault)
+    return RangeCount(part.start, part.end, first, at, records)
+
+
+def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
+    """Scan the members of an indexed file, each of which is inflated and checked on its own."""
+    scanner = RecordScanner(take=take)
+    crc = _RunningCrc()
+    fault, index_mismatch = None, False
+    try:
+        for at, num_bytes, records, data in _read_members(reader, part):
+            records_before = scanner.records
+            if data:
+                pieces = inflate_member(crc.add(data), at)
+            else:
+                pieces = gzip_chunks(crc.over(raw_chunks(reader, at, at + num_bytes)), at)
+            for piece in pieces:
+                scanner.feed(piece)
+            index_mismatch = (
+                not scanner.is_between_records or scanner.records - records_before != records
+            )
+            if index_mismatch:
+                break
+    except InflateError:
+        index_mismatch = True  # the file may be valid with other member boundaries
+    except DamagedError as error:
+        fault = error.fault
+        index_mismatch = (
+            not scanner.records and fault.reason not in ACCESS_REASONS
+        )  # perhaps not TFRecords
+    range_crc = UNKNOWN if fault or index_mismatch else crc.value
+    return RangeCount(
+        part.start, part.end, 0, scanner.offset, scanner.records, range_crc, fault, index_mismatch
+    )
+
+
+def _read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield each member's offset, size, number of records and bytes (empty for a large member).
+
+    Consecutive small members are read with one call.
+    """
+    at = held_at = part.start
+    held = b""
+    for number, (num_bytes, records) in enumerate(part.members, 1):
+        if num_bytes > _WHOLE_MEMBER:
+            yield at, num_bytes, records, b""
+        else:
+            if at + num_bytes > held_at + len(held):
+                length = num_bytes
+                for more, _ in part.members[number:]:
+                    if length + more > reader.chunk:
+                        break
+                    length += more
+                held, held_at = reader.read_at(at, length), at
+            yield at, num_bytes, records, held[at - held_at : at - held_at + num_bytes]
+        at += num_bytes
+
+
+def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | None) -> RangeCount:
+    """Scan a compressed file from beginning to end."""
+    scanner = RecordScanner(check=check == "records", take=take)
+    crc = _RunningCrc()
+    chunks = crc.over(raw_chunks(reader, part.start, part.end))
+    warnings: list[str] = []
+    fault = None
+    head = b""
+    try:
+        if part.kind == "gzip":
+            pieces = gzip_chunks(chunks, part.start, warnings.append)
+        else:
+            pieces = zlib_chunks(chunks)
+        for data in pieces:
+            if len(head) < HEADER_BYTES:
+                head += data
+            scanner.feed(data)
+        scanner.close()
+    except (DamagedError, InflateError) as error:
+        fault = refine_fault(fault_of(scanner, error), part.kind, head)
+    range_crc = crc.value if fault is None and check == "records" else UNKNOWN
+    return RangeCount(
+        part.start, part.end, 0, scanner.offset, scanner.records, range_crc, fault,
+        warning="".join(warnings),
+    )  # fmt: skip
+
+
+def refine_fault(fault: FileFault, kind: RangeKind, head: bytes) -> FileFault:
+    """Return a fault, or ``not_tfrecord`` instead of it if compressed data is not TFRecords.
+
+    Args:
+        fault: The fault that the scanner found.
+        kind: Compression of the file.
+        head: First decompressed bytes.
+    """
+    if kind == "none" or fault.reason != "length_crc" or fault.offset:
+        return fault
+    other = describe_other_content(head, _UNKNOWN_SIZE)
+    message = f"its {kind} data does not hold TFRecords but {other}"
+    return FileFault("not_tfrecord", 0, 0, message) if other else fault
+
+
+def fault_of(scanner: RecordScanner, error: DamagedError | InflateError) -> FileFault:
+    """Return the fault of an error that ended a scan."""
+    if isinstance(error, DamagedError):
+        return error.fault
+    return FileFault(error.reason, scanner.records, scanner.offset, str(error))
