@@ -14,8 +14,8 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
-from shardmill.transforms.arrays.resolve_input import FoundArrays, find_arrays
-from shardmill.transforms.arrays.row_index import Placing
+from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
+from shardmill.transforms.arrays.row_index import RowPlacement
 from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays, count_array_parts
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
@@ -50,7 +50,7 @@ def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> 
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    found = find_arrays(config.query)
+    found = resolve_input(config.query)
     packing: Packing = "deflated" if config.compression == "gzip" else "none"
     encoder = ArrayEncoder(
         found.arrays, found.label, _placing(config, found), packing, config.threads, invocation
@@ -65,11 +65,11 @@ def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> 
     return ArraysJob(config, ArraysSpec(sink, encoder, found.files, found.warnings))
 
 
-def _placing(config: ArraysConfig, found: FoundArrays) -> Placing:
+def _placing(config: ArraysConfig, found: InputArrays) -> RowPlacement:
     shares = config.place_spec.splits.shares
     size = found.row_bytes
     parts = (count_array_parts(found.rows, share, size, config.shard_spec) for _, share in shares)
-    return Placing(found.key, found.rows, config.seed, shares, tuple(parts))
+    return RowPlacement(found.key, found.rows, config.seed, shares, tuple(parts))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ArraysJob) -> beam.PCollection[Outcome]:

@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as arrays_of
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.arrays import read_rows, row_index
-from shardmill.transforms.arrays.files import ArrayFile, open_npy, open_npz
-from shardmill.transforms.arrays.row_index import Placing, index_of
+from shardmill.transforms.arrays import row_index, row_reader
+from shardmill.transforms.arrays.array_file import ArrayFile, open_npy, open_npz
+from shardmill.transforms.arrays.row_index import RowPlacement, index_rows
 from tests.conftest import SOAK, examples
 from tests.support.array_tools import (
     check_records,
@@ -123,12 +123,12 @@ def test_tensorflow_decodes_what_was_written(built_matrix) -> None:
 def check_parts(opened: ArrayFile, array: np.ndarray, *, parts: int, threads: int = 2) -> None:
     """Asserts that each part has its rows, and in the order asked for."""
     shares = Splits.parse("train:0.8,validation:0.2").shares
-    placing = Placing("key", len(array), 0, shares, (parts, 1))
+    placement = RowPlacement("key", len(array), 0, shares, (parts, 1))
     seen = []
     for slot in range(parts + 1):
-        rows = index_of(placing).rows_of(slot)
+        rows = index_rows(placement).rows_of(slot)
         places = np.random.default_rng(slot).permutation(len(rows))
-        taken = read_rows.take_part(opened, placing, slot, places, threads)
+        taken = row_reader.read_part(opened, placement, slot, places, threads)
         assert taken.shape == (len(rows), opened.row_bytes)
         wanted = array[rows].astype(array.dtype.newbyteorder("<"))
         assert taken[places].tobytes() == wanted.tobytes()
@@ -154,34 +154,34 @@ def test_the_parts_of_any_array(tmp_path_factory, data, dtype, shape, order, pac
     opened = open_npy(entry, "a", "A") if packed == "npy" else open_npz(entry, "a", "A")
     assert opened.shape == shape
     check_parts(opened, array, parts=data.draw(st.integers(1, 5)))
-    read_rows._lay_out.cache_clear()
+    row_reader._regroup.cache_clear()
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_reads_of_every_size_give_the_same(tmp_path, monkeypatch, chunk, threads) -> None:
-    monkeypatch.setattr(read_rows, "_CHUNK", chunk)
-    monkeypatch.setattr(read_rows, "_BLOCK_BYTES", chunk)
+    monkeypatch.setattr(row_reader, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(row_reader, "_BLOCK_BYTES", chunk)
     rng = np.random.default_rng(1)
     for number, order in enumerate("CF"):
         array = np.asarray(rng.integers(0, 1 << 40, (500, 5, 3)), order=order)
         np.save(tmp_path / f"{chunk}{number}.npy", array)
         entry = open_storage("").stat(str(tmp_path / f"{chunk}{number}.npy"))
-        for small in (0, 1 << 30):  # laid out, and read in place
-            monkeypatch.setattr(read_rows, "_SMALL_ARRAY", small)
+        for large_row in (0, 1 << 30):
+            monkeypatch.setattr(row_reader, "_LARGE_ROW", large_row)
             opened = open_npy(entry, "a", "A")
-            assert read_rows.is_laid_out(opened) == (order == "F" or not small)
+            assert row_reader.is_regrouped(opened) == (order == "F" or large_row > 0)
             check_parts(opened, array, parts=4, threads=threads)
-            read_rows._lay_out.cache_clear()
+            row_reader._regroup.cache_clear()
 
 
 @pytest.mark.parametrize("chunk", [7, 100, 1 << 20])
 def test_the_index_has_each_row_once_and_in_the_right_part(monkeypatch, chunk) -> None:
-    monkeypatch.setattr(row_index, "_CHUNK", chunk)
-    row_index._index_of.cache_clear()
+    monkeypatch.setattr(row_index, "_CHUNK_ROWS", chunk)
+    row_index._index_rows.cache_clear()
     shares = Splits.parse("train:0.7,validation:0.2,none:0,test:0.1").shares
-    placing = Placing("some/key", 600, 3, shares, (8, 2, 0, 1))
-    found = index_of(placing)
+    placement = RowPlacement("some/key", 600, 3, shares, (8, 2, 0, 1))
+    found = index_rows(placement)
     parts: dict[tuple[str, int], list[int]] = {}
     for row in range(600):
         split, position = row_hash(3, "some/key", row)
@@ -191,8 +191,8 @@ def test_the_index_has_each_row_once_and_in_the_right_part(monkeypatch, chunk) -
         parts.setdefault((name, position * number >> 64), []).append(row)
     assert len(parts) == 11
     for (name, part), rows in parts.items():
-        assert found.rows_of(placing.slot(name, part)).tolist() == rows
-    row_index._index_of.cache_clear()
+        assert found.rows_of(placement.part_index(name, part)).tolist() == rows
+    row_index._index_rows.cache_clear()
 
 
 def save_labelled(folder: Path, labels: np.ndarray, rows: int = 300) -> np.ndarray:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
-from shardmill.transforms.arrays import files, read_rows, row_index
+from shardmill.transforms.arrays import array_file, row_index, row_reader
 from shardmill.transforms.arrays.npy_header import parse_header
 from shardmill.transforms.arrays.transform import place_parts, plan_arrays
 from tests.support.array_tools import job_of, run_job
@@ -181,46 +181,47 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "structured": (save(np.zeros(3, [("a", "f4"), ("b", "i4")])), "structured dtype"),
     "fields by comma": (with_header(good_header(descr="'f4,f4'")), "structured dtype"),
     "subarray": (with_header(good_header(descr="'(2,3)f4'")), "structured dtype"),
-    "dates": (save(np.zeros(3, "M8[s]")), r"datetime64\[s\], which is no number: save x.astype"),
-    "times": (save(np.zeros(3, "m8[s]")), r"timedelta64\[s\], which is no number"),
-    "texts as X": (save(np.array(["a", "b"])), "texts .<U1., which are no numbers"),
-    "bytes as X": (save(np.array([b"a", b"b"])), "texts ..S1., which are no numbers"),
-    "void": (save(np.zeros(3, "V2")), r"raw bytes without a type \(bfloat16 is saved so\)"),
-    "long double": (save(np.zeros(3, np.longdouble)), "differs from machine to machine"),
+    "dates": (save(np.zeros(3, "M8[s]")), r"datetime64\[s\] values, which are not numbers: save x.astype"),
+    "times": (save(np.zeros(3, "m8[s]")), r"timedelta64\[s\] values, which are not numbers"),
+    "texts as X": (save(np.array(["a", "b"])), "texts .<U1., not numbers: name it"),
+    "bytes as X": (save(np.array([b"a", b"b"])), "texts ..S1., not numbers: name it"),
+    "void": (save(np.zeros(3, "V2")), r"raw bytes without a type \(NumPy saves bfloat16 this way\)"),
+    "long double": (save(np.zeros(3, np.longdouble)), "differs between machines"),
     "long complex": (save(np.zeros(3, np.clongdouble)), r"astype\('complex128'\)"),
     "scalar": (save(np.float32(3)), r"single value \(shape \(\)\), so it has no examples"),
     "no rows": (save(np.zeros((0, 28, 28))), r"holds no examples \(shape \(0, 28, 28\)\)"),
-    "short": (cut(X, -5), r"cut short: its shape \(12, 2\) of float32 takes 96 bytes and it has 91"),
-    "long": (cut(X, 5), "goes on behind its array: .* takes 96 bytes and it has 101"),
+    "short": (cut(X, -5), r"truncated: its shape \(12, 2\) of float32 takes 96 bytes and it has 91"),
+    "long": (cut(X, 5), "data after its array: .* takes 96 bytes and it has 101"),
     "huge": (
         with_header(good_header("(9999999999, 9999999999)")),
-        "cut short: .* takes 399,999,999,920,000,000,004 bytes and it has 0",
+        "truncated: .* takes 399,999,999,920,000,000,004 bytes and it has 0",
     ),
     "wide": (save(np.zeros((0, 1 << 30, 3), "f4")), "One example .* takes 12,884,901,888 bytes"),
-    "empty file": (raw(b""), "has no bytes: save it with numpy.save"),
-    "text file": (raw(b"1,2,3\n"), "begins with 31 2c 32 2c 33 0a, so it is no .npy"),
-    "lfs": (raw(b"version https://git-lfs.github.com/spec/v1\n"), "is a Git LFS pointer"),
+    "empty file": (raw(b""), "is empty: save it with numpy.save"),
+    "text file": (raw(b"1,2,3\n"), "begins with 31 2c 32 2c 33 0a, not like a .npy file"),
+    "lfs": (raw(b"version https://git-lfs.github.com/spec/v1\n"), "not a .npy file but a Git LFS pointer: run `git lfs pull`"),
     "npz called npy": (
         lambda folder: (npz(x=X)(folder), raw((folder / "data.npz").read_bytes())(folder))[1],
-        r"is a zip file \(.npz\) and no .npy file",
+        "is not a .npy file but a ZIP archive, .npz file",
     ),
-    "magic alone": (raw(b"\x93NUMPY"), "ends within its .npy header"),
-    "half a header": (raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"), "ends within its .npy header"),
-    "version 4": (with_header(good_header(), version=4), "of the .npy version 4"),
-    "huge header": (with_header(" " * 20_000), "header of 20,000 bytes, over 10,000"),
-    "no literal": (with_header("{'descr': open('x')}"), "is no Python literal"),
-    "nested": (with_header("(" * 9_000), "is no Python literal"),
-    "list": (with_header("[1, 2]"), "does not say descr, fortran_order and shape"),
-    "more keys": (with_header(good_header()[:-1] + "'more': 1}"), "does not say descr"),
-    "descr number": (with_header(good_header(descr="7")), "has the dtype 7"),
-    "descr unknown": (with_header(good_header(descr="'<f5'")), "has the dtype '<f5'"),
-    "order": (with_header(good_header(order="0")), "has the fortran_order 0"),
-    "shape number": (with_header(good_header("7")), "has the shape 7"),
-    "negative": (with_header(good_header("(-1, 3)")), r"has the shape \(-1, 3\)"),
-    "shape bool": (with_header(good_header("(True,)")), r"has the shape \(True,\)"),
-    "dimensions": (with_header(good_header("(" + "1," * 71 + ")")), "71 dimensions"),
+    "magic alone": (raw(b"\x93NUMPY"), r"truncated or malformed \(EOF: reading magic string"),
+    "half a header": (raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"), r"truncated or malformed \(EOF: reading array header"),
+    "version 4": (with_header(good_header(), version=4), r"malformed \(version 4.0 is not 1.0, 2.0 or 3.0\)"),
+    "huge header": (with_header(" " * 20_000), r"malformed \(EOF: reading array header, expected 20000"),
+    "no literal": (with_header("{'descr': open('x')}"), r"malformed \(malformed node"),
+    "nested": (with_header("(" * 9_000), "is truncated or malformed"),
+    "list": (with_header("[1, 2]"), r"malformed \(Header is not a dictionary: \[1, 2\]\)"),
+    "more keys": (with_header(good_header()[:-1] + "'more': 1}"), r"malformed \(Header does not contain the correct keys"),
+    "descr number": (with_header(good_header(descr="7")), r"\(descr is not a valid dtype descriptor: 7\)"),
+    "descr unknown": (with_header(good_header(descr="'<f5'")), r"malformed \(.*'<f5'"),
+    "order": (with_header(good_header(order="0")), r"\(fortran_order is not a valid bool: 0\)"),
+    "shape number": (with_header(good_header("7")), r"\(shape is not valid: 7\)"),
+    "negative": (with_header(good_header("(-1, 3)")), r"\(shape is not valid: \(-1, 3\)\)"),
+    "shape bool": (with_header(good_header("(True,)")), r"\(shape is not valid: \(True,\)\)"),
+    "endless": (with_header(good_header(f"({'9' * 4_000}, {'9' * 4_000})")), "shape is not valid"),
+    "dimensions": (with_header(good_header("(" + "1," * 71 + ")")), r"\(71 dimensions are over 64\)"),
     "NaN labels": (
-        labels(np.array([1, np.nan] * 6)), "has the label NaN at row 1, which is no whole number",
+        labels(np.array([1, np.nan] * 6)), "has the label NaN at row 1, which is not an integer",
     ),
     "infinite labels": (labels(np.array([np.inf] * ROWS)), "has the label inf at row 0"),
     "fractions": (labels(np.array([1, 2, 0.5] * 4)), "has the label 0.5 at row 2"),
@@ -228,10 +229,10 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
         labels(np.arange(ROWS) * 1.0), r"labels as float64, not as integers: save y.astype\('int64'\)",
     ),
     "complex labels": (labels(np.arange(ROWS) * 1j), "has the label 1j at row 1|as complex128"),
-    "one-hot": (labels(np.eye(ROWS, dtype=int)), r"shape \(12, 12\), and labels are one value"),
+    "one-hot": (labels(np.eye(ROWS, dtype=int)), r"shape \(12, 12\), and labels are one value for each"),
     "object labels": (labels(np.array(["a", "b"] * 6, object)), r"such as y.astype\(str\)"),
     "huge labels": (
-        labels(np.array([2**63 + 1] * ROWS, np.uint64)), "9223372036854775809 at row 0, which is beyond",
+        labels(np.array([2**63 + 1] * ROWS, np.uint64)), "9223372036854775809 at row 0, which overflows int64",
     ),
     "other length": (
         labels(np.arange(ROWS - 1)), "X.npy has 12 examples and --labels=.*y.npy has 11: the first axes",
@@ -241,17 +242,17 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "latin-1": (labels(np.array([b"a", b"\xe4"] * 6)), r"label b'\\xe4' at row 1, which is not UTF-8"),
     "line break": (labels(np.array(["a", "b\nc"] * 6)), "at row 1, which has a control character"),
     "lengths in npz": (npz(x=X, z=X[:5]), "array 'x' has 12 examples and .* 'z' has 5"),
-    "only a label": (npz(y=np.arange(3)), "has no array beside the label 'y'"),
+    "only a label": (npz(y=np.arange(3)), "has only the label 'y': add an array"),
     "text member": (npz(x=X, word=np.array(["a"] * ROWS)), "array 'word' holds texts"),
     "text name taken": (
         npz(**{"x": X, "y": np.array(["a"] * ROWS), "y/text": X}), "rename it",
     ),
-    "no members": (npz(), "holds no arrays|is no .npz file"),
-    "no zip": (raw(b"PK nothing", "data.npz"), "is no .npz file .* begins with 50 4b 20"),
-    "damaged zip": (damaged_zip, "damaged and cannot be unpacked"),
-    "bomb": (zip_bomb, "claims to unpack to 4,194,310, over 500 times"),
+    "no members": (npz(), "holds no arrays|is not an .npz file"),
+    "no zip": (raw(b"PK nothing", "data.npz"), "is not an .npz file .* begins with 50 4b 20"),
+    "damaged zip": (damaged_zip, "damaged and cannot be read"),
+    "bomb": (zip_bomb, "claims to decompress to 4,194,310, over 500 times"),
     "named twice": (twice_named, "two members 'x'"),
-    "lying zip": (lying_zip, "damaged: its zip headers disagree|goes on behind|cut short"),
+    "lying zip": (lying_zip, "data after its array"),
     "empty folder": (folder_of(notes__txt=b"1"), "holds no .npy files"),
     "class folders": (
         folder_of(cat_in_1__npy=X, dog_in_1__npy=X),
@@ -261,16 +262,16 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "pieces": (folder_of(a__npy=X, b__npy=X[:7]), "first axes must be equal; .* numpy.concatenate"),
     "bad file in folder": (folder_of(a__npy=X, b__npy=b"123"), "arrays, b.npy begins with"),
     "missing": (option(input="/nothing.npy"), "does not exist: give one .npy"),
-    "glob": (option(input="/*.npy"), r"does not exist \(it is no pattern here\)"),
+    "glob": (option(input="/*.npy"), r"does not exist \(patterns are not supported here\)"),
     "missing labels": (option(labels="/nothing.npy"), "--labels=.*nothing.npy does not exist"),
-    "labels in npz": (option(labels="/data.npz"), "--labels=.*data.npz is no .npy file"),
+    "labels in npz": (option(labels="/data.npz"), "--labels=.*data.npz is not a .npy file"),
     "both": (option(labels="/y.npy", label="y"), "--labels=.* and --label=y exclude each other"),
-    "label unknown": (option(label="kind"), "--label=kind is no array: .* has 'x', 'y', 'z'"),
+    "label unknown": (option(label="kind"), "--label=kind is not an array: .* has 'x', 'y', 'z'"),
     "label of a npy": (
         option(input="/X.npy", label="x"), "--label=x names a member .*: for one .npy give --labels",
     ),
-    "array unknown": (option(arrays="x,w"), "--arrays=w is no array"),
-    "root": (option(root="/elsewhere"), "does not lie under --root"),
+    "array unknown": (option(arrays="x,w"), "--arrays=w is not an array"),
+    "root": (option(root="/elsewhere"), "is not inside --root"),
     "splits": (option(splits="directory"), "--splits=directory is not for arrays"),
     "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
     "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
@@ -281,7 +282,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
 def test_one_sentence_before_work_starts(tmp_path, monkeypatch, case) -> None:
     make, message = CASES[case]
     options = make(tmp_path)
-    monkeypatch.setattr(files, "_BOMB_BYTES", BOMB_BYTES - 1)
+    monkeypatch.setattr(array_file, "_BOMB_BYTES", BOMB_BYTES - 1)
     with pytest.raises(ShardmillError, match=message) as caught:
         job_of(output=tmp_path / "ds", **options)
     text = str(caught.value)
@@ -332,7 +333,7 @@ def test_members_whose_bytes_are_not_those_that_were_saved(tmp_path, pack) -> No
     data[place] ^= 0x10
     (tmp_path / "data.npz").write_bytes(data)
     job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
-    with pytest.raises(ShardmillError, match=r"damaged .*: copy or save it again") as caught:
+    with pytest.raises(ShardmillError, match=r"damaged .*: copy it or save it again") as caught:
         run_job(job).check()
     assert "array 'x'" in str(caught.value)
     assert not (tmp_path / "ds/manifest.json").exists()
@@ -353,12 +354,12 @@ def test_an_input_that_changes_between_two_parts(tmp_path, name) -> None:
     path = tmp_path / name
     np.savez_compressed(path, x=X) if name.startswith("laid") else np.save(path, X)
     encoder = job_of(input=path, output=tmp_path / "ds").spec.encoder
-    rows = len(row_index.index_of(encoder.placing).rows_of(0))
+    rows = len(row_index.index_rows(encoder.placing).rows_of(0))
     places = np.arange(rows)
-    read_rows.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+    row_reader.read_part(encoder.arrays[0], encoder.placing, 0, places, 1)
     os.utime(path, ns=(5, 5))
     with pytest.raises(InputError, match="changed while it was read"):
-        read_rows.take_part(encoder.arrays[0], encoder.placing, 0, places, 1)
+        row_reader.read_part(encoder.arrays[0], encoder.placing, 0, places, 1)
 
 
 def test_parts_of_another_input_are_never_taken(tmp_path) -> None:
@@ -377,16 +378,16 @@ def test_parts_of_another_input_are_never_taken(tmp_path) -> None:
 def test_no_room_for_temporary_files(tmp_path, monkeypatch) -> None:
     np.savez_compressed(tmp_path / "data.npz", x=X)
     job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
-    read_rows._lay_out.cache_clear()
+    row_reader._regroup.cache_clear()
     with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(read_rows, "scratch_file", lambda: full)
-        with pytest.raises(ShardmillError, match=r"takes 96 bytes .*No space left .*set TMPDIR"):
+        monkeypatch.setattr(row_reader, "open_scratch", lambda: full)
+        with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
             run_job(job)
         monkeypatch.undo()
-    row_index._index_of.cache_clear()
+    row_index._index_rows.cache_clear()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ShardmillError, match=r"list of rows takes 96 bytes .*No such file.*TMPDIR"):
-        row_index.index_of(job.spec.encoder.placing)
+    with pytest.raises(ShardmillError, match=r"list of rows needs 96 bytes .*No such file.*TMPDIR"):
+        row_index.index_rows(job.spec.encoder.placing)
     monkeypatch.undo()
     assert run_job(job).status == "published"
 
@@ -397,7 +398,7 @@ def test_files_that_are_no_arrays_are_told_of(tmp_path) -> None:
         (tmp_path / "arrays" / name).write_text("no array")
     np.save(tmp_path / "arrays/x.npy", X)
     spec = job_of(input=tmp_path / "arrays", output=tmp_path / "ds").spec
-    assert spec.warnings == ("left out, since they are no .npy: README.md, notes.txt",)
+    assert spec.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
     assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
     (tmp_path / "arrays/ds").mkdir()  # the output of an earlier run is no input
     again = job_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds").spec
@@ -407,7 +408,7 @@ def test_files_that_are_no_arrays_are_told_of(tmp_path) -> None:
 def said_of(head: bytes) -> str:
     """Returns how the sentence on a header ends; nothing for a good header."""
     try:
-        assert parse_header(head, "X.npy").num_bytes >= 0
+        assert parse_header(head, "X.npy").num_bytes > 0
     except InputError as error:
         return str(error)[-1]
     return ""

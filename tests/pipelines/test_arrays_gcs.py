@@ -1,4 +1,4 @@
-"""Builds of arrays from, to and between buckets, on an emulator."""
+"""Builds of arrays from, to and between buckets, on an emulator of gs://."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.transforms.arrays import row_reader
 from tests.support.array_tools import job_of, run_job
 from tests.support.readers import dataset_files
 
@@ -48,7 +49,7 @@ def download(uri: str, folder: Path) -> Path:
     return folder
 
 
-def test_arrays_in_buckets_give_the_same_bytes(inputs, bucket, tmp_path) -> None:
+def test_arrays_in_a_bucket_give_the_same_bytes(inputs, bucket, tmp_path) -> None:
     upload(inputs, f"{bucket}/in")
     for name in ("many", "deflated.npz"):
         local, remote = tmp_path / f"local {name}", f"{bucket}/out/{name}"
@@ -61,34 +62,33 @@ def test_arrays_in_buckets_give_the_same_bytes(inputs, bucket, tmp_path) -> None
         assert run_job(job_of(**options)).status == "up_to_date"
 
 
-def test_large_rows_are_read_by_ranges_and_small_ones_once(
-    inputs, strict_bucket, front, tmp_path
+def test_reads_large_rows_by_range_and_other_arrays_once(
+    inputs, strict_bucket, front, tmp_path, monkeypatch
 ) -> None:
     upload(inputs, f"{strict_bucket}/in")
-    job = job_of(
-        input=f"{strict_bucket}/in/many",
-        output=tmp_path / "ds",
-        shard_examples=4,
-        compression="none",
-    )
-    front.calls.clear()
-    outcome = run_job(job)
-    assert outcome.status == "published"
-    assert outcome.parts_made > 10
-    counts = Counter(
-        call.name.rpartition("/")[2] for call in front.calls if call.kind == "download"
-    )
-    print("downloads:", dict(counts), "parts:", outcome.parts_made)
-    assert ROWS // 3 <= counts["large.npy"] <= ROWS
-    assert counts["small.npy"] == counts["y.npy"] == 1
+
+    def downloads(**options) -> Counter:
+        job = job_of(input=f"{strict_bucket}/in/many", shard_examples=4, **options)
+        front.calls.clear()
+        outcome = run_job(job)
+        assert (outcome.status, outcome.parts_made > 10) == ("published", True)
+        calls = (call for call in front.calls if call.kind == "download")
+        return Counter(call.name.rpartition("/")[2] for call in calls)
+
+    whole = downloads(output=tmp_path / "whole")
+    assert whole == {"large.npy": 1, "small.npy": 1, "y.npy": 1}
+    monkeypatch.setattr(row_reader, "_LARGE_ARRAY", 0)
+    by_row = downloads(output=tmp_path / "by row")
+    assert by_row == {"large.npy": ROWS}  # the scratch files of the other arrays are reused
+    assert dataset_files(tmp_path / "by row") == dataset_files(tmp_path / "whole")
 
 
-def test_an_object_that_is_replaced_fails_the_build(inputs, bucket, tmp_path) -> None:
+def test_rejects_object_that_is_replaced_during_the_build(inputs, bucket, tmp_path) -> None:
     upload(inputs, f"{bucket}/in")
     job = job_of(input=f"{bucket}/in/stored.npz", output=tmp_path / "ds")
     path = f"{bucket}/in/stored.npz"
     open_storage(path).replace(path, open_storage(path).read(path))
-    outcome = run_job(job)  # its members' checksums are looked at first
+    outcome = run_job(job)  # compares the checksums of members first
     assert outcome.status == "failed"
     assert "changed while it was read" in outcome.message
     assert not (tmp_path / "ds/manifest.json").exists()

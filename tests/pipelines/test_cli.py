@@ -69,7 +69,7 @@ MISTAKES = [
     (["--output="], 2, "--output is empty"),
     (["--input=nowhere"], 1, "--input=nowhere does not exist"),
     (["--input=nowhere/*.jpg"], 1, "matched no files"),
-    (["--root=elsewhere"], 2, "does not lie under --root"),
+    (["--root=elsewhere"], 2, "is not inside --root"),
 ]
 
 

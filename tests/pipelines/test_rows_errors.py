@@ -76,7 +76,7 @@ MISTAKES = [
     (["--input=climb.txt"], 1, "leads outside the root"),
     (["--input=semicolons.csv", "--label=b"], 2, "--delimiter=';' may be right"),
     (["--input=tabs.csv", "--key=b"], 2, "--delimiter='\\t' may be right"),
-    (["--root=folder"], 2, "does not lie under --root"),
+    (["--root=folder"], 2, "is not inside --root"),
     (["--output="], 2, "--output is empty"),
     (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
     (["--delimeter=;"], 2, "did you mean --delimiter?"),

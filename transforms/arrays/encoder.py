@@ -20,10 +20,10 @@ from shardmill.schemas.schema_pbtxt.schema_text import (
     single_value,
 )
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.arrays.files import ArrayFile
-from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, Labels, texts_of
-from shardmill.transforms.arrays.read_rows import take_part
-from shardmill.transforms.arrays.row_index import Placing, index_of, positions_of
+from shardmill.transforms.arrays.array_file import ArrayFile
+from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_texts
+from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_positions
+from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, Finishing, Item
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.label_limit import (
@@ -53,8 +53,8 @@ class ArrayEncoder:
     """
 
     arrays: tuple[ArrayFile, ...]
-    label: Labels | None
-    placing: Placing
+    label: ArrayLabels | None
+    placing: RowPlacement
     packing: Packing
     threads: int = 0
     invocation: str = ""
@@ -76,7 +76,7 @@ class ArrayEncoder:
             OutputError: There is no room for temporary files.
         """
         for ref in refs:
-            slot = self.placing.slot(ref.split, ref.part)
+            slot = self.placing.part_index(ref.split, ref.part)
             yield from self._encode_part(slot, labels)
 
     def _encode_part(self, slot: int, labels: Sequence[str]) -> Iterator[Block]:
@@ -86,12 +86,12 @@ class ArrayEncoder:
             slot: Its number.
             labels: All labels in the order of their class ids.
         """
-        rows = index_of(self.placing).rows_of(slot)
-        order = np.argsort(positions_of(self.placing, rows))
+        rows = index_rows(self.placing).rows_of(slot)
+        order = np.argsort(row_positions(self.placing, rows))
         places = np.empty_like(order)
         places[order] = np.arange(len(rows))
         threads = self.threads or usable_cores()
-        take = partial(take_part, placing=self.placing, slot=slot, places=places, threads=threads)
+        take = partial(read_part, placement=self.placing, part=slot, places=places, threads=threads)
         raw = [take(array) for array in self.arrays]
         values = None
         if self.label:
@@ -157,7 +157,7 @@ class ArraysFinishing(Finishing):
 
 
 def label_columns(
-    label: Labels, values: npt.NDArray[Any], labels: Sequence[str]
+    label: ArrayLabels, values: npt.NDArray[Any], labels: Sequence[str]
 ) -> tuple[list[TypedColumn], dict[str, int]]:
     """Returns the features of some labels, and how many records have each.
 
@@ -174,7 +174,7 @@ def label_columns(
         if len(distinct) > MAX_LABELS:
             return [column], {TOO_MANY_LABELS: len(values)}
         return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
-    texts = texts_of(distinct.tolist())
+    texts = decode_texts(distinct.tolist())
     ids = {text: number for number, text in enumerate(labels)}
     columns = [
         TypedColumn(label.name, "int64", pa.array([ids[t] for t in texts], pa.int64()), indices),
@@ -193,7 +193,9 @@ def _binary(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), number, buffers)
 
 
-def array_schema(arrays: Sequence[ArrayFile], label: Labels | None, labels: Sequence[str]) -> str:
+def array_schema(
+    arrays: Sequence[ArrayFile], label: ArrayLabels | None, labels: Sequence[str]
+) -> str:
     """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
 
     Args:

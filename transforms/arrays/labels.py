@@ -1,4 +1,4 @@
-"""Labels of arrays: whole numbers are kept as they are, texts get class ids."""
+"""Labels of arrays: integers are kept as they are, texts get class ids."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.arrays.files import ArrayFile, stream_bytes
+from shardmill.transforms.arrays.array_file import ArrayFile, stream_values
 from shardmill.transforms.match.labels import has_control, sort_labels
 
-AUTOMATIC = ("y", "label", "labels")  # members that are taken as labels when there is only one
-LABEL, LABEL_TEXT = "label", "label/text"  # sources, as the manifest names them
+DEFAULT_NAMES = ("y", "label", "labels")  # arrays that are the label where --label is not given
+LABEL, LABEL_TEXT = "label", "label/text"  # sources of features in the manifest
 MAX_TEXTS = 100_000
-_VALUES = 1 << 20  # looked at, at a time
-_LARGEST = np.iinfo(np.int64).max
+_CHUNK_VALUES = 1 << 20
+_CHUNK_BYTES = 64 << 20
+_MAX_LABEL = np.iinfo(np.int64).max
 
 
 def is_label_like(array: ArrayFile) -> bool:
-    """Tells whether an array may be labels: one whole number or text an example."""
-    return array.dtype.kind in "biuSU" and array.shape in ((array.rows,), (array.rows, 1))
+    """Return whether an array has one integer, boolean or text for each example."""
+    return array.dtype.kind in "biuSU" and _is_column(array)
 
 
 @dataclass(frozen=True)
-class Labels:
-    """The labels of examples.
+class ArrayLabels:
+    """The labels of the examples.
 
     Attributes:
-        array: Where they are.
+        array: The array of labels.
         texts: All labels in the order of their class ids, where they are texts; else empty.
     """
 
@@ -39,7 +40,7 @@ class Labels:
 
     @property
     def name(self) -> str:
-        """Name of the feature that holds the number."""
+        """Name of the feature that holds the integer or class id."""
         return self.array.name
 
     @property
@@ -48,86 +49,96 @@ class Labels:
         return f"{self.array.name}/text"
 
     def values(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Returns the labels that rows of raw bytes hold, little-endian: int64 or texts; [n]."""
+        """Return the labels of rows.
+
+        Args:
+            raw: The rows, little-endian; uint8, shape [n, row_bytes].
+
+        Returns:
+            int64, or texts in the array's dtype; shape [n].
+        """
         dtype = self.array.dtype.newbyteorder("<")
-        found: npt.NDArray[Any] = raw.view(dtype).reshape(-1)
-        return found if self.texts else found.astype(np.int64)
+        values: npt.NDArray[Any] = raw.view(dtype).reshape(-1)
+        return values if self.texts else values.astype(np.int64)
 
 
-def check_labels(array: ArrayFile) -> Labels:
-    """Returns labels, all values looked at.
-
-    Args:
-        array: Of labels.
+def check_labels(array: ArrayFile) -> ArrayLabels:
+    """Read all values of an array and return them as labels.
 
     Raises:
-        InputError: They are no labels: floats, several an example, too large, empty, not UTF-8, ...
+        InputError: There are several values for each example, or a value is not an integer in the
+            range of int64, or not a text that can be a label.
     """
-    what, dtype = array.shown, array.dtype
-    if array.shape not in ((array.rows,), (array.rows, 1)):
-        shape = str(array.shape)[:60]
+    if not _is_column(array):
         raise InputError(
-            f"{what} has the shape {shape}, and labels are one value an example, ({array.rows:,},):"
-            " of one-hot labels save y.argmax(axis=1)."
+            f"{array.source} has the shape {str(array.shape)[:60]}, and labels are one value for "
+            f"each example, ({array.rows:,},): for one-hot labels save y.argmax(axis=1)."
         )
-    if dtype.kind in "fc":
-        raise InputError(_why_no_numbers(array))
+    if array.dtype.kind in "fc":
+        raise InputError(_explain_floats(array))
     if array.is_text:
-        return Labels(array, sort_labels(_texts(array)))
+        return ArrayLabels(array, sort_labels(_distinct_texts(array)))
     for first, values in _chunks(array):
-        if dtype.kind == "u" and int(values.max(initial=0)) > _LARGEST:
+        if array.dtype.kind == "u" and int(values.max(initial=0)) > _MAX_LABEL:
             row = first + int(values.argmax())
             raise InputError(
-                f"{what} has the label {values.max()} at row {row:,}, which is beyond int64: use "
-                "smaller class ids."
+                f"{array.source} has the label {values.max()} at row {row:,}, which overflows "
+                "int64: use smaller class ids."
             )
-    return Labels(array)
+    return ArrayLabels(array)
 
 
-def _why_no_numbers(array: ArrayFile) -> str:
-    """Returns why floats are no labels, by the first value that is no whole number."""
-    remedy = "save y.astype('int64'), or give it no label if it is a target to predict"
+def decode_texts(values: Iterable[bytes | str]) -> list[str]:
+    """Return labels, which ``check_labels`` accepted, as texts."""
+    return [value.decode() if isinstance(value, bytes) else value for value in values]
+
+
+def _is_column(array: ArrayFile) -> bool:
+    return array.shape in ((array.rows,), (array.rows, 1))
+
+
+def _explain_floats(array: ArrayFile) -> str:
+    """Return why floats cannot be labels, with the first value that is not an integer."""
+    fix = "save y.astype('int64'), or pass no label if it is a target to predict"
     for first, values in _chunks(array):
         with np.errstate(invalid="ignore"):
             bad = np.flatnonzero(~np.isfinite(values) | (values.real != np.floor(values.real)))
         if bad.size:
-            value = values[bad[0]]
-            row = first + int(bad[0])
-            name = "NaN" if np.isnan(value) else str(value)
+            value = "NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
             return (
-                f"{array.shown} has the label {name} at row {row:,}, which is no whole number: "
-                "make all labels whole numbers or texts, then " + remedy + "."
+                f"{array.source} has the label {value} at row {first + int(bad[0]):,}, which is "
+                f"not an integer: make all labels integers or texts, then {fix}."
             )
-    return f"{array.shown} holds labels as {array.dtype.name}, not as integers: {remedy}."
+    return f"{array.source} holds labels as {array.dtype.name}, not as integers: {fix}."
 
 
-def _texts(array: ArrayFile) -> set[str]:
-    """Returns the distinct labels.
+def _distinct_texts(array: ArrayFile) -> set[str]:
+    """Return the distinct labels.
 
     Raises:
-        InputError: One cannot be a label, or there are too many.
+        InputError: A value cannot be a label, or there are too many distinct ones.
     """
-    seen: set[str] = set()
+    distinct: set[str] = set()
     for first, values in _chunks(array):
         for value in np.unique(values).tolist():
-            text, problem = _decoded(value)
+            text, problem = _decode(value)
             if problem:
                 row = first + int(np.flatnonzero(values == value)[0])
                 raise InputError(
-                    f"{array.shown} has the label {value!r} at row {row:,}, which {problem}: give "
+                    f"{array.source} has the label {value!r} at row {row:,}, which {problem}: give "
                     "each example a label in plain UTF-8."
                 )
-            seen.add(text)
-        if len(seen) > MAX_TEXTS:
+            distinct.add(text)
+        if len(distinct) > MAX_TEXTS:
             raise InputError(
-                f"{array.shown} has more than {MAX_TEXTS:,} distinct texts, which are no classes: "
-                "save whole numbers, or give another label."
+                f"{array.source} has more than {MAX_TEXTS:,} distinct texts, too many for classes: "
+                "save integers, or give another label."
             )
-    return seen
+    return distinct
 
 
-def _decoded(value: bytes | str) -> tuple[str, str]:
-    """Returns the text of a label, and why it cannot be one or nothing."""
+def _decode(value: bytes | str) -> tuple[str, str]:
+    """Return the text of a label, and why it cannot be one or an empty text."""
     try:
         text = value.decode() if isinstance(value, bytes) else value
         text.encode()
@@ -139,27 +150,22 @@ def _decoded(value: bytes | str) -> tuple[str, str]:
 
 
 def _chunks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yields values in their order, with the row of the first."""
+    """Yield consecutive values, shape [n] or [n, 1], with the row of the first."""
     size = array.row_bytes
-    if not size:  # texts of no length
+    if not size:  # texts of length 0
         yield 0, np.zeros(min(1, array.rows), array.dtype)
         return
-    step = max(1, min(_VALUES, (64 << 20) // size))
-    for number, data in enumerate(stream_bytes(array, step * size)):
+    step = max(1, min(_CHUNK_VALUES, _CHUNK_BYTES // size))
+    for number, data in enumerate(stream_values(array, step * size)):
         yield number * step, np.frombuffer(data, array.dtype)
 
 
-def texts_of(values: Iterable[bytes | str]) -> list[str]:
-    """Returns labels as texts; they were checked."""
-    return [value.decode() if isinstance(value, bytes) else value for value in values]
-
-
 __all__ = [
-    "AUTOMATIC",
+    "DEFAULT_NAMES",
     "LABEL",
     "LABEL_TEXT",
-    "Labels",
+    "ArrayLabels",
     "check_labels",
+    "decode_texts",
     "is_label_like",
-    "texts_of",
 ]

@@ -1,4 +1,4 @@
-"""Finding arrays: what an input means, and whether its arrays are features of the same examples."""
+"""Resolve --input to the arrays of a dataset: features of the same examples, and their label."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from functools import partial
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Entry, join, open_storage
-from shardmill.transforms.arrays.files import ArrayFile, npz_names, open_npy, open_npz
-from shardmill.transforms.arrays.labels import AUTOMATIC, Labels, check_labels, is_label_like
+from shardmill.transforms.arrays.array_file import ArrayFile, npz_members, open_npy, open_npz
+from shardmill.transforms.arrays.labels import (
+    DEFAULT_NAMES,
+    ArrayLabels,
+    check_labels,
+    is_label_like,
+)
 from shardmill.transforms.match.transform import absolute
 from shardmill.transforms.match.walk import is_junk, is_utf8, make_key
 
-X, Y = "x", "label"  # features of a single .npy and of its --labels
+X, Y = "x", "label"  # feature names of a single .npy file and of its --labels
 _MAX_ARRAYS = 1_000
-_MAX_RECORD = 1 << 30  # bytes; a tf.train.Example cannot have 2 GiB
-_SHOWN = 5
-_REMEDY = "give one .npy, one .npz or a folder of .npy files"
-_REMEDIES = {"input": _REMEDY, "labels": "give one .npy"}
+_MAX_RECORD_BYTES = 1 << 30  # protobuf messages are limited to 2 GiB
+_MAX_LISTED = 5  # names in a message
+_FIX = "give one .npy, one .npz or a folder of .npy files"
+_FIXES = {"input": _FIX, "labels": "give one .npy"}
 
 
 @dataclass(frozen=True)
 class ArraysQuery:
-    """What is asked for.
+    """The options that name the arrays.
 
     Attributes:
         input: A .npy or .npz file, or a folder of .npy files.
-        root: Folder that the key is relative to; empty for the one that holds the input.
-        labels: A .npy of labels, or empty.
-        label: Array that is the label; None for the one that is called so; empty for none.
-        arrays: Names of those that are taken; empty for all.
-        exclude: A folder that is not looked at: the output, when it lies in the input.
+        root: Folder that the key is relative to; empty for the folder that contains the input.
+        labels: A .npy file of labels, or empty.
+        label: Name of the array that is the label; empty for none; None to find it by its name.
+        arrays: Names of the arrays to write; empty for all.
+        exclude: A folder that is skipped: the output, where it is inside the input.
     """
 
     input: str
@@ -46,22 +51,22 @@ class ArraysQuery:
 
 
 @dataclass(frozen=True)
-class FoundArrays:
-    """Arrays that are features of the same examples.
+class InputArrays:
+    """The arrays of an input, all of the same examples.
 
     Attributes:
-        key: Of the input: what tells its rows from those of other inputs.
+        key: Key of the input, part of the identity of its rows.
         root: Folder that the key is relative to.
-        arrays: The features, sorted by name, the label not among them.
+        arrays: The features without the label, sorted by name.
         label: The label, if there is one.
-        files: A ref for each file.
-        warnings: What the manifest should say.
+        files: A reference to each file.
+        warnings: Warnings for the manifest.
     """
 
     key: str
     root: str
     arrays: tuple[ArrayFile, ...]
-    label: Labels | None
+    label: ArrayLabels | None
     files: tuple[InputRef, ...]
     warnings: tuple[str, ...] = ()
 
@@ -82,19 +87,26 @@ class FoundArrays:
 
 @dataclass(frozen=True)
 class _Source:
-    """Arrays by name, none of them opened yet."""
+    """The arrays of an input by name, and how to open each.
+
+    Attributes:
+        open: Opens an array, by its name.
+        others: Files or members that are not .npy files.
+        named: Whether the input names its arrays.
+    """
 
     open: dict[str, Callable[[], ArrayFile]]
     others: tuple[str, ...] = ()
-    named: bool = True  # whether the input names its arrays
+    named: bool = True
 
 
-def find_arrays(query: ArraysQuery) -> FoundArrays:
-    """Returns the arrays of an input, their headers read and their labels looked at.
+def resolve_input(query: ArraysQuery) -> InputArrays:
+    """Return the arrays of an input; reads all headers and all labels.
 
     Raises:
-        InputError: Nothing is there, an array is unusable, or they do not belong together.
-        UsageError: An option names what is not there, or two exclude each other.
+        InputError: The input does not exist, an array cannot be used, or the arrays have different
+            numbers of examples.
+        UsageError: An option names an array that does not exist, or two options conflict.
     """
     if query.labels and query.label:
         raise UsageError(
@@ -108,8 +120,8 @@ def find_arrays(query: ArraysQuery) -> FoundArrays:
     arrays = [array for name, array in sorted(opened.items()) if not label or label.name != name]
     if not arrays:
         raise InputError(
-            f"--input={query.input} has no array beside the label {names[0]!r}: add one, or give "
-            "--label= to take it as a plain array."
+            f"--input={query.input} has only the label {names[0]!r}: add an array, or give "
+            "--label= to use it as a plain array."
         )
     every = [*arrays, label] if label else arrays
     _check_arrays(arrays, query)
@@ -118,46 +130,47 @@ def find_arrays(query: ArraysQuery) -> FoundArrays:
     checked = check_labels(label) if label else None
     if checked and checked.texts and checked.text_name in opened:
         raise InputError(
-            f"--input={query.input} has an array {checked.text_name!r}, the name that the texts of "
-            f"{checked.name!r} get: rename it."
+            f"--input={query.input} has an array {checked.text_name!r}, which is the name of the "
+            f"texts of {checked.name!r}: rename it."
         )
-    left = ", ".join(sorted(source.others)[:_SHOWN])
-    more = len(source.others) - _SHOWN
-    warning = f"left out, since they are no .npy: {left}" + (f" and {more:,} more" * (more > 0))
-    return FoundArrays(
-        key, root, tuple(arrays), checked, _refs(every, path, key), (warning,) if left else ()
-    )
+    warnings = (f"skipped, not .npy files: {_list(source.others)}",) if source.others else ()
+    return InputArrays(key, root, tuple(arrays), checked, _refs(every, path, key), warnings)
 
 
 def _entry(text: str, flag: str) -> tuple[str, Entry]:
-    remedy = _REMEDIES[flag]
+    """Return the absolute path of an input, and its entry."""
+    fix = _FIXES[flag]
     if not text:
-        raise UsageError(f"--{flag} is empty: {remedy}.")
+        raise UsageError(f"--{flag} is empty: {fix}.")
     path = absolute(text)
     entry = open_storage(path).stat(path)
     if entry is None:
-        glob = " (it is no pattern here)" if re.search(r"[*?]", text) else ""
-        raise InputError(f"--{flag}={text} does not exist{glob}: {remedy}.")
+        glob = " (patterns are not supported here)" if re.search(r"[*?]", text) else ""
+        raise InputError(f"--{flag}={text} does not exist{glob}: {fix}.")
     if entry.kind == "other":
-        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {remedy}.")
+        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {fix}.")
     return path, entry
 
 
 def _source(entry: Entry, query: ArraysQuery) -> _Source:
-    """Returns what an input holds: a folder's files, an .npz's members, or a .npy."""
+    """Return the arrays of an input: of a folder, an .npz file or a .npy file."""
     shown = f"--input={query.input}"
     if entry.kind == "dir":
         return _folder(entry.path, shown, query.exclude)
     if not entry.path.lower().endswith(".npz"):
         return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
-    arrays, others = npz_names(entry, shown)
+    arrays, others = npz_members(entry, shown)
     if not arrays:
         raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
     return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, tuple(others))
 
 
 def _folder(path: str, shown: str, exclude: str) -> _Source:
-    """Returns the .npy files directly in a folder; anything that may mean otherwise is refused."""
+    """Return the .npy files directly in a folder.
+
+    Raises:
+        InputError: The folder holds other folders or .npz files, or no .npy files.
+    """
     arrays: dict[str, Callable[[], ArrayFile]] = {}
     others = []
     for entry in open_storage(path).list_dir(path):
@@ -175,22 +188,22 @@ def _folder(path: str, shown: str, exclude: str) -> _Source:
             raise InputError(
                 f"{shown} holds {what} {name!r}: a folder's .npy files are the features of one "
                 "dataset, one array each with the examples first; for one file an example join "
-                f"them with numpy.stack, else {_REMEDY}."
+                f"them with numpy.stack, else {_FIX}."
             )
         else:
             others.append(name)
     if not arrays:
-        raise InputError(f"{shown} holds no .npy files: {_REMEDY}.")
+        raise InputError(f"{shown} holds no .npy files: {_FIX}.")
     return _Source(arrays, tuple(others))
 
 
 def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
-    """Returns the names of the arrays that are opened."""
+    """Return the names of the arrays to open."""
     wanted = [*query.arrays, *([query.label] if query.label else [])]
     for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
         if name and name not in source.open:
             raise UsageError(
-                f"--{flag}={name} is no array: --input={query.input} has {_listed(source.open)}."
+                f"--{flag}={name} is not an array: --input={query.input} has {_list(source.open)}."
             )
     names = sorted(set(wanted)) if query.arrays else sorted(source.open)
     if len(names) > _MAX_ARRAYS:
@@ -208,52 +221,48 @@ def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
 
 
 def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) -> ArrayFile | None:
-    """Returns the array that is the label, if any."""
+    """Return the array that is the label, or None."""
     if query.labels:
         if Y in opened:
             raise InputError(
-                f"--input={query.input} has an array {Y!r}, the name that --labels gets: leave one "
-                "of them out."
+                f"--input={query.input} has an array {Y!r}, which is the name of --labels: give "
+                "only one of them."
             )
         _, entry = _entry(query.labels, "labels")
         if entry.kind == "dir" or entry.path.lower().endswith(".npz"):
-            raise UsageError(f"--labels={query.labels} is no .npy file: give a 1-D array.")
+            raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
         return open_npy(entry, Y, f"--labels={query.labels}")
     if query.label is not None or not source.named:
         return opened[query.label] if query.label else None
-    likely = [name for name in AUTOMATIC if name in opened and is_label_like(opened[name])]
-    return opened[likely[0]] if len(likely) == 1 else None
+    candidates = [name for name in DEFAULT_NAMES if name in opened and is_label_like(opened[name])]
+    return opened[candidates[0]] if len(candidates) == 1 else None
 
 
 def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
-    """Refuses arrays of texts, and records that are too large."""
+    """Reject arrays of texts, and records that are too large."""
     for array in arrays:
         if array.is_text:
             raise InputError(
-                f"{array.shown} holds texts ({array.descr}), which are no numbers: name it with "
-                "--label if it is the label, or leave it out with --arrays."
+                f"{array.source} holds texts ({array.descr}), not numbers: name it with --label if "
+                "it is the label, or exclude it with --arrays."
             )
     size = sum(array.row_bytes for array in arrays)
-    if size > _MAX_RECORD:
+    if size > _MAX_RECORD_BYTES:
         raise InputError(
-            f"One example of --input={query.input} takes {size:,} bytes, over {_MAX_RECORD:,}, "
-            "which no record can hold: make the first axis the examples."
+            f"One example of --input={query.input} takes {size:,} bytes, over the limit of "
+            f"{_MAX_RECORD_BYTES:,} for a record: make the first axis the examples."
         )
 
 
 def _check_rows(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
-    """Refuses arrays that are not of the same examples, or of none.
-
-    Raises:
-        InputError: They are not.
-    """
+    """Reject arrays with different numbers of examples, and arrays without examples."""
     first = arrays[0]
     other = next((array for array in arrays if array.rows != first.rows), None)
     if other is not None:
         raise InputError(
-            f"{first.shown} has {first.rows:,} examples and {other.shown} has {other.rows:,}: the "
-            "first axes must be equal; mend them, leave one out with --arrays, or join pieces of "
-            "one array with numpy.concatenate."
+            f"{first.source} has {first.rows:,} examples and {other.source} has {other.rows:,}: "
+            "the first axes must be equal; exclude one with --arrays, or join the pieces of one "
+            "array with numpy.concatenate."
         )
     if not first.rows:
         raise InputError(
@@ -262,22 +271,22 @@ def _check_rows(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
 
 
 def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
-    """Returns the key of the input, and the root that it is relative to."""
+    """Return the key of the input, and the root that it is relative to."""
     folder, name = posixpath.split(path.rstrip("/"))
     root = absolute(query.root) if query.root else folder or "/"
     top = root.rstrip("/") + "/"
     if not path.startswith(top):
         raise UsageError(
-            f"--input={query.input} does not lie under --root={query.root}: choose a root above it."
+            f"--input={query.input} is not inside --root={query.root}: choose a root above it."
         )
     key = path[len(top) :] if query.root else name
     if not is_utf8(key):
-        raise InputError(f"--input={query.input} is not named in UTF-8: rename it.")
+        raise InputError(f"--input={query.input} has a name that is not UTF-8: rename it.")
     return make_key(key), root
 
 
 def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, ...]:
-    """Returns a ref for each file; labels from elsewhere are known by their flag."""
+    """Return a reference to each file; the key of a file outside the input is ``--labels``."""
     refs = {}
     for array in arrays:
         inside = array.uri == path or array.uri.startswith(join(path, ""))
@@ -286,10 +295,10 @@ def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, .
     return tuple(refs[uri] for uri in sorted(refs))
 
 
-def _listed(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
-    return ", ".join(map(repr, listed[:_SHOWN])) + more
+def _list(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(map(repr, names[:_MAX_LISTED])) + more
 
 
-__all__ = ["ArraysQuery", "FoundArrays", "find_arrays"]
+__all__ = ["ArraysQuery", "InputArrays", "resolve_input"]

@@ -1,8 +1,8 @@
-"""Which rows of an array each part has: found from hashes of row numbers alone.
+"""RowIndex: the rows of an array that belong to each part, computed from hashes of row numbers.
 
-The hashes are those of rows in general (``transforms.rows.places``): a row is known by the key of
-its input and its number. All rows are hashed twice in each process, chunk by chunk, and their
-numbers kept in a temporary file, those of a part together; so parts need not look at each other's.
+A row is identified by the key of its input and its number (``transforms.columnar.row_hash``). Each
+process hashes all row numbers twice, in chunks, and writes them to a scratch file, grouped by part,
+so that no row number crosses a shuffle.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.arrays.scratch import room_for, scratch_file, write_at
+from shardmill.transforms.arrays.scratch import open_scratch, report_full_disk, write_grouped
 from shardmill.transforms.columnar.row_hash import hash_offsets, part_numbers, split_numbers
 
-_CHUNK = 1 << 20  # rows that are hashed at a time
+_CHUNK_ROWS = 1 << 20  # hashed at a time
 _ROW = np.dtype("<u8")
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Placing:
-    """How the rows of an array find their parts.
+class RowPlacement:
+    """The parameters that place the rows of an array in parts.
 
     Attributes:
-        key: Of the input.
-        rows: How many there are.
-        seed: Of the hash.
+        key: Key of the input.
+        rows: Number of rows.
+        seed: Seed of the hash.
         shares: Splits and their shares.
         parts: Number of parts of each split, in the order of shares; 0 where the share is 0.
     """
@@ -45,89 +45,92 @@ class Placing:
     shares: tuple[tuple[str, Fraction], ...]
     parts: tuple[int, ...]
 
-    def slot(self, split: str, part: int) -> int:
-        """Returns the number of a part among all parts of all splits."""
+    def part_index(self, split: str, part: int) -> int:
+        """Return the number of a split's part among the parts of all splits."""
         names = [name for name, _ in self.shares]
         return sum(self.parts[: names.index(split)]) + part
 
 
 @dataclass(frozen=True)
 class RowIndex:
-    """The numbers of all rows, part by part, in a temporary file that ends with the process.
+    """The numbers of all rows, grouped by part, in a scratch file.
 
     Attributes:
-        file: The file: uint64 little-endian, ascending in each part.
-        starts: int64[parts + 1], where each part begins, counted in rows.
+        file: The scratch file: uint64 little-endian, ascending in each part.
+        starts: First row of each part, then the number of rows; int64, shape [parts + 1].
     """
 
     file: IO[bytes]
     starts: npt.NDArray[np.int64]
 
-    def rows_of(self, slot: int) -> npt.NDArray[np.int64]:
-        """Returns the rows of a part, ascending; int64, shape [n]."""
-        first, after = int(self.starts[slot]), int(self.starts[slot + 1])
-        size = (after - first) * _ROW.itemsize
+    def rows_of(self, part: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows of a part, ascending; int64, shape [n]."""
+        first, end = int(self.starts[part]), int(self.starts[part + 1])
+        size = (end - first) * _ROW.itemsize
         data = os.pread(self.file.fileno(), size, first * _ROW.itemsize)
         return np.frombuffer(data, _ROW).astype(np.int64)
 
 
-def index_of(placing: Placing) -> RowIndex:
-    """Returns the index of an array's rows, made once a process."""
+def index_rows(placement: RowPlacement) -> RowIndex:
+    """Return the index of an array's rows, computed once in each process.
+
+    Raises:
+        OutputError: The scratch file cannot be written.
+    """
     with _lock:
-        return _index_of(placing)
+        return _index_rows(placement)
 
 
-def positions_of(placing: Placing, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Returns the places of rows in the global order; uint64, shape [n], no two alike."""
-    found: npt.NDArray[np.uint64] = hash_offsets(placing.seed, placing.key, rows).position
-    return found
+def row_positions(
+    placement: RowPlacement, rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:  # fmt: skip
+    """Return the positions of rows in the shuffled order; uint64, shape [n], all distinct."""
+    positions: npt.NDArray[np.uint64] = hash_offsets(placement.seed, placement.key, rows).position
+    return positions
+
+
+def row_parts(placement: RowPlacement, first: int, end: int) -> npt.NDArray[np.int64]:
+    """Return the part, among all splits, of each row from first to end - 1; int64, shape [n]."""
+    hashes = hash_offsets(placement.seed, placement.key, np.arange(first, end))
+    split = split_numbers(Splits("fractions", placement.shares), hashes.split)
+    parts = np.empty(end - first, np.int64)
+    before = 0
+    for number, count in enumerate(placement.parts):
+        of_split = split == number
+        if count and of_split.any():
+            parts[of_split] = before + part_numbers(hashes.position[of_split], count)
+        before += count
+    return parts
 
 
 @functools.lru_cache(maxsize=8)
-def _index_of(placing: Placing) -> RowIndex:
-    counts = np.zeros(sum(placing.parts), np.int64)
-    for _, slots in _slots(placing):
-        counts += np.bincount(slots, minlength=counts.size)
+def _index_rows(placement: RowPlacement) -> RowIndex:
+    counts = np.zeros(sum(placement.parts), np.int64)
+    for _, parts in _chunks(placement):
+        counts += np.bincount(parts, minlength=counts.size)
     starts = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
-    with room_for("The list of rows", placing.rows * _ROW.itemsize):
-        return RowIndex(_write_rows(placing, starts), starts)
+    with report_full_disk("The list of rows", placement.rows * _ROW.itemsize):
+        file = open_scratch()
+        write_grouped(
+            file, starts, ((parts, _as_bytes(rows)) for rows, parts in _chunks(placement))
+        )
+    return RowIndex(file, starts)
 
 
-def _write_rows(placing: Placing, starts: npt.NDArray[np.int64]) -> IO[bytes]:
-    """Returns a file with the numbers of all rows, part by part."""
-    file = scratch_file()
-    filled = starts[:-1].copy()
-    for first, slots in _slots(placing):
-        order = np.argsort(slots, kind="stable")
-        rows = (order + first).astype(_ROW)
-        sizes = np.bincount(slots, minlength=filled.size)
-        ends = np.cumsum(sizes)
-        for slot in np.flatnonzero(sizes).tolist():
-            mine = rows[ends[slot] - sizes[slot] : ends[slot]]
-            write_at(file, int(filled[slot]) * _ROW.itemsize, mine.view(np.uint8).data)
-        filled += sizes
-    return file
+def _chunks(
+    placement: RowPlacement,
+) -> Iterator[tuple[range, npt.NDArray[np.int64]]]:  # fmt: skip
+    """Yield row numbers and the part of each, a chunk at a time."""
+    for first in range(0, placement.rows, _CHUNK_ROWS):
+        rows = range(first, min(first + _CHUNK_ROWS, placement.rows))
+        yield rows, row_parts(placement, rows.start, rows.stop)
 
 
-def slots_of(placing: Placing, first: int, after: int) -> npt.NDArray[np.int64]:
-    """Returns the number of the part of each row from first to before after; int64, shape [n]."""
-    hashes = hash_offsets(placing.seed, placing.key, np.arange(first, after))
-    split = split_numbers(Splits("fractions", placing.shares), hashes.split)
-    slots = np.empty(after - first, np.int64)
-    base = 0
-    for number, parts in enumerate(placing.parts):
-        mine = split == number
-        if parts and mine.any():
-            slots[mine] = base + part_numbers(hashes.position[mine], parts)
-        base += parts
-    return slots
+def _as_bytes(rows: range) -> npt.NDArray[np.uint8]:
+    """Return row numbers as the bytes of ``_ROW``; uint8, shape [n, 8]."""
+    numbers = np.arange(rows.start, rows.stop, dtype=_ROW)
+    return numbers.view(np.uint8).reshape(-1, _ROW.itemsize)
 
 
-def _slots(placing: Placing) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yields chunk by chunk its first row, and the part of each row."""
-    for first in range(0, placing.rows, _CHUNK):
-        yield first, slots_of(placing, first, min(first + _CHUNK, placing.rows))
-
-
-__all__ = ["Placing", "RowIndex", "index_of", "positions_of", "slots_of"]
+__all__ = ["RowIndex", "RowPlacement", "index_rows", "row_parts", "row_positions"]

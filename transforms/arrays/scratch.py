@@ -1,44 +1,64 @@
-"""Temporary files that have no name and end with the process."""
+"""Scratch files: temporary files without a name, which the kernel deletes with the process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
+
+import numpy as np
+import numpy.typing as npt
 
 from shardmill.schemas.errors import OutputError, ShardmillError
 
 
-def scratch_file() -> IO[bytes]:
-    """Returns a new temporary file, without a buffer of its own."""
+def open_scratch() -> IO[bytes]:
+    """Return a new scratch file, unbuffered."""
     return tempfile.TemporaryFile(prefix="shardmill-", buffering=0)
 
 
 def write_at(file: IO[bytes], offset: int, data: memoryview) -> None:
-    """Writes data, all of it, at an offset.
-
-    Args:
-        file: A temporary file.
-        offset: In bytes.
-        data: Bytes; their format is B.
-    """
+    """Write all bytes of data (format B) at an offset."""
     while data:
         written = os.pwrite(file.fileno(), data, offset)
         data, offset = data[written:], offset + written
 
 
-@contextlib.contextmanager
-def room_for(what: str, num_bytes: int) -> Iterator[None]:
-    """Turns failures of temporary files into a plain sentence.
+def write_grouped(
+    file: IO[bytes], starts: npt.NDArray[np.int64],
+    blocks: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]],
+) -> None:  # fmt: skip
+    """Write rows so that the rows of each part are contiguous and in their given order.
 
     Args:
-        what: What is put there.
-        num_bytes: How much it takes.
+        file: A scratch file.
+        starts: First row of each part, then the number of rows; int64, shape [parts + 1].
+        blocks: For consecutive rows, the part of each row (shape [n]) and its bytes (shape
+            [n, row_bytes]).
+    """
+    next_rows = starts[:-1].copy()
+    for parts, rows in blocks:
+        ordered = rows[np.argsort(parts, kind="stable")]
+        counts = np.bincount(parts, minlength=next_rows.size)
+        ends = np.cumsum(counts)
+        for part in np.flatnonzero(counts).tolist():
+            of_part = ordered[ends[part] - counts[part] : ends[part]]
+            write_at(file, int(next_rows[part]) * rows.shape[1], of_part.reshape(-1).data)
+        next_rows += counts
+
+
+@contextlib.contextmanager
+def report_full_disk(content: str, num_bytes: int) -> Iterator[None]:
+    """Turn errors of scratch files into an OutputError.
+
+    Args:
+        content: Content of the scratch file, in messages.
+        num_bytes: Bytes that are written.
 
     Raises:
-        OutputError: The folder of temporary files is missing, full or not writable.
+        OutputError: The folder for temporary files is missing, full or not writable.
     """
     try:
         yield
@@ -46,6 +66,6 @@ def room_for(what: str, num_bytes: int) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputError(
-            f"{what} takes {num_bytes:,} bytes in a temporary file, and none can be written "
+            f"{content} needs {num_bytes:,} bytes in a temporary file, which cannot be written "
             f"({error.strerror or error}): set TMPDIR to a folder on a larger disk and run again."
         ) from error

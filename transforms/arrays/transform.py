@@ -15,8 +15,8 @@ from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import ArrayRef, InputRef
+from shardmill.transforms.arrays.array_file import check_stored
 from shardmill.transforms.arrays.encoder import ArrayEncoder
-from shardmill.transforms.arrays.files import check_stored
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome

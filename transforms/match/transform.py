@@ -116,9 +116,7 @@ def find_input(
         )
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
-        raise UsageError(
-            f"--input={pattern} does not lie under --root={root}: choose a root above it."
-        )
+        raise UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")
     return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "", wanted)
 
 

@@ -171,7 +171,7 @@ def test_one_file_is_an_input(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "root", "message"),
-    [("", "", "is empty"), ("nowhere", "", "does not exist"), ("in", "elsewhere", "not lie under")],
+    [("", "", "is empty"), ("nowhere", "", "does not exist"), ("in", "elsewhere", "not inside")],
 )
 def test_inputs_that_are_not_there(tmp_path, monkeypatch, pattern, root, message) -> None:
     monkeypatch.chdir(tmp_path)
