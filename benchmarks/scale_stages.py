@@ -72,8 +72,7 @@ class TinyEncoder:
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
         """Yields an example for each ref."""
         sums = tuple(
-            Sums("integer", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS)
-            for _ in range(3)
+            Sums("int64", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS) for _ in range(3)
         )
         EVENTS.setdefault("parts begin", now())
         for ref in refs:

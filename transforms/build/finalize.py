@@ -29,7 +29,7 @@ from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import Move
 from shardmill.transforms.publish.publish import publish
 from shardmill.transforms.runtime.map_calls import map_calls
-from shardmill.transforms.statistics.sums import merged, publish_summary
+from shardmill.transforms.statistics.sums import compute_statistics, merge_summaries
 
 _SHOWN_REJECTS = 3
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
@@ -238,8 +238,8 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
 
 def _statistics(totals: Sequence[Totals]) -> Statistics | None:
     records = sum(each.records for each in totals)
-    summary = merged(each.summary for each in totals)
-    return publish_summary(summary, records) if records else None
+    summary = merge_summaries(each.summary for each in totals)
+    return compute_statistics(summary, records) if records else None
 
 
 def _listed(shard: BuiltShard) -> Shard:

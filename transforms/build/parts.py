@@ -21,7 +21,7 @@ from shardmill.transforms.build.encoder import Block, Example, Item
 from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import seal, unseal
-from shardmill.transforms.statistics.sums import Summary, merged
+from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
@@ -63,7 +63,7 @@ class Part:
         duplicates: Refs that repeat another's key.
         multi_frame: Records that are the first of several frames.
         versions: Of the codecs that made it.
-        summary: Exact sums of the records' values, for the manifest.
+        summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
         found: Whether it was there before.
     """
@@ -127,7 +127,7 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
 def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:
     """Return the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
-    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part2")
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part3")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
         number = -1
@@ -169,7 +169,7 @@ class _Tally:
         if summary is not None:
             self.summaries.append(summary)
         if len(self.summaries) >= _SUMMARIES:
-            self.summaries = [merged(self.summaries)]
+            self.summaries = [merge_summaries(self.summaries)]
 
 
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
@@ -250,7 +250,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         duplicates=job.duplicates + tally.duplicates,
         multi_frame=tally.multi_frame,
         versions=job.versions,
-        summary=merged(tally.summaries),
+        summary=merge_summaries(tally.summaries),
         sidecar=f"{job.name}.json",
     )
     winner = None

@@ -117,7 +117,7 @@ def _summary(pixels: PixelSums | None, records: int) -> Summary:
         return Summary()
     return Summary(
         channels=tuple(
-            Sums("integer", records, pixels.count, total=total, squares=squares)
+            Sums("int64", records, pixels.count, total=total, squares=squares)
             for total, squares in zip(pixels.totals, pixels.squares, strict=True)
         )
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import apache_beam as beam
 
 from shardmill.transforms.build.parts import Part
-from shardmill.transforms.statistics.sums import Summary, merged
+from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Totals:
         self.duplicates += other.duplicates
         self.multi_frame += other.multi_frame
         self.versions |= other.versions
-        self.summary = merged((self.summary, other.summary))
+        self.summary = merge_summaries((self.summary, other.summary))
 
 
 def _count(counts: dict[str, int], more: dict[str, int]) -> None:

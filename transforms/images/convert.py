@@ -21,7 +21,7 @@ from shardmill.transforms.images.decode import (
     turn,
 )
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
-from shardmill.transforms.statistics.sums import Sums, sums_of_pixels
+from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
 _DRAFTED = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
@@ -115,7 +115,7 @@ def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
     decoded = decode_image(data, spec.resize, spec.gap)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
     image = _framed(_scaled(image, decoded, spec), spec.resize)
-    channels = sums_of_pixels(image.histogram())
+    channels = sum_pixels(image.histogram())
     return EncodedImage(_stored(image, spec), Size(*image.size), decoded.multi_frame, channels)
 
 

@@ -1,1 +1,1 @@
-"""Sums for the statistics in the manifest."""
+"""Statistics of feature values and pixels."""

@@ -1,39 +1,43 @@
-"""Statistics: the exact sums that means and standard deviations are made of.
+"""Sums of feature values and of pixels, from which the manifest's statistics are computed.
 
-Sums are kept as Python's integers and rounded once, at the very end, so they are the same
-whatever the order of adding.
+Every sum is a Python integer, so merging is exact, associative and commutative: Beam may combine
+parts in any order, and the manifest stays the same. Integers and pixels are summed exactly. Floats
+are summed in float64 within one part, whose records have a fixed order, and converted to
+fixed-point integers before parts are merged.
 """
 
 from __future__ import annotations
 
-import math
+import decimal
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.dataset.statistics import FeatureStatistics, PixelStatistics, Statistics
-from shardmill.transforms.statistics.exact import UNITS, Kind, cut_sums, kind_of, scaled
 
-_BLOCK = 1 << 16  # values of an array at a time
+Kind = Literal["int64", "float32", "bytes"]
+# Binary digits after the point of sums. The smallest float32 is 2**-149: there are enough digits
+# left to represent the mean and variance of such numbers.
+_FRACTION_BITS: dict[Kind, int] = {"int64": 0, "float32": 256, "bytes": 0}
+_ROOT_DIGITS = 100
 _PIXEL_POWERS = np.stack([np.arange(256) ** power for power in range(3)], axis=1)
 
 
 class Sums(NamedTuple):
-    """What is known of the values of one feature, or one colour channel, exactly.
+    """Sums over the values of one feature, or over the pixels of one colour channel.
 
     Attributes:
-        kind: What the values are; of bytes only the numbers are known.
-        examples: Records with at least one value.
-        values: Values, those that are not finite among them.
-        nan: Values that are no numbers.
-        infinite: Values that are infinite.
-        low: Least finite value, None where there is none.
-        high: Greatest finite value.
-        total: Sum of the finite values, in units of ``2**-UNITS[kind]``.
-        squares: Sum of their squares, in units of ``2**(-2 * UNITS[kind])``.
+        kind: Type of the values; bytes are counted only.
+        examples: Number of records with at least one value.
+        values: Number of values, including NaN and infinite ones.
+        nan: Number of NaN values.
+        infinite: Number of infinite values.
+        minimum: Smallest finite value; None if there is none.
+        maximum: Largest finite value; None if there is none.
+        total: Sum of the finite values. Of floats: times 2**256.
+        squares: Sum of the squares of the finite values. Of floats: times 2**512.
     """
 
     kind: Kind
@@ -41,40 +45,31 @@ class Sums(NamedTuple):
     values: int = 0
     nan: int = 0
     infinite: int = 0
-    low: float | None = None
-    high: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     total: int = 0
     squares: int = 0
 
-    def plus(self, other: Sums) -> Sums:
-        """Returns the sums of both; records are taken to be different ones.
+    def merge(self, other: Sums) -> Sums:
+        """Return the sums over the values of both, which must come from different records.
 
         Raises:
-            ValueError: The values are of another kind.
+            ValueError: The values are of different kinds.
         """
         if other.kind != self.kind:
-            raise ValueError(f"a feature holds {self.kind} here and {other.kind} there")
+            raise ValueError(f"cannot merge sums of {self.kind} with sums of {other.kind}")
+        minima = [each for each in (self.minimum, other.minimum) if each is not None]
+        maxima = [each for each in (self.maximum, other.maximum) if each is not None]
         return Sums(
             self.kind,
             self.examples + other.examples,
             self.values + other.values,
             self.nan + other.nan,
             self.infinite + other.infinite,
-            self.low if other.low is None else _least(self.low, other.low),
-            self.high if other.high is None else _greatest(self.high, other.high),
+            min(minima, default=None),
+            max(maxima, default=None),
             self.total + other.total,
             self.squares + other.squares,
-        )
-
-    def minus(self, other: Sums) -> Sums:
-        """Returns the sums without those of some of the records; the bounds stay."""
-        return self._replace(
-            examples=self.examples - other.examples,
-            values=self.values - other.values,
-            nan=self.nan - other.nan,
-            infinite=self.infinite - other.infinite,
-            total=self.total - other.total,
-            squares=self.squares - other.squares,
         )
 
     @property
@@ -83,28 +78,31 @@ class Sums(NamedTuple):
         return self.values - self.nan - self.infinite
 
     def mean(self) -> float | None:
-        """Returns the double next to the mean of the finite values, None where there is none."""
+        """Return the mean of the finite values, or None if there is none."""
         if not self.finite:
             return None
-        return float(Fraction(self.total, self.finite << UNITS[self.kind]))
+        return self.total / (self.finite << _FRACTION_BITS[self.kind])
 
     def std(self) -> float | None:
-        """Returns the double next to their population standard deviation."""
+        """Return the population standard deviation of the finite values, or None."""
         if not self.finite:
             return None
+        # The difference cancels most digits where the mean is large, so it is taken of integers.
         spread = self.finite * self.squares - self.total**2
-        return _root(spread, (self.finite << UNITS[self.kind]) ** 2)
+        context = decimal.Context(prec=_ROOT_DIGITS)
+        divisor = self.finite << _FRACTION_BITS[self.kind]
+        return float(context.divide(context.sqrt(spread), divisor))
 
 
 class Summary(NamedTuple):
-    """The sums of some records: of their features by name, and of their images' channels."""
+    """The sums over some records: of each feature by name, and of each colour channel."""
 
     features: Mapping[str, Sums] = {}
     channels: tuple[Sums, ...] = ()
 
     @classmethod
     def from_json(cls, body: Sequence[Any]) -> Summary:
-        """Returns a summary that went through JSON, where tuples become lists."""
+        """Return the summary that was written as JSON, where tuples become lists."""
         features, channels = body
         return cls(
             {name: Sums(*values) for name, values in features.items()},
@@ -112,100 +110,141 @@ class Summary(NamedTuple):
         )
 
 
-def merged(summaries: Iterable[Summary]) -> Summary:
-    """Returns the sums of all, in the names' order; which are added first makes no difference."""
+def merge_summaries(summaries: Iterable[Summary]) -> Summary:
+    """Return the sums over the records of all summaries, features sorted by name.
+
+    Raises:
+        ValueError: Summaries differ in the kind of a feature or the number of channels.
+    """
     features: dict[str, Sums] = {}
     channels: tuple[Sums, ...] = ()
     for summary in summaries:
         for name, sums in summary.features.items():
             known = features.get(name)
-            features[name] = sums if known is None else known.plus(sums)
+            features[name] = sums if known is None else known.merge(sums)
         if summary.channels:
             pairs = zip(channels, summary.channels, strict=True)
-            channels = tuple(a.plus(b) for a, b in pairs) if channels else summary.channels
+            channels = tuple(a.merge(b) for a, b in pairs) if channels else summary.channels
     return Summary(dict(sorted(features.items(), key=lambda item: item[0].encode())), channels)
 
 
-def publish_summary(summary: Summary, records: int) -> Statistics | None:
-    """Returns what the manifest says of a summary, None where that is nothing.
+def compute_statistics(summary: Summary, records: int) -> Statistics | None:
+    """Return the statistics that the manifest lists for a split, or None if there are none.
 
     Args:
-        summary: Of a split.
-        records: Number of its records.
+        summary: Sums over the records of the split.
+        records: Number of these records.
     """
     pixels = None
     if summary.channels:
         means, stds = zip(*((sums.mean(), sums.std()) for sums in summary.channels), strict=True)
         pixels = PixelStatistics(summary.channels[0].values, means, stds)
-    features = {name: _published(sums, records) for name, sums in summary.features.items()}
+    features = {name: _of_feature(sums, records) for name, sums in summary.features.items()}
     return Statistics(pixels, features) if pixels or features else None
 
 
-def _published(sums: Sums, records: int) -> FeatureStatistics:
+def _of_feature(sums: Sums, records: int) -> FeatureStatistics:
     missing = records - sums.examples
     if sums.kind == "bytes":
         return FeatureStatistics(sums.values, missing, numeric=False)
     return FeatureStatistics(
-        sums.values, missing, sums.low, sums.high, sums.mean(), sums.std(), sums.nan, sums.infinite
-    )
+        sums.values, missing, sums.minimum, sums.maximum, sums.mean(), sums.std(),
+        sums.nan, sums.infinite,
+    )  # fmt: skip
 
 
-def sums_of_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
-    """Returns the sums of an image's channels.
+def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
+    """Return the sums over the pixels of each channel of an image.
 
     Args:
-        histogram: As Pillow counts the pixels of an 8-bit image: 256 numbers for each channel.
+        histogram: ``PIL.Image.Image.histogram()`` of an 8-bit image: 256 counts per channel.
     """
     counts = np.array(histogram, np.int64).reshape(-1, 256)
     powers = (counts @ _PIXEL_POWERS).tolist()
     return tuple(
-        Sums("integer", 1, number, total=total, squares=squares)
-        for number, total, squares in powers
+        Sums("int64", 1, number, total=total, squares=squares) for number, total, squares in powers
     )
 
 
-def sums_of_array(values: npt.NDArray[Any], examples: int = 1) -> Sums:
-    """Returns the exact sums of an array of numbers.
+def sum_values(values: npt.NDArray[Any], examples: int = 1) -> Sums:
+    """Return the sums over the values of a feature.
 
     Args:
-        values: bool, int8 to int64, uint8 to uint64, float16, float32 or float64; any shape.
-        examples: Number of records that it is the values of.
+        values: Integers that fit int64, or float16 or float32; any shape. Sums of floats depend on
+            their order.
+        examples: Number of records with at least one of the values.
 
     Raises:
-        TypeError: It holds something else.
+        TypeError: The array has another dtype.
     """
-    kind = kind_of(values.dtype)
-    flat = values.reshape(-1, order="A")
-    sums = Sums(kind, examples)
-    for first in range(0, flat.size, _BLOCK):
-        sums = sums.plus(_of_block(kind, flat[first : first + _BLOCK]))
-    return sums
+    flat = values.reshape(-1)
+    if np.can_cast(flat.dtype, np.int64):
+        return _with_bounds(Sums("int64", examples, flat.size), flat.astype(np.int64, copy=False))
+    if not np.can_cast(flat.dtype, np.float32):
+        raise TypeError(
+            f"cannot sum values of dtype {flat.dtype}: convert them to int64 or float32, "
+            "which are the numbers that a tf.train.Example holds"
+        )
+    finite = np.isfinite(flat)
+    if finite.all():
+        return _with_bounds(Sums("float32", examples, flat.size), flat)
+    nan = int(np.count_nonzero(np.isnan(flat)))
+    infinite = flat.size - int(np.count_nonzero(finite)) - nan
+    return _with_bounds(Sums("float32", examples, flat.size, nan, infinite), flat[finite])
 
 
-def _of_block(kind: Kind, values: npt.NDArray[Any]) -> Sums:
-    part = cut_sums(kind, values, np.zeros(1, np.int64))
-    low, high = (None if part.empty[0] else bound[0].item() for bound in (part.low, part.high))
-    unit = UNITS[kind]
-    total = sum(scaled(layer[0], shift + unit) for layer, shift in part.total)
-    squares = sum(scaled(layer[0], shift + 2 * unit) for layer, shift in part.squares)
-    nan, infinite = int(part.nan[0]), int(part.infinite[0])
-    return Sums(kind, 0, values.size, nan, infinite, low, high, total, squares)
+def _with_bounds(sums: Sums, finite: npt.NDArray[Any]) -> Sums:
+    if not finite.size:
+        return sums
+    total, squares = _sum_int64(finite) if sums.kind == "int64" else _sum_floats(finite)
+    # Adding zero turns -0.0 into 0.0: which of the two is the minimum depends on the order.
+    minimum, maximum = (bound.item() + 0 for bound in (finite.min(), finite.max()))
+    return sums._replace(minimum=minimum, maximum=maximum, total=total, squares=squares)
 
 
-def _root(number: int, divisor: int) -> float:
-    """Returns the double next to the square root of a fraction."""
-    # At least 64 bits of the root, and a last one that says whether more follow: then rounding
-    # the fraction rounds the root. Two to the power of twice the shift has a whole root.
-    shift = max(0, 64 - (number.bit_length() - divisor.bit_length()) // 2)
-    scaled, left = divmod(number << 2 * shift, divisor)
-    root = math.isqrt(scaled)
-    rest = bool(left) or root * root != scaled
-    return float(Fraction(2 * root + rest, 1 << shift + 1))
+def _sum_int64(values: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Return the exact sums of int64 values and of their squares; shape [n], n > 0."""
+    bound = max(-int(values.min()), int(values.max()))
+    if bound * bound * values.size < 1 << 63:
+        return int(values.sum()), int((values * values).sum())
+    magnitudes = np.abs(values).view(np.uint64)  # abs(-2**63) overflows to the right uint64
+    high, low = magnitudes >> np.uint64(32), magnitudes & np.uint64(0xFFFFFFFF)
+    negative = values < 0
+    total = _sum_uint64(magnitudes[~negative]) - _sum_uint64(magnitudes[negative])
+    squares = (
+        (_sum_uint64(high * high) << 64)
+        + (_sum_uint64(high * low) << 33)
+        + _sum_uint64(low * low)
+    )  # fmt: skip
+    return total, squares
 
 
-def _least(first: float | None, second: float) -> float:
-    return second if first is None else min(first, second)
+def _sum_uint64(values: npt.NDArray[np.uint64]) -> int:
+    high, low = values >> np.uint64(32), values & np.uint64(0xFFFFFFFF)
+    return (int(high.sum()) << 32) + int(low.sum())
 
 
-def _greatest(first: float | None, second: float) -> float:
-    return second if first is None else max(first, second)
+def _sum_floats(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the fixed-point sums of finite floats and of their squares; shape [n], n > 0.
+
+    NumPy adds contiguous float64 numbers pairwise, in an order that depends on n only, so the
+    result is the same on every CPU. The squares are computed from the deviations from the mean
+    (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance", 1983,
+    equation 1.7): in float64, squares of large and nearly equal numbers would cancel.
+    """
+    deviations = values.astype(np.float64)
+    total = deviations.sum()
+    deviations -= total / values.size
+    rounding_error = deviations.sum()  # of the mean, times n
+    deviations *= deviations
+    squares = deviations.sum() - rounding_error**2 / values.size
+    bits = _FRACTION_BITS["float32"]
+    fixed = _to_fixed_point(total, bits)
+    # Rounded up, so that the variance of merged sums is never negative.
+    square_of_total = -(-fixed * fixed // values.size)
+    return fixed, _to_fixed_point(squares, 2 * bits) + square_of_total
+
+
+def _to_fixed_point(value: float, bits: int) -> int:
+    numerator, denominator = float(value).as_integer_ratio()
+    return (numerator << bits) // denominator

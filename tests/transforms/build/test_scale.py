@@ -44,7 +44,7 @@ class Tiny:
 
     def encode(self, refs, labels) -> Iterator[Item]:
         for ref in refs:
-            sums = Sums("integer", 1, 10, total=100, squares=1_000)
+            sums = Sums("int64", 1, 10, total=100, squares=1_000)
             yield (
                 ref.to_reject()
                 if ref.error
@@ -122,7 +122,7 @@ def test_a_ref_is_small_in_the_shuffle(tmp_path) -> None:
 
 
 def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
-    sums = Sums("integer", 896, 896 * 224 * 224, total=10**10, squares=10**12)
+    sums = Sums("int64", 896, 896 * 224 * 224, total=10**10, squares=10**12)
     return parts.Part(
         ("train", "", number), f"{'a' * 32}-{'b' * 12}.part", 11_000_000, 1 << 31, 896,
         dict.fromkeys(labels, 1), {"decode": rejects} if rejects else {}, versions={"x": "1"},

@@ -35,8 +35,8 @@ from shardmill.transforms.rows.runs.files import (
     new_payload,
     settle_run,
 )
+from shardmill.transforms.rows.runs.record_values import take_values
 from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
-from shardmill.transforms.rows.runs.sums import sum_table
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
 _TRANSFORM_ROWS = 1 << 16  # at a time
@@ -111,7 +111,7 @@ def run_id(
     parts = sorted((*series, number) for series, number in plan.parts.items())
     body = [spec.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
     text = json.dumps([*body, plan.elsewhere, extra])
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run2").hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run3").hexdigest()
 
 
 def check_unchanged(ref: InputRef) -> None:
@@ -217,10 +217,8 @@ def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
     if not len(table.order):
         return
     prepared = prepare(table.columns, table.order)
-    segments = list(table.segments())
-    starts = np.array([first for _, _, first, _ in segments])
-    sums = sum_table(table.columns, table.order, starts)
-    for number, (split, part, first, after) in enumerate(segments):
+    values = take_values(table.columns, table.order)
+    for split, part, first, after in table.segments():
         lengths = prepared.lengths[first:after]
         frames = [
             memoryview(encode_rows(prepared, first + start, first + stop).data)
@@ -228,7 +226,7 @@ def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
         ]
         data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))
         segment = _segment(table, lengths, data, first)
-        yield split, part, replace(segment, sums=sums.packed(number))
+        yield split, part, replace(segment, values=values.pack(first, after))
 
 
 def _segment(table: Table, lengths: np.ndarray, frames: memoryview, first: int) -> Segment:

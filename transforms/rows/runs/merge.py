@@ -17,6 +17,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Block
+from shardmill.transforms.rows.runs.record_values import unpack_values
 from shardmill.transforms.rows.runs.segments import (
     NO_LABEL,
     Segment,
@@ -24,7 +25,6 @@ from shardmill.transforms.rows.runs.segments import (
     slices,
     unpack_segment,
 )
-from shardmill.transforms.rows.runs.sums import unpack_sums, without
 from shardmill.transforms.statistics.sums import Summary
 
 _BLOCK_BYTES = 8 << 20
@@ -58,7 +58,6 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
     frames = join_frames(segments)
     labels = _Labels(segments)
     repeated = _repeated(segments, positions, order)
-    sums = unpack_sums(segment.sums for segment in segments)
     duplicates = 0
     if repeated.any():
         conflicts = _conflicts(frames, order, repeated)
@@ -67,9 +66,9 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
             mine, other = (_file_of(refs, segments, each) for each in (row, first))
             shown = _shown_key(frames[row].as_py(), key)
             yield _conflict(mine, other, shown)
-        dropped, order = order[repeated].tolist(), order[~repeated]
-        sums = without(sums, frames, dropped, [row for _, row in conflicts], order.tolist())
-    summary: Summary | None = Summary(sums)
+        order = order[~repeated]
+    values = unpack_values([segment.values for segment in segments])
+    summary: Summary | None = Summary(values.sum(order))
     lengths = np.concatenate([segment.lengths for segment in segments])[order]
     for start, stop in slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]

@@ -23,7 +23,7 @@ from shardmill.schemas.storage import RandomReader
 
 _CODEC = "lz4"
 _HEAD = struct.Struct("<IIQ")  # records, bytes of the labels' text, bytes of the frames
-_KEYED, _LABELLED, _SUMS = "keyed", "labels", "sums"
+_KEYED, _LABELLED, _VALUES = "keyed", "labels", "values"
 NO_LABEL = np.iinfo(np.uint32).max
 
 
@@ -40,7 +40,7 @@ class Segment:
         labels: Number of each record's label in ``names``, or ``NO_LABEL``; uint32, shape
             [records]. None where there are no labels.
         names: Texts of labels.
-        sums: The records' sums, as ``TableSums.packed`` gives them; empty where there are none.
+        values: The values of the records, as ``RecordValues.pack`` returns them.
     """
 
     positions: npt.NDArray[np.uint64]
@@ -49,7 +49,7 @@ class Segment:
     keys: npt.NDArray[np.uint64] | None = None
     labels: npt.NDArray[np.uint32] | None = None
     names: tuple[str, ...] = ()
-    sums: bytes = b""
+    values: bytes = b""
 
     def pack(self) -> tuple[bytes, int, int]:
         """Returns the packed segment, the bytes of its content, and their CRC-32C."""
@@ -57,14 +57,14 @@ class Segment:
             {
                 _KEYED: self.keys is not None,
                 _LABELLED: self.labels is not None and self.names,
-                _SUMS: len(self.sums),
+                _VALUES: len(self.values),
             },
             ensure_ascii=False,
         ).encode()
         pieces = [_HEAD.pack(len(self.positions), len(about), len(self.frames)), about]
         pieces += [self.positions.tobytes(), self.lengths.astype(np.uint32).tobytes()]
         pieces += [array.tobytes() for array in (self.keys, self.labels) if array is not None]
-        return _pack(b"".join([*pieces, self.sums, self.frames]))
+        return _pack(b"".join([*pieces, self.values, self.frames]))
 
 
 def unpack_segment(content: bytes) -> Segment:
@@ -83,11 +83,11 @@ def unpack_segment(content: bytes) -> Segment:
     if about[_LABELLED] is not False:
         labels = np.frombuffer(content, np.uint32, records, at)
         at += 4 * records
-    sums = content[at : at + about[_SUMS]]
-    at += len(sums)
+    values = content[at : at + about[_VALUES]]
+    at += len(values)
     frames = memoryview(content)[at : at + frame_bytes]
     names = tuple(about[_LABELLED] or ())
-    return Segment(positions, lengths, frames, keys, labels, names, sums)
+    return Segment(positions, lengths, frames, keys, labels, names, values)
 
 
 def slices(lengths: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
