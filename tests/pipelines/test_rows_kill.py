@@ -43,7 +43,9 @@ def make_tables(folder: Path) -> Path:
     """Writes eight tables, two of them compressed; two of the rows will be rejects."""
     folder.mkdir(parents=True)
     for number in range(RUNS):
-        rows = "".join(f"{number * 1000 + row},{row / 7:.7g},word {row % 5}\n" for row in range(250))
+        rows = "".join(
+            f"{number * 1000 + row},{row / 7:.7g},word {row % 5}\n" for row in range(250)
+        )
         data = f"id,value,word\n{rows}".encode()
         if number == 3:
             data += b"1,2\n4,many,word 1\n"
