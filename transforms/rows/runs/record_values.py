@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.transforms.columnar.byte_arrays import offsets_of
+from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
 
@@ -183,7 +183,7 @@ def _split_lists(
         if not column.is_list or column.kind == "bytes":
             continue
         dtype = np.dtype(_DTYPES[column.kind])
-        offsets = offsets_of(cells[_count(number)])
+        offsets = offsets_from_sizes(cells[_count(number)])
         sizes = (np.diff(offsets[bounds]) * dtype.itemsize).tolist()
         data = b"".join(tail[:size] for tail, size in zip(tails, sizes, strict=True))
         tails = [tail[size:] for tail, size in zip(tails, sizes, strict=True)]
