@@ -1,4 +1,4 @@
-"""Builds datasets of arrays, and judges them by NumPy and TensorFlow."""
+"""Build datasets of arrays and compare them with NumPy and TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
 from tests.support.rows_tools import JSON_SCHEMA, tf_examples
 
+DTYPES = [
+    "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",
+]  # fmt: skip
 _64 = (1 << 64) - 1
 
 
 def job_of(**options) -> ArraysJob:
-    """Returns the job of some options."""
+    """Return the job of a build with these options."""
     texts = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
@@ -31,7 +34,7 @@ def job_of(**options) -> ArraysJob:
 
 
 def run_job(job: ArraysJob) -> Outcome:
-    """Runs a job in this process, by Beam's in-memory runner."""
+    """Run a job in this process with Beam's in-memory runner."""
     sink = job.spec.sink
     return run.run_pipeline(
         lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.invocation, sink.output,
@@ -40,7 +43,7 @@ def run_job(job: ArraysJob) -> Outcome:
 
 
 def published(**options) -> Manifest:
-    """Builds a dataset that must be published, and returns its manifest."""
+    """Build a dataset, assert that it is published, and return its manifest."""
     outcome = run_job(job_of(**options))
     assert outcome.status == "published", outcome
     output = str(options["output"])
@@ -50,7 +53,7 @@ def published(**options) -> Manifest:
 
 
 def records_of(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
-    """Returns the examples of each split in their order, as TensorFlow reads them."""
+    """Return the examples of each split in their order, read by TensorFlow."""
     body = json.loads((folder / "manifest.json").read_text())
     jsonschema.validate(body, JSON_SCHEMA)
     inputs = manifest.inputs
@@ -69,13 +72,13 @@ def records_of(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
 
 
 def plain_bytes(array: np.ndarray, row: int) -> bytes:
-    """Returns what a record should hold of an array: little-endian values in C order."""
+    """Return the bytes of a row in a record: little-endian values in C order."""
     little = array.dtype.newbyteorder("<")
     return np.ascontiguousarray(array[row]).astype(little).tobytes()
 
 
 def row_hash(seed: int, key: str, row: int) -> tuple[int, int]:
-    """Returns the hash of a row for its split and its position, as docs/arrays.md defines it."""
+    """Return the hashes of a row for its split and its position, as docs/arrays.md defines them."""
     digest = hashlib.blake2b(
         key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=b"shardmill-row"
     ).digest()
@@ -94,22 +97,22 @@ def _step(state: int, word: int) -> int:
 def expected_rows(
     key: str, rows: int, seed: int = 0, shares: tuple[tuple[str, int], ...] = ()
 ) -> dict[str, list[int]]:
-    """Returns which rows each split should have, in their order.
+    """Return the expected rows of each split, in their order.
 
     Args:
-        key: Of the input.
-        rows: How many there are.
-        seed: Of the hash.
+        key: Key of the input.
+        rows: Number of rows.
+        seed: Seed of the hash.
         shares: Splits and their shares in percent.
     """
     shares = shares or (("train", 90), ("validation", 10))
     found: dict[str, list[tuple[int, int]]] = {name: [] for name, _ in shares}
     for row in range(rows):
         split, position = row_hash(seed, key, row)
-        passed = 0
+        share = 0
         for name, percent in shares:
-            passed += percent
-            if split * 100 < passed << 64:
+            share += percent
+            if split * 100 < share << 64:
                 found[name].append((position, row))
                 break
     return {name: [row for _, row in sorted(pairs)] for name, pairs in found.items()}
@@ -118,7 +121,7 @@ def expected_rows(
 def check_records(
     folder: Path, manifest: Manifest, arrays: Mapping[str, np.ndarray], key: str, **place
 ) -> None:
-    """Asserts that a dataset has exactly the rows of arrays, in the right splits and order."""
+    """Assert that a dataset has exactly the rows of arrays, in the expected splits and order."""
     rows = len(next(iter(arrays.values())))
     wanted = expected_rows(key, rows, **place)
     records = records_of(folder, manifest)

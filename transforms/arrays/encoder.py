@@ -1,4 +1,4 @@
-"""ArrayEncoder: the rows of a part, read where they lie, become framed tf.train.Examples."""
+"""ArrayEncoder: encode the rows of a part as framed tf.train.Examples."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
 
-ARRAYS_VERSION = "1"  # of how arrays become records
-_BLOCK_BYTES = 8 << 20  # of records that are encoded at a time
+ARRAYS_VERSION = "1"  # of the encoding; a change makes new records
+_BLOCK_BYTES = 8 << 20  # of arrays that are encoded at a time
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class ArrayEncoder:
     """The ``Encoder`` of arrays: a reference points to all rows of a part.
 
     Attributes:
-        arrays: The features.
+        arrays: The features without the label.
         label: The label, if there is one.
-        placing: How rows find their parts.
-        packing: How members are packed.
-        threads: Reads under way at a time; 0 for one a core.
+        placement: How rows are placed in parts.
+        packing: Compression of the members.
+        threads: Number of concurrent reads; 0 for one per core.
         invocation: Identity of this run, so that its progress can be watched.
     """
 
     arrays: tuple[ArrayFile, ...]
     label: ArrayLabels | None
-    placing: RowPlacement
+    placement: RowPlacement
     packing: Packing
     threads: int = 0
     invocation: str = ""
@@ -69,41 +69,37 @@ class ArrayEncoder:
         return {"arrays": ARRAYS_VERSION, "deflate": deflate.__version__}
 
     def encode(self, refs: Sequence[ArrayRef], labels: Sequence[str]) -> Iterator[Item]:
-        """Yields the records of the parts that refs stand for, by position.
+        """Yield the records of parts, each in the order of positions.
 
         Raises:
             InputError: A file changed or is damaged.
-            OutputError: There is no room for temporary files.
+            OutputError: A scratch file cannot be written.
         """
         for ref in refs:
-            slot = self.placing.part_index(ref.split, ref.part)
-            yield from self._encode_part(slot, labels)
+            part = self.placement.part_index(ref.split, ref.part)
+            yield from self._encode_part(part, labels)
 
-    def _encode_part(self, slot: int, labels: Sequence[str]) -> Iterator[Block]:
-        """Yields the records of a part.
-
-        Args:
-            slot: Its number.
-            labels: All labels in the order of their class ids.
-        """
-        rows = index_rows(self.placing).rows_of(slot)
-        order = np.argsort(row_positions(self.placing, rows))
+    def _encode_part(self, part: int, labels: Sequence[str]) -> Iterator[Block]:
+        rows = index_rows(self.placement).rows_of(part)
+        order = np.argsort(row_positions(self.placement, rows))
         places = np.empty_like(order)
         places[order] = np.arange(len(rows))
         threads = self.threads or usable_cores()
-        take = partial(read_part, placement=self.placing, part=slot, places=places, threads=threads)
-        raw = [take(array) for array in self.arrays]
+        read = partial(
+            read_part, placement=self.placement, part=part, places=places, threads=threads
+        )
+        raw = [read(array) for array in self.arrays]
         values = None
         if self.label:
-            values = self.label.values(take(self.label.array))
+            values = self.label.values(read(self.label.array))
         step = max(1, _BLOCK_BYTES // max(1, sum(each.shape[1] for each in raw)))
         watched = progress.progress_of(self.invocation)
         for first in range(0, len(rows), step):
-            some = slice(first, first + step)
-            mine = None if values is None else values[some]
-            yield self._block([each[some] for each in raw], mine, labels)
+            rows_of_block = slice(first, first + step)
+            block_values = None if values is None else values[rows_of_block]
+            yield self._block([each[rows_of_block] for each in raw], block_values, labels)
             if watched is not None:
-                watched.add(sum(each[some].size for each in raw), 0)
+                watched.add(sum(each[rows_of_block].size for each in raw), 0)
 
     def _block(
         self, raw: Sequence[npt.NDArray[np.uint8]], values: npt.NDArray[Any] | None,
@@ -115,10 +111,10 @@ class ArrayEncoder:
         ]
         counts: dict[str, int] = {}
         if self.label and values is not None:
-            added, counts = label_columns(self.label, values, labels)
-            columns += added
-        number = len(raw[0])
-        framed = encode_rows(prepare(columns, np.arange(number)), 0, number)
+            label_features, counts = label_columns(self.label, values, labels)
+            columns += label_features
+        num_rows = len(raw[0])
+        framed = encode_rows(prepare(columns, np.arange(num_rows)), 0, num_rows)
         return Block(memoryview(framed.data), framed.lengths, counts)
 
     def schema(self, labels: Sequence[str]) -> str:
@@ -127,20 +123,21 @@ class ArrayEncoder:
 
     def features(self) -> list[dict[str, Any]]:
         """See ``Encoder.features``."""
-        found = [{"name": a.name, "type": "bytes", "source": "array"} for a in self.arrays]
+        features = [{"name": a.name, "type": "bytes", "source": "array"} for a in self.arrays]
         if self.label:
-            found.append({"name": self.label.name, "type": "int64", "source": LABEL})
+            features.append({"name": self.label.name, "type": "int64", "source": LABEL})
             if self.label.texts:
-                found.append({"name": self.label.text_name, "type": "bytes", "source": LABEL_TEXT})
-        return sorted(found, key=lambda feature: feature["name"].encode())
+                text = {"name": self.label.text_name, "type": "bytes", "source": LABEL_TEXT}
+                features.append(text)
+        return sorted(features, key=lambda feature: feature["name"].encode())
 
 
 @dataclass(frozen=True)
 class ArraysFinishing(Finishing):
-    """What arrays do differently at the end of a build.
+    """The ``Finishing`` of arrays.
 
     Attributes:
-        watches_inputs: Bytes are what progress is told in, and the encoder tells it.
+        watches_inputs: False: the encoder reports progress, in bytes.
         text_labels: Whether labels are texts.
     """
 
@@ -148,18 +145,18 @@ class ArraysFinishing(Finishing):
     text_labels: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:
-        """Tells whether labels are few enough to be listed and counted."""
+        """Return whether labels are few enough to be counted."""
         return self.text_labels or is_countable(counted)
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Returns none: texts are known before, and numbers are kept as they are."""
+        """Return no labels: texts are known before the build, and integers are not listed."""
         return ()
 
 
 def label_columns(
     label: ArrayLabels, values: npt.NDArray[Any], labels: Sequence[str]
 ) -> tuple[list[TypedColumn], dict[str, int]]:
-    """Returns the features of some labels, and how many records have each.
+    """Return the features of labels, and the number of records with each label.
 
     Args:
         label: The label.
@@ -186,20 +183,20 @@ def label_columns(
 
 
 def _binary(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
-    """Returns rows of bytes as an Arrow array, not copied."""
-    number, width = rows.shape
-    offsets = np.arange(number + 1, dtype=np.int64) * width
+    """Return rows of bytes as an Arrow array, without a copy."""
+    count, width = rows.shape
+    offsets = np.arange(count + 1, dtype=np.int64) * width
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), number, buffers)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
 
 
 def array_schema(
     arrays: Sequence[ArrayFile], label: ArrayLabels | None, labels: Sequence[str]
 ) -> str:
-    """Returns ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
+    """Return ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
 
     Args:
-        arrays: The features.
+        arrays: The features without the label.
         label: The label, if there is one.
         labels: All labels in the order of their class ids, where they are texts.
     """

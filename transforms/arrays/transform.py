@@ -1,7 +1,7 @@
-"""WriteArrays: arrays go in, a published dataset comes out.
+"""WriteArrays: write arrays as a published dataset.
 
-An array can be read at any place, and hashes of row numbers alone tell which rows a part has. So
-the ref of a part stands for all its rows, and nothing but such refs is placed and grouped.
+The rows of a part are computed from hashes of row numbers (``row_index``) and can be read in any
+order, so that one reference points to all rows of a part.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MODULUS = 1 << 128
 
 @dataclass(frozen=True)
 class ArraysSpec:
-    """All that arrays need; a small picklable value that travels to every worker.
+    """The parameters of ``WriteArrays``; a small picklable value.
 
     Attributes:
-        sink: What is written, and where.
-        encoder: How rows become records.
-        files: A ref for each file of the input.
-        warnings: What the manifest should say.
+        sink: Options of the output.
+        encoder: Encodes the rows.
+        files: A reference to each file of the input.
+        warnings: Warnings for the manifest.
     """
 
     sink: SinkSpec
@@ -60,16 +60,16 @@ class WriteArrays(beam.PTransform):
     """Writes arrays as a published dataset: ``pipeline | WriteArrays(spec)``; one ``Outcome``.
 
     Args:
-        spec: What is written, where, and how.
+        spec: Arrays, encoding and output.
     """
 
     spec: ArraysSpec
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> beam.PCollection[Outcome]:
-        """Wires plan, placement and the sink."""
+        """Wire the plan, the placement and the sink."""
         spec = self.spec
         start = root | "Start" >> beam.Create([0])
-        plan = start | "PlanParts" >> beam.Map(lambda _: announced(spec)).with_output_types(Plan)
+        plan = start | "PlanParts" >> beam.Map(lambda _: start_plan(spec)).with_output_types(Plan)
         census = start | "CountRows" >> beam.Map(lambda _: count_rows(spec)).with_output_types(
             Census
         )
@@ -79,23 +79,26 @@ class WriteArrays(beam.PTransform):
         return BuildInput(placed, plan, census).of() | BuildShards(spec.sink, spec.encoder)
 
 
-def announced(spec: ArraysSpec) -> Plan:
-    """Returns the plan, and tells whoever watches how much there is to do."""
+def start_plan(spec: ArraysSpec) -> Plan:
+    """Return the plan, and report its size as progress."""
     plan = plan_arrays(spec)
     watched = announce(spec.sink, plan)
     if watched is not None:
-        placing = spec.encoder.placing
-        watched.begin("encoding", placing.rows * (spec.encoder.expected_bytes or 0))
+        placement = spec.encoder.placement
+        watched.begin("encoding", placement.rows * (spec.encoder.expected_bytes or 0))
     return plan
 
 
 def plan_arrays(spec: ArraysSpec) -> Plan:
-    """Returns what is to be done with the arrays, looking at the output first."""
-    placing, label = spec.encoder.placing, spec.encoder.label
+    """Return the plan of a build, adjusted for what is already published.
+
+    Compares the checksums of stored .npz members first, if there is anything to build.
+    """
+    placement, label = spec.encoder.placement, spec.encoder.label
     parts = {
-        Series(name, ""): number
-        for (name, _), number in zip(placing.shares, placing.parts, strict=True)
-        if number
+        Series(name, ""): count
+        for (name, _), count in zip(placement.shares, placement.parts, strict=True)
+        if count
     }
     labels = label.texts if label else ()
     plan = Plan("build", "", parts, labels, spec.input_id, warnings=spec.warnings)
@@ -110,25 +113,26 @@ def plan_arrays(spec: ArraysSpec) -> Plan:
 
 
 def count_array_parts(rows: int, share: Fraction, row_bytes: int, shards: ShardSpec) -> int:
-    """Returns how many parts a share of the rows becomes; none where the share is 0.
+    """Return the number of parts of a split; 0 where its share is 0.
 
-    A power of two (times the number of shards, where that is given), so that a few more rows rarely
-    change it. Where the shards' size is given, at least 4 parts a shard of uncompressed records.
+    It is a power of two (times ``num_shards``, if that is given), so that a few more rows rarely
+    change it. If the size of shards is given, it is at least 4 parts per shard of uncompressed
+    records.
 
     Args:
-        rows: All of them.
-        share: Of the split.
-        row_bytes: Bytes of one.
-        shards: What shards are wanted.
+        rows: Number of all rows.
+        share: Share of the split.
+        row_bytes: Bytes of one row.
+        shards: Number or size of the shards.
     """
     if not share:
         return 0
-    mine = share * rows
-    needed = [mine * row_bytes / PART_BYTES]
+    records = share * rows
+    needed = [records * row_bytes / PART_BYTES]
     if shards.shard_examples is not None:
-        needed.append(4 * mine / shards.shard_examples)
+        needed.append(4 * records / shards.shard_examples)
     elif shards.num_shards is None:
-        needed.append(4 * mine * row_bytes / shards.shard_bytes)
+        needed.append(4 * records * row_bytes / shards.shard_bytes)
     parts = shards.num_shards or 1
     while parts < max(needed) and parts < _MAX_PARTS:
         parts *= 2
@@ -136,17 +140,16 @@ def count_array_parts(rows: int, share: Fraction, row_bytes: int, shards: ShardS
 
 
 def count_rows(spec: ArraysSpec) -> Census:
-    """Returns the census: every row is matched, and none refused; in a dry run files are told."""
-    files = spec.sink.dry_run
-    matched = len(spec.files) if files else spec.encoder.placing.rows
+    """Return the census: all rows are matched and none is rejected; a dry run counts files."""
+    matched = len(spec.files) if spec.sink.dry_run else spec.encoder.placement.rows
     return Census(matched=matched, identity=int(spec.input_id, 16))
 
 
 def place_parts(spec: ArraysSpec, plan: Plan) -> Iterator[Placed]:
-    """Yields one ref for each part of a build."""
+    """Yield one reference for each part of a build."""
     if plan.status != "build":
         return
-    key = spec.encoder.placing.key
+    key = spec.encoder.placement.key
     for series, parts in plan.parts.items():
         for part in range(parts):
             ref = ArrayRef(key, plan.input_id, series.split, part, parts)
