@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     with quiet_import():
         if options.config.preprocessing and not options.debug:
             _import_tensorflow(options.config.preprocessing)
-        from shardmill.transforms.rows.tft.analyze import analysis_error
+        from shardmill.transforms.rows.tft.analysis import analysis_error
     return run_build("rows", *options, explain=analysis_error)
 
 

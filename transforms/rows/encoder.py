@@ -96,9 +96,9 @@ class RowsFinishing(Finishing):
         """Return the files of the TensorFlow Transform graph, its schema and features."""
         if not self.transformed:
             return Beside()
-        from shardmill.transforms.rows.tft.graph_store import read_pointer  # reads protos
+        from shardmill.transforms.rows.tft.graph_store import read_graph
 
-        return read_pointer(build, input_id).beside()
+        return read_graph(build, input_id).beside()
 
     def advice(self, rejects: Iterator[Reject]) -> str:
         """Return the most frequent column (or reason) of rejects, with an example and its fix."""

@@ -40,8 +40,8 @@ from shardmill.transforms.rows.runs.make import (
     read_cells,
     run_id,
 )
+from shardmill.transforms.rows.tft.build_graph import BuildGraph, TransformGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
-from shardmill.transforms.rows.tft.run_analysis import Learn, Learnt
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_ordered import MapAhead
 
@@ -99,14 +99,14 @@ class WriteRows(beam.PTransform):
             MapAhead(cut, _LOOKS), spec.runs, AsSingleton(plan)
         ).with_outputs(REFUSED_FILES, TALLIES, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
-        learnt = []
+        graph = []
         if spec.preprocessing is not None:
-            graph = (spread, plan) | "Learn" >> Learn(
+            built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(
                 spec.runs, spec.preprocessing, spec.threads, spec.sink.invocation
             )
-            learnt.append(AsSingleton(graph))
+            graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
-            MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *learnt
+            MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *graph
         ).with_outputs(TALLIES, main=SEGMENTS)
         refused = files | "PlaceRejectedFiles" >> beam.FlatMap(
             place_rejected_file, plan=AsSingleton(plan)
@@ -169,7 +169,7 @@ def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | Tagged
 
 
 def write_runs(
-    task: RangeTask, spec: RowsSpec, plan: Plan, learnt: Learnt | None = None
+    task: RangeTask, spec: RowsSpec, plan: Plan, graph: TransformGraph | None = None
 ) -> Iterator[Any]:
     """Makes the runs of a range, or finds them; yields their segments and tallies.
 
@@ -177,7 +177,7 @@ def write_runs(
         task: The range.
         spec: What is written.
         plan: How many parts there are.
-        learnt: What TensorFlow Transform learnt.
+        graph: The TensorFlow Transform graph, if any.
     """
     ref, part = InputRef(*task[0]), RowRange(*task[2])
     file = CsvFile(ref, task[1])
@@ -187,7 +187,7 @@ def write_runs(
     try:
         while True:
             place = (part.start, part.end, number)
-            name = run_id(spec.runs, plan, ref, place, learnt.digest if learnt else "")
+            name = run_id(spec.runs, plan, ref, place, graph.name if graph else "")
             run = None
             if part.end >= 0:  # where the one piece need not be read to know that it is there
                 run = _found(spec.runs, name)
@@ -196,7 +196,7 @@ def write_runs(
                 if cells is None:
                     return
                 run = _found(spec.runs, name) or make_run(
-                    spec.runs, plan, file, name, cells, learnt.path if learnt else ""
+                    spec.runs, plan, file, name, cells, graph.path if graph else ""
                 )
             rejects = sum(run.rejects.values())
             if watched is not None:

@@ -198,7 +198,7 @@ def transformed(table: Table, transform: str) -> Table:
         table: The rows.
         transform: Folder of the graph.
     """
-    from shardmill.transforms.rows.tft.apply import transformer_of  # TensorFlow's helper
+    from shardmill.transforms.rows.tft.transformer import transformer_of  # TensorFlow's helper
 
     apply = transformer_of(transform).apply
     batches = [

@@ -1,1 +1,1 @@
-"""TensorFlow Transform: analysis and application of a preprocessing_fn."""
+"""TensorFlow Transform: analyze rows with a preprocessing_fn and apply the resulting graph."""

@@ -1,4 +1,4 @@
-"""Keeping what TensorFlow Transform learnt: one graph for a build, whoever made it first."""
+"""Store the TensorFlow Transform graph of a build; the first builder's graph is used by all."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.build.encoder import Beside
 from shardmill.transforms.build.sidecar import seal, unseal
-from shardmill.transforms.rows.tft.apply import (
-    transform_digest,
-    transformed_features,
-    transformed_schema,
-)
+from shardmill.transforms.rows.tft.transformer import transformed_features, transformed_schema
 
 FOLDER = "transforms"
 _TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
-class Pointer:
-    """Which graph a build uses.
+class StoredGraph:
+    """The graph of a build.
+
+    Two analyses of the same rows may give graphs that differ in bytes, and in the last bits of
+    float sums. The name of the folder is unique and identifies the graph: runs that were encoded
+    with another graph are not reused.
 
     Attributes:
-        folder: Its folder, relative to the build folder.
-        digest: What it makes of rows, as ``transform_digest`` tells.
-        files: Its files, relative to its folder.
+        folder: Path of its folder, relative to the build folder.
+        files: Paths of its files, relative to its folder.
         schema: Text of the schema.pbtxt of the transformed features.
     """
 
     folder: str
-    digest: str
     files: tuple[str, ...]
     schema: str
 
     def beside(self) -> Beside:
-        """Returns what is published."""
+        """Return the files that are published, their schema and features."""
         files = {f"{shard_names.TRANSFORM}/{file}": f"{self.folder}/{file}" for file in self.files}
         features = [
             {"name": feature.name, "type": _TYPES[feature.kind]}
@@ -45,65 +43,67 @@ class Pointer:
         return Beside(files, self.schema, features)
 
 
-def find_pointer(build: str, input_id: str) -> Pointer | None:
-    """Returns the graph that a build uses, or None when none was kept yet.
+def find_graph(build: str, input_id: str) -> StoredGraph | None:
+    """Return the graph of a build, or None if there is none.
 
-    One that is not whole is taken away, so that it can be made anew.
+    A graph with missing files is forgotten, so that the analysis runs again.
     """
     storage = open_storage(build)
-    path = pointer_path(build, input_id)
+    path = sidecar_path(build, input_id)
     try:
         body = unseal(storage.read(path))
     except FileNotFoundError:
         return None
-    if body is not None:
-        pointer = Pointer(**{**body, "files": tuple(body["files"])})
-        present = set(_files(storage, join(build, pointer.folder)))
-        if present >= set(pointer.files):
-            return pointer
+    try:
+        graph = None if body is None else StoredGraph(**{**body, "files": tuple(body["files"])})
+    except (TypeError, KeyError):  # written by another version
+        graph = None
+    if graph and set(_list_files(storage, join(build, graph.folder))) >= set(graph.files):
+        return graph
     storage.delete(path)
     return None
 
 
-def read_pointer(build: str, input_id: str) -> Pointer:
-    """Returns the graph that a build uses.
+def read_graph(build: str, input_id: str) -> StoredGraph:
+    """Return the graph of a build.
 
     Raises:
-        OutputError: It is gone.
+        OutputError: There is none.
     """
-    pointer = find_pointer(build, input_id)
-    if pointer is None:
-        raise OutputError(f"{pointer_path(build, input_id)} is gone: run again.")
-    return pointer
+    graph = find_graph(build, input_id)
+    if graph is None:
+        raise OutputError(f"{sidecar_path(build, input_id)} is gone: run again.")
+    return graph
 
 
-def keep(build: str, input_id: str, path: str) -> Pointer:
-    """Makes a finished graph the one that a build uses, unless another one is.
+def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
+    """Make a finished graph the graph of a build, unless another builder was first.
 
     Args:
-        build: The build folder.
+        build: The build folder; its name covers the preprocessing source and all versions.
         input_id: Identity of the inputs.
-        path: The finished graph, in the build folder; deleted when another one was first.
+        path: Folder of the graph in the build folder; deleted if another graph is used.
+
+    Returns:
+        The graph that all builders use.
     """
     storage = open_storage(build)
     folder = path[len(build.rstrip("/")) + 1 :]
-    mine = Pointer(
-        folder, transform_digest(path), tuple(_files(storage, path)), transformed_schema(path)
-    )
-    body = {**asdict(mine), "files": list(mine.files)}
-    if storage.create(pointer_path(build, input_id), seal(body).encode()):
-        return mine
-    winner = read_pointer(build, input_id)
+    graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
+    body = {**asdict(graph), "files": list(graph.files)}
+    if storage.create(sidecar_path(build, input_id), seal(body).encode()):
+        return graph
+    winner = read_graph(build, input_id)
     if winner.folder != folder:
         storage.delete_tree(path)
     return winner
 
 
-def pointer_path(build: str, input_id: str) -> str:
-    """Returns where it is written which graph a build uses."""
+def sidecar_path(build: str, input_id: str) -> str:
+    """Return the path of the sidecar that names the graph of a build."""
     return join(build, f"transform-{input_id}.json")
 
 
-def _files(storage: Storage, folder: str) -> list[str]:
+def _list_files(storage: Storage, folder: str) -> list[str]:
     root = len(folder.rstrip("/")) + 1
     return sorted(entry.path[root:] for entry in storage.walk(folder) if entry.kind == "file")

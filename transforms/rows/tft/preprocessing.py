@@ -1,7 +1,7 @@
-"""A user's preprocessing_fn: loaded from a file, checked, and called wherever rows are.
+"""Preprocessing: load, check and call the user's preprocessing_fn.
 
-It travels to workers as source text, never as a pickled function, and is made there once. No
-TensorFlow is imported here; the file imports what it needs.
+Workers receive the source text, not a pickled function, and execute it once per process. This
+module does not import TensorFlow; the user's file imports what it needs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LOCK = threading.RLock()
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The text of a file with a ``preprocessing_fn``; called, it is that function.
+    """The source of a ``preprocessing_fn``; calling an instance calls the function.
 
     Attributes:
-        path: Where the file lay, for messages and tracebacks.
-        source: Its text.
+        path: Path of the file, for messages and tracebacks.
+        source: Text of the file.
     """
 
     path: str
@@ -42,12 +42,12 @@ class Preprocessing:
 
     @property
     def digest(self) -> str:
-        """32 hexadecimal digits that change with the text, wherever the file lies."""
+        """Digest of the text, 32 hexadecimal digits; does not depend on the path."""
         return hashlib.blake2b(self.source.encode(), digest_size=16).hexdigest()
 
     @property
     def function(self) -> Callable[[dict[str, Any]], Any]:
-        """The function itself; the file is run when a process first asks for it.
+        """The function; the first access in a process executes the file.
 
         Raises:
             UsageError: The file cannot be run or has no such function.
@@ -61,10 +61,10 @@ class Preprocessing:
         return function  # type: ignore[no-any-return]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Calls the function on tensors by column and returns its tensors by feature.
+        """Call the function with tensors by column and return its tensors by feature.
 
         Raises:
-            UsageError: It fails, or returns something that no feature can be made of.
+            UsageError: It fails, or returns something that cannot be stored as a feature.
         """
         function = self.function
         names = list(inputs)
@@ -81,7 +81,7 @@ class Preprocessing:
             shown = ", ".join(map(repr, names[:_SHOWN_NAMES]))
             more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
             return (
-                f"{where}: {FUNCTION} asks for {error.args[0]!r}, which it does not have; "
+                f"{where}: {FUNCTION} reads the column {error.args[0]!r}, which does not exist; "
                 f"the columns of the input are {shown}{more}."
             )
         return f"{where}: {FUNCTION} fails with {describe(error)}."
@@ -94,21 +94,22 @@ class Preprocessing:
                 "for each feature."
             )
         for name, tensor in outputs.items():
-            problem = _unfit(name, tensor)
+            problem = _find_problem(name, tensor)
             if problem:
                 raise UsageError(f"{self.path}: {FUNCTION} returns the feature {name!r} {problem}.")
         return outputs
 
 
 def load_preprocessing(path: str) -> Preprocessing:
-    """Reads a file, runs it once to see that it is sound, and returns it.
+    """Read a file, execute it once to check it, and return it.
 
     Args:
         path: A local path or gs:// URI.
 
     Raises:
-        UsageError: It is missing, no UTF-8, no Python, fails to run, or has no preprocessing_fn.
-        StorageError: The medium failed.
+        UsageError: The file does not exist, is not UTF-8 or Python, fails to run, or has no
+            preprocessing_fn.
+        StorageError: The storage failed.
     """
     storage = open_storage(path)
     entry = storage.stat(path)
@@ -116,7 +117,7 @@ def load_preprocessing(path: str) -> Preprocessing:
         what = "does not exist" if entry is None else "is a folder"
         raise UsageError(f"{_FLAG}={path} {what}: name a Python file with a {FUNCTION}.")
     if entry.size > _MAX_BYTES:
-        raise UsageError(f"{_FLAG}={path} has {entry.size:,} bytes: that is no Python file.")
+        raise UsageError(f"{_FLAG}={path} has {entry.size:,} bytes: that is not a Python file.")
     try:
         source = storage.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,7 +130,7 @@ def load_preprocessing(path: str) -> Preprocessing:
 
 
 def line_of(error: BaseException, path: str) -> int | None:
-    """Returns the last line of a file that an error passed through, or None where it did not."""
+    """Return the last line of a file in an error's traceback, or None."""
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -140,14 +141,14 @@ def line_of(error: BaseException, path: str) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """Returns an error's type and message as a piece of a sentence on one line."""
+    """Return the type and message of an error on one line, for use inside a sentence."""
     message = " ".join(str(error).split()).rstrip(".")
     message = message if len(message) <= _SHOWN else message[:_SHOWN] + "…"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _module(preprocessing: Preprocessing) -> types.ModuleType:
-    """Returns the file as a module of this process, run at most once."""
+    """Return the file as a module, executed at most once per process."""
     path, source = preprocessing.path, preprocessing.source
     place = hashlib.blake2b(f"{path}\0{source}".encode(), digest_size=8).hexdigest()
     name = f"shardmill_preprocessing_{place}"
@@ -157,7 +158,7 @@ def _module(preprocessing: Preprocessing) -> types.ModuleType:
         code = _compiled(path, source)
         module = types.ModuleType(name)
         module.__file__ = path
-        # Tracebacks show the lines even where the file itself is not to be had.
+        # Tracebacks show source lines even if the file does not exist on this worker.
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
         sys.modules[name] = module
         try:
@@ -176,7 +177,7 @@ def _compiled(path: str, source: str) -> types.CodeType:
         problem = f"line {error.lineno}{text}: {error.msg}" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         problem = describe(error)
-    raise UsageError(f"{_FLAG}={path} is no valid Python ({problem}): mend it.")
+    raise UsageError(f"{_FLAG}={path} is not valid Python ({problem}): fix it.")
 
 
 def _run_failure(path: str, error: BaseException) -> str:
@@ -184,32 +185,30 @@ def _run_failure(path: str, error: BaseException) -> str:
     where = f"{path}, line {line}" if line else path
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
-            f"{where}: the module {error.name!r} is not installed: install it where the command "
-            "and its workers run, or put its code into the file itself."
+            f"{where}: the module {error.name!r} is not installed: install it for the command and "
+            "its workers, or copy its code into the file."
         )
     return f"{where}: running the file fails with {describe(error)}."
 
 
-def _unfit(name: Any, tensor: Any) -> str:
-    """Returns why a tensor cannot become a feature, or an empty text."""
+def _find_problem(name: Any, tensor: Any) -> str:
+    """Return why a tensor cannot be stored as a feature, or an empty text."""
     if not isinstance(name, str) or not name:
-        return "under a name that is no text: features need names"
+        return "with a name that is not a text: features need names"
     dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
     if dtype is None or shape is None or not hasattr(dtype, "as_numpy_dtype"):
         return f"as a {type(tensor).__name__}: return a tensor"
     if dtype.name not in _DTYPES:
         cast = "tf.int64" if dtype.is_integer else _CASTS.get(dtype.name, "tf.float32")
-        return (
-            f"as {dtype.name}, but records hold {', '.join(_DTYPES)}: wrap it in tf.cast(…, {cast})"
-        )
+        return f"as {dtype.name}, but records store {', '.join(_DTYPES)}: use tf.cast(…, {cast})"
     rank = shape.rank
     if hasattr(tensor, "dense_shape"):
         if rank is None or rank < 2:
-            return f"as a sparse tensor of rank {rank}: it needs [rows, values] at least"
+            return f"as a sparse tensor of rank {rank}: it needs at least [rows, values]"
     elif hasattr(tensor, "ragged_rank"):
         if tensor.ragged_rank != 1 or None in shape.as_list()[2:]:
-            return "as a ragged tensor with lists in lists: only [rows, values] can be written"
+            return "as a ragged tensor with nested lists: only [rows, values] can be stored"
     elif not rank:
-        found = "unknown shape" if rank is None else "no rows (one value for all of them)"
-        return f"as a tensor of {found}: its first dimension must be that of the inputs"
+        kind = "a tensor of unknown shape" if rank is None else "a scalar"
+        return f"as {kind}: its first dimension must be that of the inputs"
     return ""

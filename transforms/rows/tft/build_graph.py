@@ -1,0 +1,152 @@
+"""BuildGraph: analyze the training split once per build and store the resulting graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.rows.csv.row_ranges import RowRange
+from shardmill.transforms.rows.runs.make import CsvFile, RunSpec, read_cells
+from shardmill.transforms.rows.table import make_table
+from shardmill.transforms.rows.tft.analysis import AnalyzeRows, filler_batch
+from shardmill.transforms.rows.tft.graph_store import FOLDER, find_graph, store_graph
+from shardmill.transforms.rows.tft.preprocessing import Preprocessing
+from shardmill.transforms.rows.tft.transformer import to_record_batch
+from shardmill.transforms.runtime import progress
+from shardmill.transforms.runtime.map_ordered import MapAhead
+
+TRAIN = "train"
+BATCH_ROWS = 8_192
+
+
+class TransformGraph(NamedTuple):
+    """The graph that rows are transformed with; empty if nothing is built.
+
+    Attributes:
+        path: Path of its folder.
+        name: Identity of the graph within the build; decides which runs can be reused.
+    """
+
+    path: str
+    name: str
+
+
+@dataclass(eq=False)
+class BuildGraph(beam.PTransform):
+    """Analyzes the training rows: ``(ranges, plan) | BuildGraph(...)``; gives a ``TransformGraph``.
+
+    If an earlier attempt stored a graph, or nothing is to be built, no row is read.
+
+    Args:
+        spec: How ranges are read.
+        preprocessing: The user's preprocessing_fn.
+        threads: Ranges that a worker reads in parallel.
+        invocation: Identity of this command, for its progress display.
+    """
+
+    spec: RunSpec
+    preprocessing: Preprocessing
+    threads: int
+    invocation: str = ""
+
+    def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[TransformGraph]:
+        """Wire reading, analysis and storing."""
+        ranges, plan = pcolls
+        spec = self.spec
+        # The phases of the analysis each re-read one PCollection of one step. A Flatten of batches
+        # or a step that waits for a count would materialize the batches instead.
+        filler = ranges.pipeline | "CreateFiller" >> beam.Create([None])
+        batches = (
+            (ranges, filler)
+            | "AddFiller" >> beam.Flatten()
+            | "ReadTrainingRows"
+            >> beam.ParDo(
+                MapAhead(train_batches, self.threads), spec, AsSingleton(plan), self.invocation
+            )
+        )
+        rows = (
+            batches
+            | "CountBatchRows" >> beam.Map(lambda batch: batch.num_rows)
+            | "SumRows" >> beam.CombineGlobally(sum)
+        )
+        folder = batches | "AnalyzeRows" >> AnalyzeRows(
+            spec.table.columns, self.preprocessing, join(spec.build, FOLDER)
+        )
+        return folder | "StoreGraph" >> beam.Map(
+            choose_graph, spec=spec, plan=AsSingleton(plan), rows=AsSingleton(rows)
+        )
+
+
+def train_batches(
+    task: Any, spec: RunSpec, plan: Plan, invocation: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """Yield the training rows of a range, unless a graph is stored already.
+
+    Args:
+        task: The range, or None for the filler.
+        spec: How ranges are read.
+        plan: The plan of the build.
+        invocation: Identity of this command, for its progress display.
+    """
+    stored = plan.status != "build" or find_graph(spec.build, plan.input_id) is not None
+    if task is None:
+        if stored:  # the analysis fails without any row
+            yield filler_batch(spec.table.columns)
+        return
+    watched = progress.progress_of(invocation)
+    if watched is not None:
+        watched.add(spec.size_of(RowRange(*task[2])), 0)
+    if stored:
+        return
+    ref = InputRef(*task[0])
+    file = CsvFile(ref, task[1])
+    try:
+        for cells in read_cells(spec, file, RowRange(*task[2])):
+            table = make_table(spec.table, ref, cells, plan)
+            if TRAIN not in table.splits:
+                continue
+            chosen = np.sort(table.order[table.split == table.splits.index(TRAIN)])
+            for start in range(0, len(chosen), BATCH_ROWS):
+                yield to_record_batch(table.columns, chosen[start : start + BATCH_ROWS])
+    except RejectedError:  # WriteRuns reports the same error
+        return
+
+
+def choose_graph(path: str, spec: RunSpec, plan: Plan, rows: int) -> TransformGraph:
+    """Store a new graph, or delete it if the build has one or needs none; return the graph used.
+
+    Raises:
+        InputError: The training split has no rows.
+    """
+    stored = find_graph(spec.build, plan.input_id) if plan.status == "build" else None
+    if plan.status != "build" or stored or not rows:
+        open_storage(path).delete_tree(path)
+    if plan.status != "build":
+        _delete_empty(join(spec.build, FOLDER), spec.build)
+        return TransformGraph("", "")
+    if not stored and not rows:
+        raise InputError(
+            f"No row is in the split {TRAIN}, which --preprocessing learns from: check --splits."
+        )
+    graph = stored or store_graph(spec.build, plan.input_id, path)
+    return TransformGraph(join(spec.build, graph.folder), graph.folder)
+
+
+def _delete_empty(*folders: str) -> None:
+    """Delete folders in order, up to the first that is not empty."""
+    for folder in folders:
+        storage = open_storage(folder)
+        if any(True for _ in storage.list_dir(folder)):
+            return
+        storage.delete_tree(folder)
