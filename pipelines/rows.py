@@ -33,7 +33,7 @@ from shardmill.transforms.match.transform import (
 )
 from shardmill.transforms.rows.encoder import RowsFinishing
 from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
-from shardmill.transforms.rows.probe import lacking, listed
+from shardmill.transforms.rows.probe import format_names, missing_columns
 from shardmill.transforms.rows.runs.make import RunSpec
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
@@ -152,7 +152,7 @@ def _sample(
     usable = [ref for ref in refs if not ref.error]
     if given is not None:
         sample = sample_files(usable[:1], config.dialect, config.nulls, MIN_FILE_BYTES)
-        if sample.columns and not lacking(given, sample.columns):
+        if sample.columns and not missing_columns(given, sample.columns):
             return sample
     size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else MIN_FILE_BYTES
     sample = sample_files(refs, config.dialect, config.nulls, size)
@@ -170,14 +170,14 @@ def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sam
         InputError: None does.
     """
     for columns in sample.layouts:
-        if not lacking(given, columns):
+        if not missing_columns(given, columns):
             return replace(sample, columns=columns, profiles=())
     columns = sample.layouts[0]
     raise InputError(
         f"No file of --input={config.input} has the columns of --schema={config.schema}: "
         f"{'most have' if len(sample.layouts) > 1 else 'it has'} no column "
-        f"{listed(lacking(given, columns))}, only {listed(columns)}; change one of them, or make "
-        "such columns optional in the schema."
+        f"{format_names(missing_columns(given, columns))}, only {format_names(columns)}; change "
+        "one of them, or make such columns optional in the schema."
     )
 
 
@@ -202,7 +202,9 @@ def _why_no_rows(
         census.add(ref, REFUSED if ref.error else Series("rows", ""))
     problem = why_unusable(census.with_counts(counts), TABLE, config.input)
     if not problem:
-        names = f", only {listed(sample.columns)} as names of columns" if sample.columns else ""
+        names = (
+            f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
+        )
         return (
             f"--input={config.input} holds no rows{names}: check --input, --header and "
             "--skip_lines."

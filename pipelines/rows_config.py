@@ -166,9 +166,9 @@ def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    from shardmill.transforms.rows.probe import listed
+    from shardmill.transforms.rows.probe import format_names
 
     alone = columns[0] if len(columns) == 1 else ""
     near = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
     hint = f"; its one column holds {near!r}, so --delimiter={near!r} may be right" if near else ""
-    return listed(columns) + hint
+    return format_names(columns) + hint

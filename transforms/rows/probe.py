@@ -1,4 +1,4 @@
-"""Looking at files: whether they can be read as rows, and which columns they have."""
+"""Inspect files: check that they can be read as rows, and read their column names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from shardmill.transforms.rows.runs.make import CsvFile, RunSpec
 from shardmill.transforms.rows.table import TableSpec
 
 _HEAD_BYTES = 64 << 10
-_UNPACKED = 6  # to one: what compression makes of text, about
-_SHOWN = 8
+_COMPRESSION_RATIO = 6  # typical for text
+_MAX_SHOWN = 8
 
 
-def look(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
-    """Yields a file with its columns, or refused when it cannot be read as rows.
+def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
+    """Yield a file with its columns, or rejected if it cannot be read as rows.
 
     Args:
         ref: The file.
-        spec: How files are written, and what rows are.
+        spec: Dialect of files, and schema of rows.
     """
     if not ref.error and not ref.size:
         ref = ref.rejected("empty", "the file has no bytes")
@@ -33,8 +33,8 @@ def look(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
     try:
         head = read_head(ref.uri, spec.dialect_of(ref), _HEAD_BYTES)
         check_columns(spec.table, head.columns)
-    except RejectedError as refusal:
-        yield CsvFile(ref.rejected(refusal.error, refusal.message))
+    except RejectedError as rejection:
+        yield CsvFile(ref.rejected(rejection.error, rejection.message))
     except FileNotFoundError:
         yield CsvFile(ref.rejected("not_found", "the file is gone"))
     except DeniedError as error:
@@ -42,16 +42,16 @@ def look(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
     except ChangedError as error:
         yield CsvFile(ref.rejected("changed", str(error)))
     else:
-        yield CsvFile(ref, head.columns, ref.size * (1 if head.seekable else _UNPACKED))
+        yield CsvFile(ref, head.columns, ref.size * (1 if head.seekable else _COMPRESSION_RATIO))
 
 
 def check_columns(table: TableSpec, columns: Sequence[str]) -> None:
-    """Refuses a file without the columns that rows need.
+    """Check that a file has the required columns.
 
     Raises:
         RejectedError: It lacks one.
     """
-    needed = [*lacking(table.columns, columns)]
+    needed = [*missing_columns(table.columns, columns)]
     needed += [name for name in (table.key, table.group_by, table.split_by) if name]
     missing = [name for name in dict.fromkeys(needed) if name not in columns]
     if not missing:
@@ -59,19 +59,19 @@ def check_columns(table: TableSpec, columns: Sequence[str]) -> None:
     raise RejectedError(
         "read",
         "columns",
-        f"it has no column {listed(missing)}, only {listed(columns)}: give it the columns of the "
-        "schema, or make them optional there",
+        f"it has no column {format_names(missing)}, only {format_names(columns)}: give it the "
+        "columns of the schema, or make them optional there",
     )
 
 
-def lacking(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
-    """Returns the columns that rows of a schema need and a file does not have."""
-    needed = [column.name for column in schema if column.required and not column.default]
-    return [name for name in needed if name not in columns]
+def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
+    """Return the required columns of a schema that a file lacks."""
+    required = [column.name for column in schema if column.required and not column.default]
+    return [name for name in required if name not in columns]
 
 
-def listed(names: Sequence[str]) -> str:
-    """Returns names as a message lists them, cut where they are many."""
-    shown = ", ".join(repr(name[:80]) for name in names[:_SHOWN])
-    more = len(names) - _SHOWN
+def format_names(names: Sequence[str]) -> str:
+    """Return names quoted and separated by commas for a message, cut if there are many."""
+    shown = ", ".join(repr(name[:80]) for name in names[:_MAX_SHOWN])
+    more = len(names) - _MAX_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

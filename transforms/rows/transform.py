@@ -28,8 +28,7 @@ from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
 from shardmill.transforms.rows.planning import CountFiles, RowsPlanSpec, plan_rows
-from shardmill.transforms.rows.probe import look
-from shardmill.transforms.rows.runs.files import Run, find_run
+from shardmill.transforms.rows.probe import inspect_file
 from shardmill.transforms.rows.runs.make import (
     CsvFile,
     RunSpec,
@@ -40,13 +39,14 @@ from shardmill.transforms.rows.runs.make import (
     read_cells,
     run_id,
 )
+from shardmill.transforms.rows.runs.run_store import Run, find_run
 from shardmill.transforms.rows.tft.build_graph import BuildGraph, TransformGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_ordered import MapAhead
 
 RANGES, REFUSED_FILES, SEGMENTS, TALLIES = "ranges", "refused", "segments", "tallies"
-_LOOKS = 16
+_INSPECTIONS = 16
 # What crosses a shuffle: a range of a file as plain values.
 RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
 
@@ -88,7 +88,9 @@ class WriteRows(beam.PTransform):
     ) -> beam.PCollection[Outcome]:
         """Wires the look at files, ranges, runs, and the sink."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
-        files = matched.refs | "InspectFiles" >> beam.ParDo(MapAhead(look, _LOOKS), spec.runs)
+        files = matched.refs | "InspectFiles" >> beam.ParDo(
+            MapAhead(inspect_file, _INSPECTIONS), spec.runs
+        )
         census = (
             files
             | "CountFiles" >> beam.CombineGlobally(CountFiles(spec.sink.place))
@@ -96,7 +98,7 @@ class WriteRows(beam.PTransform):
         )
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
-            MapAhead(cut, _LOOKS), spec.runs, AsSingleton(plan)
+            MapAhead(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)
         ).with_outputs(REFUSED_FILES, TALLIES, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         graph = []

@@ -1,1 +1,1 @@
-"""Runs: sorted records of one input range, and their merge into parts."""
+"""Write the sorted records of each input range as a run, and merge runs into parts."""

@@ -28,7 +28,7 @@ from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange, read_range
-from shardmill.transforms.rows.runs.files import (
+from shardmill.transforms.rows.runs.run_store import (
     FOLDER,
     Run,
     RunWriter,

@@ -1,6 +1,6 @@
-"""Runs: what one range of a CSV file became, each written by one worker under a name of its own.
+"""Store runs: the encoded records of one range of a CSV file, in a file written by one worker.
 
-As with parts, a run is done when its sidecar exists, which is written last and create-if-absent.
+Like a part, a run is finished when its sidecar exists, which is written last, create-if-absent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FOLDER = "runs"
 
 
 class Place(NamedTuple):
-    """Where a segment lies, and what it holds.
+    """Location and content of a segment of a run file.
 
     Attributes:
         split: Split of its records; empty for rejects.
         part: Part of its records; 0 for rejects.
-        offset: In the run's file.
-        length: Bytes in the run's file.
-        records: Records, or rejects.
-        size: Bytes of the content.
-        crc32c: CRC-32C of the content.
+        offset: Offset in the run file.
+        length: Bytes in the run file.
+        records: Number of records, or of rejects.
+        size: Bytes of the uncompressed content.
+        crc32c: CRC-32C of the uncompressed content.
     """
 
     split: str
@@ -43,17 +43,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """What a sidecar says of a finished run.
+    """The sidecar of a finished run.
 
     Attributes:
-        payload: File name of its segments in the folder of runs.
-        num_bytes: Size of the payload.
-        crc32c: CRC-32C of the payload.
-        rows: Rows that were read, bad ones included.
-        rejects: Bad rows by reason.
-        places: The segments, in the order of the payload.
-        versions: Of all code that decides the bytes.
-        found: Whether it was there before.
+        payload: Name of the run file in the folder of runs.
+        num_bytes: Size of the run file.
+        crc32c: CRC-32C of the run file.
+        rows: Number of rows that were read, rejected ones included.
+        rejects: Number of rejected rows by reason.
+        places: The segments, in the order of the run file.
+        versions: Versions of all code that decides the bytes.
+        found: Whether the run existed before.
     """
 
     payload: str
@@ -66,7 +66,7 @@ class Run:
     found: bool = False
 
     def to_json(self) -> bytes:
-        """Returns the sidecar's text, sealed."""
+        """Return the text of the sidecar with its seal."""
         body = asdict(self)
         del body["found"]
         body["places"] = [list(place) for place in self.places]
@@ -74,9 +74,9 @@ class Run:
 
 
 def find_run(storage: Storage, folder: str, name: str) -> Run | None:
-    """Returns the finished run of an id, or None when it must be made.
+    """Return the finished run with an id, or None.
 
-    A sidecar whose payload is missing or damaged is taken away, so that it can be made anew.
+    A sidecar whose run file is missing or damaged is deleted, so that the run is written again.
     """
     path = join(folder, f"{name}.json")
     try:
@@ -95,7 +95,7 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
 
 
 def _parse_run(body: dict[str, Any]) -> Run | None:
-    """Returns the run of a sidecar's body, or None when it is the sidecar of something else."""
+    """Return the run of a sidecar's body, or None if it is not the sidecar of a run."""
     try:
         places = tuple(Place(*place) for place in body.pop("places"))
         return Run(places=places, found=True, **body)
@@ -104,7 +104,7 @@ def _parse_run(body: dict[str, Any]) -> Run | None:
 
 
 class RunWriter:
-    """Writes segments one after the other."""
+    """Writes segments to a run file."""
 
     def __init__(self, target: Written) -> None:
         self._target = target
@@ -113,11 +113,11 @@ class RunWriter:
         self.num_bytes = 0
 
     def add(self, split: str, part: int, segment: Segment) -> None:
-        """Appends a segment."""
+        """Append a segment."""
         self._write(split, part, len(segment.positions), segment.pack())
 
     def add_rejects(self, lines: Sequence[str]) -> None:
-        """Appends rejects, each as one line of JSON."""
+        """Append rejects, one line of JSON each."""
         if lines:
             self._write("", 0, len(lines), pack_lines(lines))
 
@@ -130,17 +130,17 @@ class RunWriter:
 
 
 def new_payload(name: str) -> str:
-    """Returns a file name for an attempt to write a run."""
+    """Return a unique name of a run file for an attempt to write a run."""
     return f"{name}-{uuid.uuid4().hex[:12]}.run"
 
 
 def settle_run(storage: Storage, folder: str, name: str, run: Run) -> Run:
-    """Writes a run's sidecar, or returns the run of a worker who was there before."""
+    """Write the sidecar of a run, unless another worker was first; return the run that counts."""
     path = join(folder, f"{name}.json")
     winner: Run | None = None
     try:
         winner = run if storage.create(path, run.to_json()) else find_run(storage, folder, name)
-        if winner is None:  # the other's payload is gone: ours stands
+        if winner is None:  # the other worker's run file is missing or damaged
             storage.create(path, run.to_json())
             winner = run
     finally:
