@@ -28,6 +28,7 @@ from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange, read_range
+from shardmill.transforms.rows.runs.record_values import take_values
 from shardmill.transforms.rows.runs.run_store import (
     FOLDER,
     Run,
@@ -35,7 +36,6 @@ from shardmill.transforms.rows.runs.run_store import (
     new_payload,
     settle_run,
 )
-from shardmill.transforms.rows.runs.record_values import take_values
 from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
