@@ -1,10 +1,10 @@
-"""The demo: real small images and real rows become datasets, checked and looked into.
+"""Demo: build, show, verify and count datasets of real images and rows.
 
 usage: python examples/demo.py FOLDER
 
 The images are scikit-learn's 1,797 handwritten digits in class folders and its two sample
-photographs, beside two broken files, so that rejects are seen. The rows are the passengers of the
-Titanic, which scikit-learn carries too.
+photographs, plus two damaged files that become rejects. The rows are the passengers of the Titanic,
+also from scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def write_images(folder: Path) -> int:
-    """Writes the images and returns how many files there are, the broken ones included."""
+    """Writes the images and returns the number of files, including the damaged ones."""
     digits = load_digits()
     for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / f"digit_{label}" / f"{number:04d}.png"
@@ -34,23 +34,23 @@ def write_images(folder: Path) -> int:
     for name in ("china.jpg", "flower.jpg"):
         (folder / "photo").mkdir(exist_ok=True)
         shutil.copyfile(photos / name, folder / "photo" / name)
-    cut = (folder / "photo" / "china.jpg").read_bytes()
-    (folder / "photo" / "cut_short.jpg").write_bytes(cut[: len(cut) // 3])
+    photo = (folder / "photo" / "china.jpg").read_bytes()
+    (folder / "photo" / "truncated.jpg").write_bytes(photo[: len(photo) // 3])
     (folder / "digit_0" / "no_image.png").write_text("a picture of a zero\n")
     return sum(1 for path in folder.rglob("*") if path.is_file())
 
 
 def run(*command: str) -> None:
-    """Shows a command and runs it."""
+    """Prints a command and runs it."""
     print(f"\n$ {shlex.join(command)}", flush=True)
     subprocess.run(command, check=True)
 
 
 def show_images(folder: Path) -> Path:
-    """Builds, shows, checks and counts a dataset of images; returns its folder."""
+    """Builds, shows, verifies and counts a dataset of images; returns its folder."""
     images, dataset = str(folder / "images"), str(folder / "dataset")
     count = write_images(folder / "images")
-    print(f"Wrote {count:,} image files in class folders to {images}, two of them broken.")
+    print(f"Wrote {count:,} image files in class folders to {images}, two of them damaged.")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip
     run("shardmill", "show", dataset, "--records=1")
@@ -68,7 +68,7 @@ def show_rows(folder: Path) -> Path:
     """Builds and shows a dataset of rows; returns its folder."""
     table, dataset = folder / "titanic.csv", str(folder / "titanic")
     count = write_titanic(table)
-    print(f"\nWrote {count:,} passengers of the Titanic to {table}; a ? is what nobody knows.")
+    print(f"\nWrote {count:,} passengers of the Titanic to {table}; a ? is a missing value.")
     print("".join(table.read_text().splitlines(keepends=True)[:3]), end="")
     run("shardmill", "rows", f"--input={table}", f"--output={dataset}", "--label=survived",
         "--null_values=?")  # fmt: skip
@@ -79,7 +79,7 @@ def show_rows(folder: Path) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Runs the demo in a folder, which is made anew."""
+    """Deletes the folder and runs the demo in it."""
     shutil.rmtree(folder, ignore_errors=True)
     images, rows = show_images(folder), show_rows(folder)
     command = Path(sys.executable).parent / "shardmill"

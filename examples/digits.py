@@ -1,9 +1,9 @@
-"""Writes scikit-learn's 1,797 handwritten digits, for examples: as PNGs and as NumPy arrays.
+"""Write scikit-learn's 1,797 handwritten digits as PNG files and NumPy arrays.
 
 usage: python examples/digits.py FOLDER
 
-FOLDER/images has a folder for each digit, FOLDER/arrays has x.npy (float32, [1797, 8, 8], 0 to 16)
-and y.npy (int64, [1797]).
+FOLDER/images has one folder per digit; FOLDER/arrays has x.npy (float32, [1797, 8, 8], 0 to 16) and
+y.npy (int64, [1797]).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 
 def write_digits(folder: Path) -> int:
-    """Writes the images and the arrays, and returns how many digits there are."""
+    """Writes the images and arrays, and returns the number of digits."""
     digits = load_digits()
     for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / "images" / str(label) / f"{number:04d}.png"

@@ -1,9 +1,9 @@
-"""Writes the passenger list of the Titanic as a CSV: real rows with missing cells, for examples.
+"""Write the passenger list of the Titanic as a CSV file, with missing cells.
 
 usage: python examples/titanic.py TITANIC.CSV
 
-scikit-learn's wheel carries it as OpenML's ARFF, whose lines below ``@data`` are CSV as it is, with
-a question mark where nothing is known; only the names of columns are brought into one header line.
+scikit-learn's wheel has it as an ARFF file of OpenML. The lines after ``@data`` are CSV with a
+question mark for a missing value; the column names are written as a header line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCE = "datasets/tests/data/openml/id_40945/data-v1-dl-16826755.arff.gz"
 
 
 def write_titanic(path: Path) -> int:
-    """Writes the CSV and returns how many rows it has below its header."""
+    """Writes the CSV file and returns the number of rows without the header."""
     packed = (Path(sklearn.__file__).parent / SOURCE).read_bytes()
     head, _, rows = gzip.decompress(packed).decode().partition("@data\n")
     columns = re.findall(r"^@attribute '([\w.]+)'", head, re.MULTILINE)

@@ -1,12 +1,12 @@
-"""Trains on raw arrays by a loop of one's own, with parsing of one's own.
+"""Train on raw arrays with a custom training loop and custom parsing.
 
 usage:
   python examples/digits.py digits
   shardmill arrays --input=digits/arrays --output=ds --splits=train:0.8,validation:0.2
   python examples/train_arrays.py ds
 
-schema.pbtxt says that the bytes of the feature x are float32 of shape 8,8. ``keras_dataset`` reads
-that by itself; this is how it is done by hand.
+The bytes of the feature x are float32 arrays of shape 8,8, according to schema.pbtxt.
+``keras_dataset`` decodes them; this example shows how to do it yourself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPE = (8, 8)
 
 
 def batches(folder: str, split: str) -> tf.data.Dataset:
-    """Returns batches of one split: arrays [batch, 8, 8] of float32, labels [batch] of int64."""
+    """Returns batches of a split: float32 arrays [batch, 8, 8] and int64 labels [batch]."""
     spec = feature_spec(folder)
 
     def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -36,13 +36,13 @@ def batches(folder: str, split: str) -> tf.data.Dataset:
     records = tf.data.TFRecordDataset(files, compression_type="GZIP")
     if split == "train":
         records = records.shuffle(10_000, seed=0)
-    # tf.data fails if the split has more or fewer batches than the manifest says.
+    # tf.data fails if the number of batches differs from the manifest.
     steps = tf.data.experimental.assert_cardinality(steps_per_epoch(folder, split, BATCH))
     return records.batch(BATCH).map(parse).apply(steps).prefetch(tf.data.AUTOTUNE)
 
 
 def main(folder: str) -> None:
-    """Trains and says how good the model is."""
+    """Trains the model and prints its accuracy."""
     keras.utils.set_random_seed(0)
     train, validation = batches(folder, "train"), batches(folder, "validation")
     layers = keras.layers

@@ -1,4 +1,4 @@
-"""Trains a Keras CNN on a dataset of images, augmented while they are read.
+"""Train a Keras CNN on a dataset of images with augmentation.
 
 usage:
   python examples/digits.py digits
@@ -26,7 +26,7 @@ EPOCHS = 6
 
 
 def make_model(classes: int) -> keras.Model:
-    """Returns a small CNN that takes pixels from 0 to 255."""
+    """Returns a small CNN for pixels from 0 to 255."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -46,7 +46,7 @@ def make_model(classes: int) -> keras.Model:
 
 
 def main(folder: str) -> None:
-    """Trains and says how good the model is."""
+    """Trains the model and prints its accuracy."""
     keras.utils.set_random_seed(0)
     examples = open_dataset(folder, "validation")
     model = make_model(len(examples.labels))
@@ -54,19 +54,19 @@ def main(folder: str) -> None:
     augment = augmentation(rotate=0.03, brightness=0.1)
     validation = keras_dataset(folder, "validation", batch_size=BATCH)
 
-    # Keras knows from the dataset how many batches an epoch has, without reading it first.
-    train = keras_dataset(folder, "train", batch_size=BATCH, shuffle=True, augment=augment)
+    # The length of the dataset comes from the manifest, so Keras needs no steps_per_epoch.
+    train = keras_dataset(folder, "train", batch_size=BATCH, shuffle=True).map(
+        lambda images, labels: (augment(images, training=True), labels)
+    )
     model.fit(
         train, validation_data=validation, epochs=EPOCHS // 2, class_weight=weights, verbose=0
     )
 
-    # The same for data that go on for ever: how many steps make an epoch must be said.
+    # A dataset that repeats forever has no length, so Keras needs the number of steps.
     steps = steps_per_epoch(folder, "train", batch_size=BATCH)
     validation_steps = steps_per_epoch(folder, "validation", batch_size=BATCH)
     history = model.fit(
-        keras_dataset(
-            folder, "train", batch_size=BATCH, shuffle=True, augment=augment, repeat=True, seed=1
-        ),
+        train.repeat(),
         steps_per_epoch=steps,
         validation_data=validation,
         validation_steps=validation_steps,

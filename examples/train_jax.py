@@ -1,4 +1,4 @@
-"""Trains a JAX network on a dataset of images, read by Grain.
+"""Train a JAX network on a dataset of images that Grain reads.
 
 usage:
   python examples/digits.py digits
@@ -26,7 +26,7 @@ Params = list[tuple[jax.Array, jax.Array]]
 
 
 def make_params(sizes: list[int]) -> Params:
-    """Returns weights and biases of dense layers of these sizes."""
+    """Returns weights and biases of dense layers, given the sizes of inputs and outputs."""
     keys = jax.random.split(jax.random.key(0), len(sizes) - 1)
     return [
         (jax.random.normal(key, (above, below)) * (2 / above) ** 0.5, jnp.zeros(below))
@@ -57,9 +57,9 @@ def step(params: Params, batch: dict[str, Any]) -> Params:
 
 
 def main(folder: str) -> None:
-    """Trains and says how good the model is."""
+    """Trains the model and prints its accuracy."""
     images = open_dataset(folder, "train", features=[IMAGE, LABEL])
-    # Full batches alone, so that the step is compiled once; each epoch has an order of its own.
+    # With full batches only, the step is compiled once. Each epoch has another order.
     steps = steps_per_epoch(folder, "train", BATCH, drop_remainder=True)
     epoch = grain.MapDataset.source(images).seed(0).shuffle().batch(BATCH, drop_remainder=True)
     train = epoch.repeat(EPOCHS).to_iter_dataset()

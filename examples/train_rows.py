@@ -1,4 +1,4 @@
-"""Trains a Keras model on a dataset of rows, with all preprocessing in Keras layers.
+"""Train a Keras model on a dataset of rows, with all preprocessing in Keras layers.
 
 usage:
   python examples/titanic.py titanic.csv
@@ -6,7 +6,7 @@ usage:
     --splits=train:0.8,validation:0.2
   python examples/train_rows.py ds
 
-What to parse comes from the dataset's schema.pbtxt, how many steps an epoch has from its manifest.
+The feature spec comes from the dataset's schema.pbtxt, the steps per epoch from its manifest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NUMBERS = ("age", "fare", "parch", "pclass", "sibsp")
 TEXTS = ("embarked", "sex")
 BATCH = 32
 EPOCHS = 12
-# What stands for a value that a record lacks.
+# Values that replace missing ones.
 FILL = {"age": float("nan"), "fare": float("nan"), "embarked": ""}
 
 
 def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
-    """Returns batches of one split, each a dict of features and the labels."""
+    """Returns batches of a split: a dict of features, and labels."""
     return tf.data.experimental.make_batched_features_dataset(
         f"{folder}/{split}-*",
         BATCH,
@@ -44,7 +44,7 @@ def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
 
 
 def make_model(rows: tf.data.Dataset) -> keras.Model:
-    """Returns a model of raw features; its vocabularies and means are learnt from the rows."""
+    """Returns a model of raw features; its vocabularies and statistics are computed from rows."""
     inputs: dict[str, Any] = {}
     prepared = []
     for name in NUMBERS:
@@ -67,7 +67,7 @@ def make_model(rows: tf.data.Dataset) -> keras.Model:
 
 
 def baseline(folder: Path) -> float:
-    """Returns the accuracy of always saying what is most frequent among the training rows."""
+    """Returns the accuracy of predicting the most frequent label of the training split."""
     splits = open_dataset(folder, features=[LABEL]).manifest.splits
     counts, validation = splits["train"].label_counts, splits["validation"]
     return validation.label_counts[max(counts, key=lambda label: counts[label])] / (
@@ -76,11 +76,11 @@ def baseline(folder: Path) -> float:
 
 
 def main(folder: Path) -> None:
-    """Trains and says how good the model is."""
+    """Trains the model and prints its accuracy."""
     keras.utils.set_random_seed(0)
     steps = steps_per_epoch(folder, "train", batch_size=BATCH)
     validation_steps = steps_per_epoch(folder, "validation", batch_size=BATCH)
-    # tf.data fails if a split had more or fewer batches than were counted.
+    # tf.data fails if the number of batches differs from the manifest.
     counted = [
         batches(folder, split, 1).apply(tf.data.experimental.assert_cardinality(number))
         for split, number in (("train", steps), ("validation", validation_steps))

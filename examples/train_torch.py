@@ -1,4 +1,4 @@
-"""Trains a PyTorch CNN on a dataset of images. Neither TensorFlow nor Beam is loaded.
+"""Train a PyTorch CNN on a dataset of images, without TensorFlow and Beam.
 
 usage:
   python examples/digits.py digits
@@ -24,7 +24,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 
 
 def pixels(batch: dict[str, Tensor]) -> Tensor:
-    """Returns uint8 images of a batch, [batch, height, width, channels], as torch wants them."""
+    """Returns the images of a batch as float32 [batch, channels, height, width], from 0 to 1."""
     return batch[IMAGE].permute(0, 3, 1, 2).float() / 255
 
 
@@ -42,9 +42,9 @@ def make_model(classes: int) -> nn.Module:
 
 
 def main(folder: str) -> None:
-    """Trains and says how good the model is."""
+    """Trains the model and prints its accuracy."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so small a network leaves the other cores to the readers
+    torch.set_num_threads(1)  # the other cores decode images for this small network
     images = open_dataset(folder, "train", features=[IMAGE, LABEL])
     train = DataLoader(
         images, batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True
@@ -57,7 +57,7 @@ def main(folder: str) -> None:
             nn.functional.cross_entropy(model(pixels(batch)), batch[LABEL]).backward()
             optimizer.step()
 
-    # Read in order, which needs no random access; each worker reads its share.
+    # Sequential reading; each worker reads its share.
     stream = torch_stream(open_dataset(folder, "validation", features=[IMAGE, LABEL]))
     seen = right = 0
     model.eval()

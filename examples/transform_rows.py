@@ -1,4 +1,4 @@
-"""Trains on transformed rows and exports a model that serves raw ones.
+"""Train on transformed rows and export a model that serves raw rows.
 
 usage:
   python examples/titanic.py titanic.csv
@@ -7,10 +7,9 @@ usage:
     --preprocessing=examples/preprocessing.py
   python examples/transform_rows.py ds raw model
 
-``ds`` holds what preprocessing.py makes of each row, and beside it ``transform_fn/``: what was
-learnt from the training rows. The exported model applies that to raw rows. ``raw`` holds the same
-rows as they are, in the same order, so each of its records is served and compared with its twin in
-``ds``.
+``ds`` has the rows as transformed by preprocessing.py, and ``transform_fn/``, the transform with
+the statistics of the training rows. The exported model applies it to raw rows. ``raw`` has the same
+rows untransformed and in the same order, so each served record is compared with that of ``ds``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ EPOCHS = 8
 
 
 def records(folder: Path, split: str) -> tf.data.Dataset:
-    """Returns the serialized records of one split, in their order."""
+    """Returns the serialized records of a split in file order."""
     files = sorted(map(str, folder.glob(f"{split}-*")))
     return tf.data.TFRecordDataset(files, compression_type="GZIP")
 
@@ -57,7 +56,7 @@ def make_model(transform: tft.TFTransformOutput) -> keras.Model:
 
 
 def train(folder: Path, transform: tft.TFTransformOutput) -> keras.Model:
-    """Fits a model on the transformed features."""
+    """Trains a model on the transformed features."""
     spec = transform.transformed_feature_spec()
 
     def parsed(batch: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -73,15 +72,15 @@ def train(folder: Path, transform: tft.TFTransformOutput) -> keras.Model:
     return model
 
 
-class Served(tf.Module):
-    """The model behind the transform: serialized raw tf.train.Examples in, predictions out."""
+class ServingModule(tf.Module):
+    """Transform and model together: from serialized raw tf.train.Examples to predictions."""
 
     def __init__(self, model: keras.Model, transform: tft.TFTransformOutput) -> None:
         super().__init__()
         self.model = model
         self.transform = transform.transform_features_layer()
         spec = transform.raw_feature_spec()
-        spec.pop(LABEL)  # which nobody knows when serving
+        spec.pop(LABEL)  # unknown in serving
         self.parse = lambda examples: tf.io.parse_example(examples, spec)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
@@ -96,7 +95,7 @@ class Served(tf.Module):
 
 
 def compare(served: tf.Module, spec: dict, raw: Path, folder: Path) -> int:
-    """Checks that raw rows served have the features of training; returns how many there were."""
+    """Checks that served raw rows have the features of training; returns the number of rows."""
     count = 0
     for split in ("train", "validation"):
         pairs = tf.data.Dataset.zip((records(raw, split), records(folder, split)))
@@ -112,10 +111,10 @@ def compare(served: tf.Module, spec: dict, raw: Path, folder: Path) -> int:
 
 
 def main(folder: Path, raw: Path, export: Path) -> None:
-    """Trains, exports, and compares what is served with what was trained on."""
+    """Trains and exports the model, and compares served features with those of training."""
     keras.utils.set_random_seed(0)
     transform = tft.TFTransformOutput(str(folder / "transform_fn"))
-    module = Served(train(folder, transform), transform)
+    module = ServingModule(train(folder, transform), transform)
     signatures = {"serving_default": module.predict, "features": module.features}
     tf.saved_model.save(module, str(export), signatures=signatures)
     served = tf.saved_model.load(str(export))

@@ -1,4 +1,4 @@
-"""Frameworks that are installed apart: one sentence where one is missing."""
+"""Checks that optional frameworks are installed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _NAMES = {"tensorflow": "TensorFlow", "keras": "Keras", "torch": "PyTorch"}
 _EXTRAS = {"keras": "tensorflow"}
 
 
-def need(module: str) -> None:
-    """Checks that a framework is installed; does not load it.
+def require_framework(module: str) -> None:
+    """Checks that a framework is installed, without importing it.
 
     Args:
         module: ``tensorflow``, ``keras`` or ``torch``.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is not installed.
     """
     if find_spec(module) is None:
         extra = _EXTRAS.get(module, module)
-        raise UsageError(f"this needs {_NAMES[module]}: pip install 'shardmill[{extra}]'.")
+        raise UsageError(f"{_NAMES[module]} is not installed: pip install 'shardmill[{extra}]'.")

@@ -1,18 +1,18 @@
-"""keras_dataset: a split as a tf.data.Dataset that ``model.fit`` takes, its length known."""
+"""keras_dataset: a split as a tf.data.Dataset of known length, for ``model.fit``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shardmill.loaders.frameworks import need
+from shardmill.loaders.frameworks import require_framework
+from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.steps import count_steps, is_count
-from shardmill.loaders.tf_parse import ImageSize, array_decoder, batch_parser, label_reader
-from shardmill.loaders.values import Fill, chosen
+from shardmill.loaders.steps import Share, count_steps, is_positive_int, parse_share
+from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import scheme_of
 
@@ -20,222 +20,217 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Label = Literal["id", "one_hot", "text"]
-Reader = Literal["auto", "tensorflow", "python"]
-_SHUFFLE_BYTES = 128 << 20  # of records, as they lie in the files
-_LEAST_SHUFFLED = 1024
-_CYCLE = 4  # shards that are read at a time
-_BLOCK = 16  # records of one shard before the next
-_BUFFER = 256 << 10
-_PARSED = 256  # records that are parsed at a time where a filter follows
+Where = Callable[[dict[str, Any]], Any]
+_SHUFFLE_BYTES = 128 << 20  # of records, as stored in the files
+_MIN_SHUFFLE_BUFFER = 1024
+_CYCLE_LENGTH = 4  # shards that are read concurrently
+_BLOCK_LENGTH = 16  # consecutive records of one shard
+_READ_BUFFER_BYTES = 256 << 10
+_PARSE_BATCH = 256  # records that are parsed together before they are filtered or yielded singly
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How records are read; see ``keras_dataset``.
+    """Order and batching; see ``keras_dataset``.
 
     Raises:
-        UsageError: A number breaks its rule.
+        UsageError: A number is invalid.
     """
 
-    batch_size: int
+    batch_size: int | None
     shuffle: bool | int
     seed: int
-    repeat: bool | int
     drop_remainder: bool
-    cache: bool | str
-    deterministic: bool
-    host: int
-    hosts: int
-    reader: Reader
+    host: Share
 
     def __post_init__(self) -> None:
-        if not is_count(self.batch_size):
-            raise UsageError(f"batch_size={self.batch_size!r} must be a whole number, 1 or more.")
-        if not 0 <= self.host < self.hosts:
-            raise UsageError(f"host={self.host} of hosts={self.hosts}: hosts count from 0.")
+        if self.batch_size is None:
+            if self.drop_remainder:
+                raise UsageError("drop_remainder=True needs a batch_size.")
+        elif not is_positive_int(self.batch_size):
+            raise UsageError(f"batch_size={self.batch_size!r} must be a positive integer, or None.")
         if self.shuffle < 0:
-            raise UsageError(f"shuffle={self.shuffle} must be a number of examples, or a boolean.")
-        if self.repeat is not True and self.repeat < 0:
-            raise UsageError(f"repeat={self.repeat} must be a number of epochs, or a boolean.")
-        if self.reader not in ("auto", "tensorflow", "python"):
-            raise UsageError(
-                f"reader={self.reader!r} is unknown: use 'auto', 'tensorflow' or 'python'."
-            )
+            raise UsageError(f"shuffle={self.shuffle} must be a bool, or a number of examples.")
 
     @property
     def full_batches(self) -> bool:
-        """Whether a last batch that is not full is left out; on several hosts it always is."""
-        return self.drop_remainder or self.hosts > 1
+        """Whether a last batch that is not full is left out; always with several hosts."""
+        return self.drop_remainder or (self.batch_size is not None and self.host.count > 1)
 
 
-def keras_dataset(  # noqa: PLR0913 - all but two are named
-    path: str | os.PathLike[str], split: str = "train", *, batch_size: int = 32,
-    shuffle: bool | int = False, seed: int = 0, augment: Callable[[Any], Any] | None = None,
+class _Parser(NamedTuple):
+    """Functions that turn serialized examples into elements of the dataset.
+
+    Attributes:
+        parse: From a batch of serialized examples to a dict of features.
+        finish: From the features of a batch to inputs and labels; of an example if ``singly``.
+        singly: Whether arrays are decoded one by one, since they may differ in shape.
+    """
+
+    parse: Callable[[Any], Any]
+    finish: Callable[[Any], Any]
+    singly: bool
+
+
+def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
+    path: str | os.PathLike[str], split: str = "train", *, batch_size: int | None = 32,
+    shuffle: bool | int = False, seed: int = 0, drop_remainder: bool = False,
     label: Label | None = "id", features: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None, mix: Mapping[str, float] | None = None,
-    where: Callable[[dict[str, Any]], Any] | None = None, fill: Fill | None = None,
-    image_size: ImageSize | None = None, repeat: bool | int = False, drop_remainder: bool = False,
-    cache: bool | str = False, deterministic: bool = True, host: int = 0, hosts: int = 1,
-    reader: Reader = "auto",
+    labels: Sequence[str] | Mapping[str, float] | None = None, fill: Fill | None = None,
+    where: Where | None = None, host: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:  # fmt: skip
-    """Returns batches of a split for ``model.fit``; Keras knows how many from the manifest.
+    """Returns a dataset of batches for ``model.fit``, with the length from the manifest.
 
-    A batch is ``(inputs, labels)``: inputs are the pictures (uint8, [batch, height, width,
-    channels]) or arrays of the dataset, or of rows a dict of all other columns; a dict too where
-    there are several. Labels have shape [batch]. With ``label=None`` a batch is the inputs alone.
+    A batch is ``(inputs, labels)``. Inputs are the images (uint8, [batch, height, width, channels])
+    or arrays of the dataset; for rows, and for several features, a dict by feature. Labels have
+    shape [batch]. With ``label=None`` a batch is the inputs alone.
+
+    The dataset can be continued with tf.data: ``repeat``, ``map`` for augmentation, ``take``,
+    ``with_options``. ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and
+    ``batch``.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
-        batch_size: Examples in a batch, over all hosts.
-        shuffle: Whether to shuffle: shards, and examples from a buffer of about 128 MiB of
-            records; or how many examples that buffer holds. Each epoch has an order of its own.
-        seed: Another one gives other orders.
-        augment: Applied to each batch of inputs as ``augment(inputs, training=True)`` if it is a
-            Keras layer, else as ``augment(inputs)``; such as ``augmentation(flip="horizontal")``.
-        label: ``id`` (integers or numbers as they stand), ``one_hot``, ``text``, or None.
-        features: Features that become inputs.
-        labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
-        mix: Of such a dataset: weight by label. Examples are drawn label by label with these
-            weights, again and again; an epoch has as many as the labels have together.
-        where: Which records are kept: takes a dict of all features of one record, single values
-            as scalars and pictures still encoded. The number of batches is then not known.
-        fill: What stands for a missing value; see ``open_dataset``.
-        image_size: Height and width to resize pictures to.
-        repeat: Whether to go on for ever, or for how many epochs; give Keras steps_per_epoch.
+        batch_size: Examples in a batch, over all hosts; None for single examples.
+        shuffle: Whether to shuffle shards, and examples in a buffer of about 128 MiB of records; an
+            integer is the size of that buffer in examples. Each epoch has another order.
+        seed: Seed of the order.
         drop_remainder: Whether to leave out a last batch that is not full.
-        cache: Keep parsed and decoded examples in memory, or in files that begin with this path.
-        deterministic: Whether the seed alone decides order and augmentation; else what is ready.
-        host: Number of this host.
-        hosts: How many hosts train together; each reads shards of its own, and all get the same
-            number of full batches of ``batch_size / hosts``.
-        reader: What reads the files: TensorFlow, or Shardmill's own client in Python.
+        label: Form of the labels: ``id`` (integer or float), ``one_hot`` or ``text``; None for no
+            labels.
+        features: The features that become inputs; None for images, arrays or all columns.
+        labels: The labels to read, for datasets built with ``--shard_by=label``. A mapping gives
+            each a sampling weight: examples are drawn from the labels with these weights, labels
+            repeat as needed, and an epoch has as many examples as the labels have in total.
+        fill: Values by feature that replace missing ones; see ``open_dataset``.
+        where: Predicate on a dict of all features of a record, single values as scalars and images
+            encoded; the others are left out, and the number of batches is then unknown.
+        host: Number of this host, and number of hosts that train together. Each reads its own
+            shards, and all get the same number of full batches of ``batch_size / hosts``.
 
     Raises:
-        InputError: The manifest or schema cannot be read, or a shard is not what they say.
-        UsageError: An option breaks a rule, or not even one batch would come.
+        InputError: The manifest or schema cannot be read, or a shard does not match them.
+        UsageError: An option is invalid, or there would be no batch.
     """
-    options = ReadOptions(
-        batch_size, shuffle, seed, repeat, drop_remainder, cache, deterministic, host, hosts, reader
+    options = ReadOptions(batch_size, shuffle, seed, drop_remainder, parse_share("host", host))
+    source = open_source(path, split, None if labels is None else _names(labels))
+    length = _count(source, options)
+    parser = _parser(source, options, features, label, fill, parse_all=where is not None)
+    if isinstance(labels, Mapping):
+        serialized = _sample_labels(source, options, labels)
+    else:
+        serialized = _read_serialized(source, options)
+    return _finish(serialized, options, parser, where, None if where else length)
+
+
+def _names(labels: Sequence[str] | Mapping[str, float]) -> Sequence[str]:
+    return list(labels) if isinstance(labels, Mapping) else labels
+
+
+def _count(source: Source, options: ReadOptions) -> int:
+    """Returns the number of elements in an epoch of this host: batches, or single examples.
+
+    Raises:
+        InputError: The split is empty.
+        UsageError: There would be no batch, or the hosts cannot divide batch or shards.
+    """
+    hosts = options.host.count
+    size = options.batch_size or hosts
+    steps = count_steps(
+        source.selection, size, drop_remainder=options.full_batches, replicas=hosts, noun="hosts"
     )
-    source = open_source(path, split, list(mix) if mix is not None and labels is None else labels)
-    steps = _steps(source, options)
-    make = _maker(source, features, label, fill, image_size, parse_all=where is not None)
-    serialized = _serialized(source, options) if mix is None else _mixed(source, options, mix)
-    return _batches(serialized, options, make, augment, where, None if where else steps)
-
-
-def _steps(source: Source, options: ReadOptions) -> int:
-    """Returns how many batches an epoch of this host has.
-
-    Raises:
-        UsageError: None, or a number breaks its rule.
-    """
-    size, hosts = options.batch_size, options.hosts
-    if size % hosts:
-        raise UsageError(
-            f"batch_size={size} cannot be shared by {hosts} hosts: give a multiple of {hosts}, "
-            f"such as {-(-size // hosts) * hosts}."
-        )
-    if hosts > len(source.shards) > 0:
-        raise UsageError(
-            f"{source.selection.split} has {len(source.shards)} shards, so of {hosts} hosts some "
-            f"would have nothing to read: use fewer, or build with --num_shards={hosts} or a "
-            "multiple of it."
-        )
-    steps = count_steps(source.selection, size, drop_remainder=options.full_batches, replicas=hosts)
-    if not steps and len(source):
+    if not len(source):
+        raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
+    if not steps:
         each = f" on each of {hosts} hosts" if hosts > 1 else ""
         raise UsageError(
-            f"a batch of {size:,} is more than the {len(source):,} examples of "
-            f"{source.selection.split} fill{each}, so an epoch would have 0 steps: use a smaller "
-            "batch_size" + ("." if hosts > 1 else ", or drop_remainder=False.")
+            f"a batch of {size:,} is larger than the {len(source):,} examples of "
+            f"{source.selection.split} can fill{each}, so an epoch would have 0 steps: use a "
+            "smaller batch_size" + ("." if hosts > 1 else ", or drop_remainder=False.")
         )
-    if not steps:
-        raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
     return steps
 
 
-class _Maker:
-    """What turns a batch of serialized examples into inputs and labels."""
+def _parser(
+    source: Source, options: ReadOptions, features: Sequence[str] | None, label: Label | None,
+    fill: Fill | None, *, parse_all: bool,
+) -> _Parser:  # fmt: skip
+    require_framework("tensorflow")
+    import tensorflow as tf
 
-    def __init__(self, parse: Any, finish: Any) -> None:
-        self.parse, self.finish = parse, finish
-
-    def __call__(self, serialized: Any) -> Any:
-        return self.finish(self.parse(serialized))
-
-
-def _maker(
-    source: Source, features: Sequence[str] | None, label: Label | None, fill: Fill | None,
-    image_size: ImageSize | None, *, parse_all: bool,
-) -> _Maker:  # fmt: skip
-    need("tensorflow")
+    batched = options.batch_size is not None
     if features is None:
         features = source.arrays or [
             spec.name for spec in source.specs if spec.name not in source.label_features
         ]
-    inputs = chosen(source, features)
-    arrays = {spec.name: array_decoder(spec, image_size) for spec in inputs if spec.encoding}
-    wanted = {spec.name: spec for spec in (source.specs if parse_all else inputs)}
+    inputs = select_features(source, features)
+    decoders = {spec.name: array_decoder(spec, batched=batched) for spec in inputs if spec.encoding}
+    singly = bool(decoders) and not batched
+    parsed_specs = {spec.name: spec for spec in (source.specs if parse_all else inputs)}
     read_label = None
     if label is not None:
-        name, read_label = label_reader(source, label)
-        wanted[name] = source.spec_of(name)
-    parse = batch_parser(list(wanted.values()), fill)
+        label_name, read_label = label_reader(source, label)
+        parsed_specs[label_name] = source.spec_of(label_name)
+
+    def flatten(values: Any) -> Any:
+        return tf.reshape(values, [] if singly else [-1])
 
     def finish(parsed: dict[str, Any]) -> Any:
-        found = {
-            spec.name: arrays[spec.name](parsed) if spec.name in arrays else parsed[spec.name]
+        values = {
+            spec.name: decoders[spec.name](flatten(parsed[spec.name]))
+            if spec.name in decoders
+            else parsed[spec.name]
             for spec in inputs
         }
-        given = next(iter(found.values())) if len(found) == 1 and arrays else found
-        return given if read_label is None else (given, read_label(parsed[name]))
+        given = next(iter(values.values())) if len(values) == 1 and decoders else values
+        return given if read_label is None else (given, read_label(flatten(parsed[label_name])))
 
-    return _Maker(parse, finish)
+    return _Parser(batch_parser(list(parsed_specs.values()), fill), finish, singly)
 
 
-def _serialized(source: Source, options: ReadOptions) -> tf.data.Dataset:
-    """Returns the serialized examples of a source, in the order of an epoch; one host's."""
+def _read_serialized(source: Source, options: ReadOptions) -> tf.data.Dataset:
+    """Returns the serialized examples of this host in the order of an epoch."""
     import tensorflow as tf
 
-    mine = list(range(len(source.shards)))[options.host :: options.hosts]
-    files = tf.data.Dataset.from_tensor_slices(tf.constant(mine, tf.int64))
+    shards = list(range(len(source.shards)))[options.host.index :: options.host.count]
+    files = tf.data.Dataset.from_tensor_slices(tf.constant(shards, tf.int64))
     if options.shuffle:
-        files = files.shuffle(len(mine), options.seed, reshuffle_each_iteration=True)
-    read = _shard_reader(source, options)
+        files = files.shuffle(len(shards), options.seed, reshuffle_each_iteration=True)
     examples = files.interleave(
-        read,
-        cycle_length=min(_CYCLE, len(mine)),
-        block_length=_BLOCK,
+        _shard_reader(source),
+        cycle_length=min(_CYCLE_LENGTH, len(shards)),
+        block_length=_BLOCK_LENGTH,
         num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=options.deterministic,
     )
-    if options.shuffle and not options.cache:
-        buffer = _buffer(source, options)
+    if options.shuffle:
+        buffer = _shuffle_buffer(source, options)
         examples = examples.shuffle(buffer, options.seed, reshuffle_each_iteration=True)
     return examples
 
 
-def _buffer(source: Source, options: ReadOptions) -> int:
+def _shuffle_buffer(source: Source, options: ReadOptions) -> int:
     if options.shuffle is not True:
         return int(options.shuffle)
     total = sum(shard.bytes for shard in source.shards)
     fitting = _SHUFFLE_BYTES * len(source) // max(1, total)
-    return max(1, min(len(source), max(_LEAST_SHUFFLED, fitting)))
+    return max(1, min(len(source), max(_MIN_SHUFFLE_BUFFER, fitting)))
 
 
-def _shard_reader(source: Source, options: ReadOptions) -> Callable[[Any], tf.data.Dataset]:
-    """Returns a function from the number of a shard to its serialized examples."""
+def _shard_reader(source: Source) -> Callable[[Any], tf.data.Dataset]:
+    """Returns a function from the number of a shard to its serialized examples.
+
+    TensorFlow reads local files; Shardmill's storage clients read remote ones, with the
+    credentials, endpoints and retries of all other commands.
+    """
     import tensorflow as tf
 
     paths = source.paths
-    remote = any(map(scheme_of, paths))
-    if options.reader == "tensorflow" or (options.reader == "auto" and not remote):
+    if not any(map(scheme_of, paths)):
         names = tf.constant(paths)
-        packing = _packing(source)
+        compression = _tf_compression(source)
         return lambda number: tf.data.TFRecordDataset(
-            names[number], compression_type=packing, buffer_size=_BUFFER
+            names[number], compression_type=compression, buffer_size=_READ_BUFFER_BYTES
         )
     files = ShardFiles(source.folder, paths, source.shards, 0)
 
@@ -250,102 +245,73 @@ def _shard_reader(source: Source, options: ReadOptions) -> Callable[[Any], tf.da
     ).unbatch()
 
 
-def _packing(source: Source) -> str:
-    """Returns what tf.data calls the compression of a source's files."""
+def _tf_compression(source: Source) -> str:
+    """Returns tf.data's name for the compression of a source's files."""
     names = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
     kind = source.manifest.compression
     if kind not in names:
         raise InputError(
-            f"{source.folder} holds files of {kind} compression, and one reader reads one kind: "
-            "count each kind by itself."
+            f"{source.folder} has files of {kind} compression, which one reader cannot read: count "
+            "the files of each compression separately."
         )
     return names[kind]
 
 
-def _mixed(source: Source, options: ReadOptions, mix: Mapping[str, float]) -> tf.data.Dataset:
-    """Returns an epoch of examples drawn from labels with weights."""
+def _sample_labels(
+    source: Source, options: ReadOptions, weights: Mapping[str, float]
+) -> tf.data.Dataset:
+    """Returns an epoch of serialized examples, drawn from labels with weights."""
     import tensorflow as tf
 
-    if not mix or min(mix.values()) < 0 or not 0 < sum(mix.values()) < float("inf"):
-        raise UsageError(f"mix={dict(mix)!r}: each label takes a weight that is not negative.")
-    drawn = {name: weight / sum(mix.values()) for name, weight in mix.items() if weight}
-    each = []
+    if min(weights.values()) < 0 or not 0 < sum(weights.values()) < float("inf"):
+        raise UsageError(f"labels={dict(weights)!r}: weights must be 0 or more, and one positive.")
+    drawn = {name: weight / sum(weights.values()) for name, weight in weights.items() if weight}
+    hosts = options.host.count
+    datasets = []
     for number, name in enumerate(drawn):
         part = source.with_labels([name])
-        if len(part.shards) < options.hosts or not len(part):
+        if len(part.shards) < hosts or not len(part):
             raise UsageError(
                 f"the label {name!r} has {len(part.shards)} shards with {len(part):,} examples in "
-                f"{source.selection.split}, too few for {options.hosts} hosts to draw from: leave "
-                "it away, or build with more --num_shards."
+                f"{source.selection.split}, too few for {hosts} hosts: leave it out, or build with "
+                "more --num_shards."
             )
-        own = replace(options, seed=options.seed + number, shuffle=options.shuffle or True)
-        each.append(_serialized(part, own).repeat())
-    mixed = tf.data.Dataset.sample_from_datasets(
-        each, list(drawn.values()), seed=options.seed, rerandomize_each_iteration=True
+        shuffled = replace(options, seed=options.seed + number, shuffle=options.shuffle or True)
+        datasets.append(_read_serialized(part, shuffled).repeat())
+    sampled = tf.data.Dataset.sample_from_datasets(
+        datasets, list(drawn.values()), seed=options.seed, rerandomize_each_iteration=True
     )
-    return mixed.take(len(source) // options.hosts)
+    return sampled.take(len(source) // hosts)
 
 
-def _batches(
-    serialized: tf.data.Dataset, options: ReadOptions, make: _Maker,
-    augment: Callable[[Any], Any] | None, where: Callable[[dict[str, Any]], Any] | None,
-    steps: int | None,
+def _finish(
+    serialized: tf.data.Dataset, options: ReadOptions, parser: _Parser, where: Where | None,
+    length: int | None,
 ) -> tf.data.Dataset:  # fmt: skip
-    """Returns batches of inputs and labels; ``steps`` of them an epoch, where that is known."""
+    """Returns the elements of an epoch; ``length`` of them, if that is known."""
     import tensorflow as tf
 
-    ready = tf.data.AUTOTUNE
-    order = options.deterministic
-    size = options.batch_size // options.hosts
-    # What a cache leaves out is decided behind it, so that a shuffle leaves out others.
-    full = options.full_batches and not options.cache
-    if where is not None:
-        parsed = serialized.batch(_PARSED).map(make.parse, ready, order).unbatch()
-        batches = parsed.filter(lambda row: where(_scalars(row)))
-        batches = batches.batch(size, full).map(make.finish, ready, order)
+    size = (options.batch_size or 0) // options.host.count or _PARSE_BATCH
+    if where is None and not parser.singly:
+        dataset = serialized.batch(size, options.full_batches).map(
+            lambda batch: parser.finish(parser.parse(batch)), tf.data.AUTOTUNE
+        )
     else:
-        batches = serialized.batch(size, full).map(make, ready, order)
-    if options.cache:
-        batches = _cached(batches, options, size)
-    if options.hosts > 1 and steps is not None:
-        batches = _first(batches, steps) if options.cache else batches.take(steps)
-    if steps is not None:
-        batches = batches.apply(tf.data.experimental.assert_cardinality(steps))
-    if options.repeat is True or options.repeat > 1:
-        batches = batches.repeat(-1 if options.repeat is True else int(options.repeat))
-    if augment is not None:
-        # One after the other: what is drawn at random comes from a state that all calls change.
-        batches = batches.map(_augmented(augment), None if order else ready)
-    return batches.prefetch(ready)
-
-
-def _cached(batches: tf.data.Dataset, options: ReadOptions, size: int) -> tf.data.Dataset:
-    """Returns batches that are parsed and decoded in the first epoch alone, shuffled if asked."""
-    held = batches.unbatch().cache("" if options.cache is True else str(options.cache))
-    if options.shuffle:
-        buffer = 8 * _LEAST_SHUFFLED if options.shuffle is True else int(options.shuffle)
-        held = held.shuffle(buffer, options.seed, reshuffle_each_iteration=True)
-    return held.batch(size, options.full_batches)
-
-
-def _first(batches: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Returns the first batches, all the same read to the end: else a cache is not complete."""
-    numbered = batches.enumerate().filter(lambda number, batch: number < steps)  # noqa: ARG005
-    return numbered.map(lambda number, batch: batch)  # noqa: ARG005
+        dataset = serialized.batch(_PARSE_BATCH).map(parser.parse, tf.data.AUTOTUNE).unbatch()
+        if where is not None:
+            dataset = dataset.filter(lambda row: where(_scalars(row)))
+        if not parser.singly:
+            dataset = dataset.batch(size, options.full_batches)
+        dataset = dataset.map(parser.finish, tf.data.AUTOTUNE)
+    if options.batch_size is None and not parser.singly:
+        dataset = dataset.unbatch()
+    if length is not None:
+        if options.host.count > 1:
+            dataset = dataset.take(length)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _scalars(row: dict[str, Any]) -> dict[str, Any]:
     """Returns the features of one record with single values as scalars."""
     return {name: value[0] if value.shape == (1,) else value for name, value in row.items()}
-
-
-def _augmented(augment: Callable[[Any], Any]) -> Callable[..., Any]:
-    import keras
-
-    is_layer = isinstance(augment, keras.Layer)
-
-    def apply(inputs: Any, *labels: Any) -> Any:
-        changed = augment(inputs, training=True) if is_layer else augment(inputs)  # type: ignore[call-arg]
-        return (changed, *labels) if labels else changed
-
-    return apply

@@ -1,12 +1,12 @@
-"""Normalization: the means and deviations of the manifest as a Keras layer; nothing is read."""
+"""A Keras normalization layer from the means and standard deviations in the manifest."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from shardmill.loaders.frameworks import need
-from shardmill.loaders.steps import split_of
+from shardmill.loaders.frameworks import require_framework
+from shardmill.loaders.steps import get_split
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
 
@@ -19,33 +19,33 @@ def normalization(
     split: str = "train",
     feature: str | None = None,
 ) -> keras.Layer:
-    """Returns a Keras layer that brings values to mean 0 and deviation 1, as ``adapt`` would.
+    """Returns a ``keras.layers.Normalization`` with the statistics of a split; reads no records.
 
     Args:
-        manifest: The dataset's manifest, or where it is.
-        split: The split whose statistics count; the one that is trained on.
-        feature: A column of rows; by default the channels of the pictures.
+        manifest: The dataset's manifest, its folder or the path of its manifest.json.
+        split: The split whose statistics are used: the training split.
+        feature: A numeric column of rows; None for the channels of images.
 
     Raises:
-        InputError: There is no manifest that this release can read.
-        UsageError: The split or its statistics are not there.
+        InputError: The manifest does not exist, or this release cannot read it.
+        UsageError: The split is unknown, or has no such statistics.
     """
-    need("keras")
+    require_framework("keras")
     import keras
 
-    found = split_of(manifest, split)[1].statistics
+    statistics = get_split(manifest, split)[1].statistics
     if feature is None:
-        if found is None or found.pixels is None:
+        if statistics is None or statistics.pixels is None:
             raise UsageError(
-                f"the manifest has no statistics of pixels for {split!r}: name a feature, or adapt "
-                "a keras.layers.Normalization."
+                f"the manifest has no pixel statistics for {split!r}: name a feature, or adapt a "
+                "keras.layers.Normalization."
             )
-        means, stds = list(found.pixels.mean), list(found.pixels.std)
+        means, stds = list(statistics.pixels.mean), list(statistics.pixels.std)
         return keras.layers.Normalization(axis=-1, mean=means, variance=[std * std for std in stds])
-    one = None if found is None else found.features.get(feature)
-    if one is None or one.mean is None or one.std is None:
+    column = None if statistics is None else statistics.features.get(feature)
+    if column is None or column.mean is None or column.std is None:
         raise UsageError(
-            f"the manifest has no mean of the feature {feature!r} for {split!r}: name a column of "
-            "numbers that has values."
+            f"the manifest has no mean of the feature {feature!r} for {split!r}: name a numeric "
+            "column with values."
         )
-    return keras.layers.Normalization(axis=None, mean=one.mean, variance=one.std * one.std)
+    return keras.layers.Normalization(axis=None, mean=column.mean, variance=column.std**2)

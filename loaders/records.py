@@ -1,4 +1,4 @@
-"""Records: a split as a sequence of dicts of NumPy values, read at any place."""
+"""Records: a split as a sequence of dicts of NumPy values, with random access."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, SupportsIndex
 
+from shardmill.loaders.record_decoder import (
+    Fill,
+    RecordDecoder,
+    SchemaMismatchError,
+    default_values,
+    select_features,
+)
 from shardmill.loaders.shards import CACHE_BYTES, ShardFiles
 from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.values import Decoder, Fill, MisfitError, chosen, fill_of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
 
@@ -19,15 +25,15 @@ Transform = Callable[[dict[str, Any]], Any]
 
 
 class Records:
-    """The examples of a split, by number: ``records[12345]`` is a dict, ``len(records)`` exact.
+    """The examples of a split by number; ``records[12345]`` is a dict.
 
-    What ``torch.utils.data.DataLoader`` and ``grain.MapDataset.source`` take as it is: it may be
-    pickled, forked, and read by many threads at once. Memory stays bounded however many records
-    there are. Made by ``open_dataset``.
+    A data source for ``torch.utils.data.DataLoader`` and ``grain.MapDataset.source``: it may be
+    pickled, forked and read by several threads. Memory use does not depend on the number of
+    records. Made by ``open_dataset``.
     """
 
     def __init__(
-        self, source: Source, decoder: Decoder, transform: Transform | None, cache_bytes: int
+        self, source: Source, decoder: RecordDecoder, transform: Transform | None, cache_bytes: int
     ) -> None:
         self.source = source
         self.decoder = decoder
@@ -42,7 +48,7 @@ class Records:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All labels of the dataset in the order of their class ids."""
+        """All labels of the dataset in the order of class ids."""
         return self.source.manifest.labels
 
     def __len__(self) -> int:
@@ -50,64 +56,63 @@ class Records:
         return len(self.source)
 
     def __repr__(self) -> str:
-        """Returns what it is in a line."""
+        """Returns the number of examples, the folder, the split and the features."""
         names = ", ".join(spec.name for spec in self.decoder.specs)
         selection = self.source.selection
         return f"<{len(self):,} examples of {self.source.folder} ({selection.split}): {names}>"
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """Returns an example: a dict of NumPy values, or what ``transform`` makes of it.
+        """Returns an example: a dict of NumPy values, or the result of ``transform``.
 
         Args:
-            index: Its number; a negative one counts from the end.
+            index: Number of the example; negative numbers count from the end.
 
         Raises:
-            IndexError: There is no such example.
-            InputError: Its shard is not what the manifest says, or damaged there.
+            IndexError: The index is out of range.
+            InputError: The shard does not match the manifest, or the record is damaged.
         """
-        return self.example(*self._place(index))
+        return self._example(*self._place(index))
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
-        """Returns several examples; read in the order of the shards, given in that asked for."""
+        """Returns several examples in the requested order; reads them in the order of shards."""
         places = [self._place(index) for index in indices]
-        found: list[Any] = [None] * len(places)
+        examples: list[Any] = [None] * len(places)
         for number in sorted(range(len(places)), key=places.__getitem__):
-            found[number] = self.example(*places[number])
-        return found
+            examples[number] = self._example(*places[number])
+        return examples
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields all examples in the order of the shards."""
+        """Yields all examples in the order of shards."""
         for shard in range(len(self._ends)):
             first = 0
             for size in self.files.member_sizes(shard).tolist():
                 for number, payload in enumerate(
                     self.files.payloads(shard, first, first + size), first
                 ):
-                    yield self.decoded(shard, number, payload)
+                    yield self.decode(shard, number, payload)
                 first += size
 
     def payload(self, index: SupportsIndex) -> bytes:
-        """Returns an example as it was written: a serialized tf.train.Example, CRCs checked."""
+        """Returns the serialized tf.train.Example of an example after checking its CRCs."""
         return self.files.payload(*self._place(index))
 
-    def example(self, shard: int, record: int) -> Any:
-        """Returns the example that is so many records into a shard."""
-        return self.decoded(shard, record, self.files.payload(shard, record))
+    def _example(self, shard: int, record: int) -> Any:
+        return self.decode(shard, record, self.files.payload(shard, record))
 
-    def decoded(self, shard: int, record: int, payload: bytes) -> Any:
-        """Returns an example whose payload was read.
+    def decode(self, shard: int, record: int, payload: bytes) -> Any:
+        """Returns the example of a payload.
 
         Args:
-            shard: Number of its shard, for messages.
-            record: Its number in the shard, for messages.
+            shard: Number of the shard, for messages.
+            record: Number of the record in the shard, for messages.
             payload: The serialized tf.train.Example.
 
         Raises:
-            InputError: It does not hold what the schema says.
+            InputError: The payload does not match the schema.
         """
         try:
             values = self.decoder(payload)
-        except MisfitError as error:
+        except SchemaMismatchError as error:
             raise InputError(
                 f"{self.source.paths[shard]}, record {record:,}: {error}; run `shardmill verify "
                 f"{self.source.folder}` to see what else is wrong."
@@ -136,32 +141,31 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     transform: Transform | None = None,
     cache_bytes: int = CACHE_BYTES,
 ) -> Records:
-    """Opens a split for reading at any place, without TensorFlow.
+    """Opens a split for random access, without TensorFlow.
 
-    An example is a dict by feature: pictures are uint8 of shape [height, width, channels], raw
-    arrays have the dtype and shape they were written with, single numbers are NumPy scalars, texts
-    are bytes, and features of several values 1-D arrays.
+    An example is a dict by feature: images are uint8 of shape [height, width, channels], raw arrays
+    have the dtype and shape they were written with, single numbers are NumPy scalars, texts are
+    bytes, and features with several values are 1-D arrays.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
-        features: The features to read; by default all.
-        labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
-        decode: Whether bytes that hold pictures or raw arrays become arrays; else they stay bytes.
-        fill: What stands for the missing value of a feature that may be missing; by default NaN
-            for float32 and ``b""`` for bytes.
-        transform: What is applied to each example; must be picklable where processes read.
-        cache_bytes: How many bytes of inflated members are kept in each process, and as many of
-            the places of records.
+        features: The features to read; None for all.
+        labels: The labels to read, for datasets built with ``--shard_by=label``; None for all.
+        decode: Whether bytes that hold images or raw arrays become arrays.
+        fill: Values by feature that replace missing ones; the default is NaN for float32 and
+            ``b""`` for bytes.
+        transform: Function that is applied to each example; must be picklable for worker processes.
+        cache_bytes: Maximum bytes of inflated members that each process caches, and of record
+            offsets.
 
     Raises:
-        InputError: There is no manifest or schema that can be read, or a shard is missing or of
-            another size.
+        InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split, label or feature is unknown, or a missing integer has no ``fill``.
     """
     if cache_bytes < 0:
         raise UsageError(f"cache_bytes={cache_bytes} must be 0 or more.")
     source = open_source(path, split, labels)
-    specs = chosen(source, features)
-    decoder = Decoder(specs, fill_of(specs, fill), decode, source.sides)
+    specs = select_features(source, features)
+    decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides)
     return Records(source, decoder, transform, cache_bytes)

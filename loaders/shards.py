@@ -1,4 +1,4 @@
-"""ShardFiles: the records of shards at any place, through the index, in bounded memory."""
+"""ShardFiles: random access to the records of shards, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,56 +11,68 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.loaders.frames import (
-    FrameError,
-    Starts,
-    payload_of,
-    stored_at,
-    stored_range,
-    walk_frames,
-    without_headers,
-)
 from shardmill.schemas.dataset.manifest import Shard
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, starts_record
+from shardmill.schemas.tfrecord.framing import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    record_offsets,
+    starts_record,
+    unframe,
+)
 from shardmill.schemas.tfrecord.gzip_member import HEADER
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
+from shardmill.schemas.tfrecord.stored_blocks import (
+    find_blocks,
+    stored_range,
+    strip_block_headers,
+)
 
 T = TypeVar("T")
-CACHE_BYTES = 64 << 20  # of inflated members, and as much of where records begin
-_OPEN_FILES = 64
-_EXTENT = 2 << 20  # of an uncompressed file: read at a time where records are read in order
-_HEAD = 1 << 12
+CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
+_MAX_OPEN_FILES = 64
+_CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
+_HEADER_READ_BYTES = 1 << 12
 
 
 class _Members(NamedTuple):
-    """The members of a shard; arrays of shape [members], but ``first`` of [members + 1]."""
+    """The members of a shard, or the chunks of an uncompressed one.
+
+    Attributes:
+        offset: Position in the file, shape [members].
+        num_bytes: Size in the file, shape [members].
+        first: Number of the first record, shape [members + 1]; the last is the record count.
+        is_gzip: Whether they are gzip members.
+    """
 
     offset: npt.NDArray[np.int64]
     num_bytes: npt.NDArray[np.int64]
-    first: npt.NDArray[np.int64]  # number of its first record
-    packed: bool
+    first: npt.NDArray[np.int64]
+    is_gzip: bool
 
 
 class _Layout(NamedTuple):
-    """Where the records of a member are.
+    """Positions of the records of a member.
 
-    ``blocks`` is where in the file its stored blocks begin, or its content where it is not packed;
-    -1 where it must be inflated.
+    Attributes:
+        offsets: Of each record in the content, and its end; shape [records + 1].
+        data_offset: Position in the file of the first stored block, or of the content of an
+            uncompressed chunk; -1 if the member must be inflated.
     """
 
-    starts: Starts
-    blocks: int
+    offsets: npt.NDArray[Any]
+    data_offset: int
 
 
-class _Open:
-    """An open file; closed when nobody holds it any more, so another thread may still read it.
+class _OpenFile:
+    """An open file, which is closed when it is garbage-collected.
 
-    Whoever reads must hold it and not the reader in it: that one may be closed under their hands.
+    A thread that reads must hold this object, not the reader inside it: the cache of open files may
+    drop the object, and so close the file, while another thread still reads.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -73,42 +85,46 @@ class _Open:
         return self._reader.read_at(offset, length)
 
 
-class _Lru:
-    """Values by key, the least recently used dropped when they take too many bytes."""
+class _LruCache:
+    """A thread-safe cache that drops the least recently used values above a size limit.
+
+    Args:
+        limit: Maximum total cost of the values; the newest value is kept in any case.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
+        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._total = 0
         self._lock = threading.Lock()
 
     def get(self, key: Any, make: Callable[[], T], cost: Callable[[T], int]) -> T:
-        """Returns a value, made where it is not held; two threads may make it at once."""
+        """Returns a value, made if it is not cached; two threads may make it at the same time."""
         with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-                value: T = found[0]
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+                value: T = entry[0]
                 return value
         value = make()
         size = cost(value)
         with self._lock:
-            old = self._held.pop(key, None)
-            self._bytes += size - (old[1] if old else 0)
-            self._held[key] = value, size
-            while self._bytes > self._limit and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
+            replaced = self._entries.pop(key, None)
+            self._total += size - (replaced[1] if replaced else 0)
+            self._entries[key] = value, size
+            while self._total > self._limit and len(self._entries) > 1:
+                self._total -= self._entries.popitem(last=False)[1][1]
         return value
 
 
 class ShardFiles:
-    """The records of some shards. May be pickled, forked, and used by many threads.
+    """Random access to the records of shards; may be pickled, forked and shared by threads.
 
     Args:
-        folder: Where the shards lie; for messages.
+        folder: The dataset's folder, for messages.
         paths: Path of each shard.
-        shards: What the manifest says of each.
-        cache_bytes: Bytes of inflated members that are kept, and as many of record offsets.
+        shards: The manifest's entry of each shard.
+        cache_bytes: Maximum bytes of inflated members in memory, and of record offsets.
     """
 
     def __init__(
@@ -121,89 +137,89 @@ class ShardFiles:
         self._pid = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves what is cached and open behind."""
+        """Returns the arguments, without open files and caches."""
         names = ("_folder", "_paths", "_shards", "_cache_bytes")
         return {**{name: getattr(self, name) for name in names}, "_pid": 0}
 
-    def _refresh(self) -> None:
-        """Makes the caches of this process; locks of a parent may be held for ever in a child."""
+    def _make_caches(self) -> None:
+        """Makes the caches of this process: a forked child may inherit locks that stay held."""
         if self._pid != os.getpid():
-            self._files = _Lru(_OPEN_FILES)
-            self._tables = _Lru(self._cache_bytes)
-            self._layouts = _Lru(self._cache_bytes)
-            self._contents = _Lru(self._cache_bytes)
+            self._files = _LruCache(_MAX_OPEN_FILES)
+            self._tables = _LruCache(self._cache_bytes)
+            self._layouts = _LruCache(self._cache_bytes)
+            self._contents = _LruCache(self._cache_bytes)
             self._pid = os.getpid()
 
     def payload(self, shard: int, record: int) -> bytes:
-        """Returns one record's payload, its CRCs checked.
+        """Returns the payload of one record after checking its CRCs.
 
         Args:
             shard: Number of the shard.
             record: Number of the record in it.
 
         Raises:
-            InputError: The shard is not what the manifest says, or damaged there.
-            StorageError: The medium failed.
+            InputError: The shard does not match the manifest, or the record is damaged.
+            StorageError: The storage failed.
         """
-        self._refresh()
+        self._make_caches()
         try:
-            return payload_of(self._frame(shard, record))
-        except (FrameError, InflateError, DamagedError) as error:
+            return unframe(self._framed_record(shard, record))
+        except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, record, error) from error
 
     def member_sizes(self, shard: int) -> npt.NDArray[np.int64]:
-        """Returns how many records each member of a shard has, in their order.
+        """Returns the number of records in each member of a shard, in file order.
 
         Raises:
-            InputError: The shard is not what the manifest says.
+            InputError: The shard does not match the manifest.
         """
-        self._refresh()
+        self._make_caches()
         try:
             return np.diff(self._members(shard).first)
-        except (FrameError, InflateError, DamagedError) as error:
+        except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, 0, error) from error
 
-    def payloads(self, shard: int, first: int, after: int) -> list[bytes]:
-        """Returns the payloads of neighbouring records, each member read and inflated once.
+    def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
+        """Returns the payloads of records first to stop - 1; reads and inflates each member once.
 
         Raises:
-            InputError: The shard is not what the manifest says, or damaged there.
+            InputError: The shard does not match the manifest, or a record is damaged.
         """
-        self._refresh()
-        found: list[bytes] = []
-        at = first
+        self._make_caches()
+        payloads: list[bytes] = []
+        record = first
         try:
             members = self._members(shard)
-            while at < after:
-                number = int(np.searchsorted(members.first, at, "right")) - 1
+            while record < stop:
+                number = int(np.searchsorted(members.first, record, "right")) - 1
                 base = int(members.first[number])
-                stop = min(after, int(members.first[number + 1]))
+                end = min(stop, int(members.first[number + 1]))
                 content = self._read_content(shard, number)[1]
-                starts = self._walk(members, number, content).tolist()
-                for record in range(at - base, stop - base):
-                    found.append(payload_of(content[starts[record] : starts[record + 1]]))
-                    at += 1
-        except (FrameError, InflateError, DamagedError) as error:
-            raise self._damaged(shard, at, error) from error
-        return found
+                offsets = self._record_offsets(members, number, content)
+                for inside in range(record - base, end - base):
+                    payloads.append(unframe(content[offsets[inside] : offsets[inside + 1]]))
+                    record += 1
+        except (FormatError, InflateError, DamagedError) as error:
+            raise self._damaged(shard, record, error) from error
+        return payloads
 
-    def _frame(self, shard: int, record: int) -> bytes:
+    def _framed_record(self, shard: int, record: int) -> bytes:
         members = self._members(shard)
         number = int(members.first.searchsorted(record, "right")) - 1
-        starts, blocks = self._layout(shard, number)
+        offsets, data_offset = self._layout(shard, number)
         inside = record - int(members.first[number])
-        start, end = int(starts[inside]), int(starts[inside + 1])
-        if self._is_kept(shard, blocks):
+        start, end = int(offsets[inside]), int(offsets[inside + 1])
+        if self._caches_content(shard, data_offset):
             return self._content(shard, number)[start:end]
-        reader = self._open(shard)
-        if not members.packed:
-            return reader.read_at(blocks + start, end - start)
+        file = self._open(shard)
+        if not members.is_gzip:
+            return file.read_at(data_offset + start, end - start)
         first, last = stored_range(start, end)
-        return without_headers(reader.read_at(blocks + first, last - first), start)
+        return strip_block_headers(file.read_at(data_offset + first, last - first), start)
 
-    def _open(self, shard: int) -> _Open:
+    def _open(self, shard: int) -> _OpenFile:
         path, size = self._paths[shard], self._shards[shard].bytes
-        return self._files.get(shard, lambda: _Open(path, size), lambda _: 1)
+        return self._files.get(shard, lambda: _OpenFile(path, size), lambda _: 1)
 
     def _members(self, shard: int) -> _Members:
         return self._tables.get(
@@ -212,14 +228,14 @@ class ShardFiles:
 
     def _layout(self, shard: int, number: int) -> _Layout:
         def make() -> _Layout:
-            return self._lay_out(shard, number)
+            return self._read_layout(shard, number)
 
-        return self._layouts.get((shard, number), make, lambda made: made.starts.nbytes + 256)
+        return self._layouts.get((shard, number), make, lambda made: made.offsets.nbytes + 256)
 
-    def _is_kept(self, shard: int, blocks: int) -> bool:
-        """Tells whether a member's content is kept; else each record is read from the file."""
-        # Where each call is a request, the member is fetched once.
-        return blocks < 0 or bool(scheme_of(self._paths[shard]))
+    def _caches_content(self, shard: int, data_offset: int) -> bool:
+        """Returns whether the content of a member is cached; else records are read one by one."""
+        # On a remote storage each read is a request, so the member is fetched once.
+        return data_offset < 0 or bool(scheme_of(self._paths[shard]))
 
     def _content(self, shard: int, number: int) -> bytes:
         def make() -> bytes:
@@ -228,95 +244,91 @@ class ShardFiles:
         return self._contents.get((shard, number), make, len)
 
     def _read_members(self, shard: int) -> _Members:
-        reader = self._open(shard)
-        wanted = self._shards[shard].records
-        listed = read_index(reader.read_at, reader.size)
-        packed = listed is not None
-        if listed is None:
-            self._check_plain(shard, reader)
-            found = _extents(reader)
-        else:
-            found = [tuple(member) for member in listed]  # type: ignore[misc]
-        table = np.array(found, np.int64).reshape(-1, 3)
+        file = self._open(shard)
+        expected = self._shards[shard].records
+        index = read_index(file.read_at, file.size)
+        if index is None:
+            self._check_uncompressed(shard, file)
+        table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
         first = np.concatenate([[0], np.cumsum(table[:, 2])])
-        if first[-1] != wanted:
-            raise FrameError(f"it has {first[-1]:,} records and the manifest says {wanted:,}")
-        return _Members(table[:, 0].copy(), table[:, 1].copy(), first, packed)
+        if first[-1] != expected:
+            raise FormatError(f"it has {first[-1]:,} records and the manifest says {expected:,}")
+        return _Members(table[:, 0].copy(), table[:, 1].copy(), first, index is not None)
 
-    def _check_plain(self, shard: int, reader: _Open) -> None:
-        """Refuses a file without a sound index unless it is uncompressed.
+    def _check_uncompressed(self, shard: int, file: _OpenFile) -> None:
+        """Checks that a file without a valid index is an uncompressed TFRecord file.
 
         Raises:
-            InputError: Others wrote it.
-            FrameError: It is damaged.
+            InputError: It is a gzip file of another program.
+            FormatError: It is damaged.
         """
-        head = reader.read_at(0, HEADER_BYTES)
+        head = file.read_at(0, HEADER_BYTES)
         if not head or starts_record(head):
             return
         if head.startswith(HEADER[:4]):
             raise InputError(
-                f"{self._paths[shard]} has no index, so its records cannot be read at any place: "
-                "read it with keras_dataset or tf.data, or build the dataset with Shardmill; if "
-                f"Shardmill built it, run `shardmill verify {self._folder}`."
+                f"{self._paths[shard]} has no member index, which random access needs: read it "
+                "with keras_dataset or tf.data, or build the dataset with Shardmill; if Shardmill "
+                f"built it, run `shardmill verify {self._folder}`."
             )
         if head.startswith(HEADER[:2]):
-            raise FrameError("its index is damaged, or not that of the whole file")
-        raise FrameError("the length of record 0 is damaged, or this is no shard")
+            raise FormatError("its member index is damaged or does not cover the whole file")
+        raise FormatError("the CRC of the length of record 0 does not match, or it is not a shard")
 
     def _read_content(self, shard: int, number: int) -> tuple[bytes, bytes]:
-        """Returns a member as it is in the file, and its content."""
+        """Returns the bytes of a member in the file, and its content."""
         members = self._members(shard)
-        at, size = int(members.offset[number]), int(members.num_bytes[number])
-        data = self._open(shard).read_at(at, size)
-        if not members.packed:
+        offset, size = int(members.offset[number]), int(members.num_bytes[number])
+        data = self._open(shard).read_at(offset, size)
+        if not members.is_gzip:
             return data, data
-        return data, b"".join(inflate_member(data, at))
+        return data, b"".join(inflate_member(data, offset))
 
-    def _lay_out(self, shard: int, number: int) -> _Layout:
+    def _read_layout(self, shard: int, number: int) -> _Layout:
         members = self._members(shard)
-        at = int(members.offset[number])
         member, content = self._read_content(shard, number)
-        starts = self._walk(members, number, content)
-        blocks = stored_at(member, len(content)) if members.packed else 0
-        blocks = at + blocks if blocks >= 0 else -1
-        if self._is_kept(shard, blocks):  # a record of it is read next
+        offsets = self._record_offsets(members, number, content)
+        blocks = find_blocks(member, len(content)) if members.is_gzip else 0
+        data_offset = int(members.offset[number]) + blocks if blocks >= 0 else -1
+        if self._caches_content(shard, data_offset):  # the caller reads one of its records next
             self._contents.get((shard, number), lambda: content, len)
-        return _Layout(starts, blocks)
+        dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
+        return _Layout(np.array(offsets, dtype), data_offset)
 
-    def _walk(self, members: _Members, number: int, content: bytes) -> Starts:
-        starts = walk_frames(content)
-        wanted = int(members.first[number + 1] - members.first[number])
-        if len(starts) - 1 != wanted:
-            raise FrameError(
-                f"the index lies: the member at byte {int(members.offset[number]):,} has "
-                f"{len(starts) - 1:,} records and not {wanted:,}"
+    def _record_offsets(self, members: _Members, number: int, content: bytes) -> list[int]:
+        offsets = record_offsets(content)
+        expected = int(members.first[number + 1] - members.first[number])
+        if len(offsets) - 1 != expected:
+            raise FormatError(
+                f"its member index is wrong: the member at byte {int(members.offset[number]):,} "
+                f"has {len(offsets) - 1:,} records, not {expected:,}"
             )
-        return starts
+        return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
-        said = error.fault.message if isinstance(error, DamagedError) else str(error)
+        reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
-            f"{self._paths[shard]}, record {record:,}: {said}; run `shardmill verify "
+            f"{self._paths[shard]}, record {record:,}: {reason}; run `shardmill verify "
             f"{self._folder}` to see what else is wrong, and build or copy the dataset again."
         )
 
 
-def _extents(reader: _Open) -> list[tuple[int, int, int]]:
-    """Returns (offset, bytes, records) of neighbouring records of an uncompressed file."""
-    found: list[tuple[int, int, int]] = []
-    at = begin = records = 0
-    data, held = b"", 0
-    while at < reader.size:
-        if at + HEADER_BYTES > held + len(data):
-            data, held = reader.read_at(at, max(_HEAD, HEADER_BYTES)), at
-        header = data[at - held : at - held + HEADER_BYTES]
+def _find_chunks(file: _OpenFile) -> list[tuple[int, int, int]]:
+    """Returns (offset, bytes, records) of chunks of whole records of an uncompressed file."""
+    chunks: list[tuple[int, int, int]] = []
+    at = start = records = 0
+    data, data_start = b"", 0
+    while at < file.size:
+        if at + HEADER_BYTES > data_start + len(data):
+            data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
+        header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
-            raise FrameError("the length of a record is damaged")
+            raise FormatError("the CRC of the length of a record does not match")
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
-        if at > reader.size:
-            raise FrameError("a record is cut")
+        if at > file.size:
+            raise FormatError("the file ends inside a record")
         records += 1
-        if at - begin >= _EXTENT or at == reader.size:
-            found.append((begin, at - begin, records))
-            begin, records = at, 0
-    return found
+        if at - start >= _CHUNK_BYTES or at == file.size:
+            chunks.append((start, at - start, records))
+            start, records = at, 0
+    return chunks

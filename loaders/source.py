@@ -1,4 +1,4 @@
-"""What a trainer reads: a split of a published dataset, its shards checked before training."""
+"""Source: the selected splits of a published dataset, with schema and checked shard sizes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
 @dataclass(frozen=True)
 class Source:
-    """A split of a dataset.
+    """The selected splits of a dataset.
 
     Attributes:
-        folder: Where its shards lie.
+        folder: The folder of the shards.
         manifest: The manifest.
-        selection: What is read of it in an epoch.
-        specs: What its records hold, sorted by name.
+        selection: The splits that are read in an epoch.
+        specs: The features of a record, sorted by name.
     """
 
     folder: str
@@ -55,34 +55,34 @@ class Source:
 
     @cached_property
     def label_id(self) -> str:
-        """Name of the feature that holds class ids or integer labels; empty where there is none."""
-        return self._of_source(_ID_SOURCES) or self._label_column("int64")
+        """Name of the feature with class ids or integer labels; empty if there is none."""
+        return self._named_by_source(_ID_SOURCES) or self._label_column("int64")
 
     @cached_property
     def label_text(self) -> str:
-        """Name of the feature that holds labels as text; empty where there is none."""
-        return self._of_source(_TEXT_SOURCES) or self._label_column("bytes")
+        """Name of the feature with the text of labels; empty if there is none."""
+        return self._named_by_source(_TEXT_SOURCES) or self._label_column("bytes")
 
     @property
     def label_features(self) -> frozenset[str]:
-        """Names of all features that tell the label."""
+        """Names of all features with the label."""
         return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
 
     @cached_property
     def sides(self) -> tuple[str, str]:
-        """Names of the features that hold height and width of pictures; empty where none does."""
-        return self._of_source((HEIGHT,)), self._of_source((WIDTH,))
+        """Names of the features with the height and width of images; empty if there are none."""
+        return self._named_by_source((HEIGHT,)), self._named_by_source((WIDTH,))
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
-        """Names of the features whose bytes hold arrays: pictures, or raw values."""
+        """Names of the features whose bytes hold arrays: images or raw values."""
         return tuple(spec.name for spec in self.specs if spec.encoding)
 
     def spec_of(self, name: str) -> FeatureSpec:
-        """Returns what a feature is.
+        """Returns the spec of a feature.
 
         Raises:
-            UsageError: There is no such feature.
+            UsageError: The feature is unknown.
         """
         for spec in self.specs:
             if spec.name == name:
@@ -91,11 +91,10 @@ class Source:
         raise UsageError(f"the records have no feature {name!r}: they have {known}.")
 
     def with_labels(self, labels: Sequence[str]) -> Source:
-        """Returns the part of a dataset that has certain labels.
+        """Returns the source restricted to the shards of certain labels.
 
         Raises:
-            UsageError: A label is unknown or named twice, or its examples have no shards of
-                their own.
+            UsageError: A label is unknown or named twice, or shards are not separated by label.
         """
         known = self.manifest.labels
         for label in labels:
@@ -106,11 +105,11 @@ class Source:
             if list(labels).count(label) > 1:
                 raise UsageError(f"the label {label!r} is named twice: name each once.")
         if not labels:
-            raise UsageError("no label is named: leave labels away to read all of them.")
+            raise UsageError("labels is empty: name labels, or omit it to read all of them.")
         if all(shard.label is None for shard in self.shards):
             raise UsageError(
-                f"labels={list(labels)!r} needs shards by label: build the dataset with "
-                "--shard_by=label, or filter records while they are read."
+                f"labels={list(labels)!r} needs separate shards for each label: build the dataset "
+                "with --shard_by=label, or filter records with where."
             )
         shards = tuple(shard for shard in self.shards if shard.label in labels)
         total = sum(shard.records for shard in shards)
@@ -118,7 +117,7 @@ class Source:
             self.folder, self.manifest, Selection(self.selection.split, total, shards), self.specs
         )
 
-    def _of_source(self, sources: Sequence[str]) -> str:
+    def _named_by_source(self, sources: Sequence[str]) -> str:
         for feature in self.manifest.features:
             if feature.get("source") in sources:
                 return feature["name"]
@@ -137,16 +136,15 @@ def _listed(names: Sequence[str]) -> str:
 def open_source(
     path: str | os.PathLike[str], split: str, labels: Sequence[str] | None = None
 ) -> Source:
-    """Opens a split of a dataset; looks at its manifest, its schema and the sizes of its shards.
+    """Opens splits of a dataset; reads the manifest and schema, and checks the sizes of shards.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
-        labels: Of a dataset made with ``--shard_by=label``: the only ones to read.
+        labels: The labels to read, for datasets built with ``--shard_by=label``; None for all.
 
     Raises:
-        InputError: There is no manifest or schema that can be read, or a shard is missing or of
-            another size.
+        InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split or label is unknown.
     """
     folder, manifest = _find_folder(path)
@@ -154,17 +152,17 @@ def open_source(
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
         if isinstance(labels, str):
-            raise UsageError(f"labels={labels!r} is a text: give a list, as in [{labels!r}].")
+            raise UsageError(f"labels={labels!r} is a str: give a list, as in [{labels!r}].")
         source = source.with_labels(list(labels))
     _check_shards(source)
     return source
 
 
 def open_without_shards(path: str | os.PathLike[str]) -> Source:
-    """Opens a dataset for what its manifest and schema say; of its shards none is looked at.
+    """Opens a dataset for its manifest and schema only; does not check shards.
 
     Raises:
-        InputError: There is no manifest or schema that can be read.
+        InputError: The manifest or schema cannot be read.
     """
     folder, manifest = _find_folder(path)
     return Source(folder, manifest, Selection("", 0, ()), _read_specs(folder, manifest))
@@ -182,26 +180,26 @@ def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
         text = open_storage(path).read(path).decode("utf-8")
         return parse_feature_specs(text, SCHEMA)
     except FileNotFoundError as error:
-        why = "its files were only counted" if manifest.root else "it was taken away"
+        why = "the files were counted, not built" if manifest.root else "it was deleted"
         raise InputError(
-            f"{path} does not exist ({why}): what records hold is not known; build the dataset "
-            "again, or parse the shards with a feature spec of your own."
+            f"{path} does not exist ({why}), so the features are unknown: build the dataset again, "
+            "or parse the shards with your own feature spec."
         ) from error
     except (FormatError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} cannot be read: {error}; build the dataset again, or copy the file anew."
+            f"{path} cannot be read: {error}; build the dataset again, or copy the file again."
         ) from error
 
 
 def _check_shards(source: Source) -> None:
-    """Refuses a dataset whose shards are not those of the manifest, as far as sizes tell.
+    """Compares the sizes of shards with the manifest.
 
     Raises:
         InputError: A shard is missing or has another size.
     """
     storage = open_storage(source.folder)
     sizes = {}
-    if any("/" not in shard.file for shard in source.shards):  # one call for all of them
+    if any("/" not in shard.file for shard in source.shards):  # one request for all of them
         for entry in storage.list_dir(source.folder):
             sizes[entry.path.rpartition("/")[2]] = entry.size if entry.kind == "file" else -1
     remedy = (
@@ -215,10 +213,10 @@ def _check_shards(source: Source) -> None:
             found = storage.stat(path)
             size = None if found is None else found.size if found.kind == "file" else -1
         if size is None:
-            raise InputError(f"{path} is missing, and {MANIFEST} names it: {remedy}")
+            raise InputError(f"{path} is missing, but {MANIFEST} lists it: {remedy}")
         if size < 0:
-            raise InputError(f"{path} is no file, and {MANIFEST} names it as a shard: {remedy}")
+            raise InputError(f"{path} is not a file, but {MANIFEST} lists it: {remedy}")
         if size != shard.bytes:
             raise InputError(
-                f"{path} has {size:,} bytes and {MANIFEST} says {shard.bytes:,}: {remedy}"
+                f"{path} has {size:,} bytes, but {MANIFEST} says {shard.bytes:,}: {remedy}"
             )

@@ -1,4 +1,4 @@
-"""Steps per epoch, from the manifest alone."""
+"""Steps per epoch, from the manifest; loading a manifest and selecting splits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,30 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read in an epoch: one split, or several one after the other.
+    """The splits that are read in an epoch, one after the other.
 
     Attributes:
-        split: As it was asked for.
-        num_examples: Of all its splits.
-        shards: Of all its splits, in the order named.
+        split: The requested split, or several such as ``train+validation``.
+        num_examples: Number of examples in all of them.
+        shards: Their shards, in the requested order of splits.
     """
 
     split: str
     num_examples: int
     shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several equal shares of the work.
+
+    Attributes:
+        index: Number of the share, from 0.
+        count: Number of shares.
+    """
+
+    index: int
+    count: int
 
 
 def steps_per_epoch(
@@ -36,21 +49,21 @@ def steps_per_epoch(
     drop_remainder: bool = False,
     replicas: int = 1,
 ) -> int:
-    """Returns how many batches one pass over a split takes.
+    """Returns the number of batches in one pass over a split.
 
     Args:
-        manifest: The dataset's manifest, or where it is: the dataset's folder or its manifest.json,
-            on any storage.
+        manifest: The dataset's manifest, its folder or the path of its manifest.json, on any
+            storage.
         split: Name of the split, or several joined as in ``train+validation``.
-        batch_size: The global batch: examples over all replicas.
-        drop_remainder: Leave out a last batch that is not full.
-        replicas: With more than one, shards are dealt out by turns (worker ``i`` reads shards
-            ``i``, ``i + replicas``, ...) and the smallest worker's full batches count, so that
-            none runs dry.
+        batch_size: The global batch size: examples over all replicas.
+        drop_remainder: Whether to leave out a last batch that is not full.
+        replicas: Number of replicas. With more than one, shards are assigned round-robin (replica
+            ``i`` reads shards ``i``, ``i + replicas``, ...), and the replica with the fewest
+            examples determines the number of full batches, so that no replica runs out of data.
 
     Raises:
-        UsageError: The split is unknown or not to be had so, or a number breaks its rule.
-        InputError: There is no manifest that this release can read.
+        UsageError: The split is unknown, or a number is invalid.
+        InputError: The manifest does not exist, or this release cannot read it.
     """
     if not isinstance(manifest, Manifest):
         manifest = load_manifest(manifest)
@@ -59,75 +72,107 @@ def steps_per_epoch(
 
 
 def select(manifest: Manifest, split: str) -> Selection:
-    """Returns what a split such as ``train`` or ``train+validation`` means.
+    """Returns the splits that an expression such as ``train`` or ``train+validation`` names.
 
     Raises:
-        UsageError: A split is unknown, named twice, or more than a name.
+        UsageError: A split is unknown, named twice, empty or a slice.
     """
     names = [name.strip() for name in split.split("+")]
     for name in names:
         if "[" in name or "%" in name:
             raise UsageError(
-                f"the split {name!r} is a slice, and only whole splits are counted: build with "
-                "other --splits, or use take and skip of tf.data and count what you take."
+                f"the split {name!r} is a slice, and only whole splits can be read: build with "
+                "other --splits, or use take and skip of tf.data."
             )
         if not name:
             raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
-        split_of(manifest, name)
+        get_split(manifest, name)
         if names.count(name) > 1:
             raise UsageError(f"the split {split!r} names {name!r} twice: name each once.")
-    found = [manifest.splits[name] for name in names]
-    shards = tuple(shard for one in found for shard in one.shards)
-    return Selection(split, sum(one.num_examples for one in found), shards)
+    splits = [manifest.splits[name] for name in names]
+    shards = tuple(shard for each in splits for shard in each.shards)
+    return Selection(split, sum(each.num_examples for each in splits), shards)
 
 
 def count_steps(
-    selection: Selection, batch_size: int, *, drop_remainder: bool = False, replicas: int = 1
+    selection: Selection,
+    batch_size: int,
+    *,
+    drop_remainder: bool = False,
+    replicas: int = 1,
+    noun: str = "replicas",
 ) -> int:
-    """Returns how many batches one pass over a selection takes; see ``steps_per_epoch``.
+    """Returns the number of batches in one pass over a selection; see ``steps_per_epoch``.
+
+    Args:
+        selection: The splits.
+        batch_size: Examples over all replicas.
+        drop_remainder: Whether to leave out a last batch that is not full.
+        replicas: Number of replicas.
+        noun: The word for replicas in messages.
 
     Raises:
-        UsageError: A number breaks its rule.
+        UsageError: A number is invalid.
     """
-    if not is_count(batch_size) or not is_count(replicas):
+    if not is_positive_int(batch_size) or not is_positive_int(replicas):
         raise UsageError(
-            f"a batch of {batch_size!r} over {replicas!r} replicas: both must be positive whole "
-            "numbers."
+            f"a batch of {batch_size!r} over {replicas!r} {noun}: both must be positive integers."
         )
     if batch_size % replicas:
         above = -(-batch_size // replicas) * replicas
         raise UsageError(
-            f"a batch of {batch_size} cannot be shared by {replicas} replicas: "
-            f"give a multiple of {replicas}, such as {above}."
+            f"a batch of {batch_size} cannot be divided among {replicas} {noun}: "
+            f"use a multiple of {replicas}, such as {above}."
         )
     if replicas == 1:
         full, rest = divmod(selection.num_examples, batch_size)
         return full + (rest > 0 and not drop_remainder)
     shards = selection.shards
     if replicas > len(shards):
-        some = f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
+        number = f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
         raise UsageError(
-            f"{selection.split} has {some}, so of {replicas} replicas some would have nothing to "
-            f"read: use fewer replicas, or build with --num_shards={replicas} or a multiple of it."
+            f"{selection.split} has {number}, fewer than {replicas} {noun}: use fewer {noun}, or "
+            f"build with --num_shards={replicas} or a multiple of it."
         )
     smallest = min(sum(shard.records for shard in shards[i::replicas]) for i in range(replicas))
     return smallest // (batch_size // replicas)
 
 
-def is_count(value: object) -> bool:
-    """Tells whether a value is a whole number, 1 or more; NumPy's integers are."""
+def is_positive_int(value: object) -> bool:
+    """Returns whether a value is an integer of 1 or more; NumPy integers count."""
     return isinstance(value, SupportsIndex) and operator.index(value) > 0
 
 
-def split_of(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Manifest, Split]:
+def parse_share(name: str, value: tuple[int, int]) -> Share:
+    """Returns an argument such as ``host=(0, 2)`` as a share.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Index and count.
+
+    Raises:
+        UsageError: It is not a pair of integers with 0 <= index < count.
+    """
+    try:
+        index, count = map(operator.index, value)
+    except (TypeError, ValueError):
+        index = count = 0
+    if not 0 <= index < count:
+        raise UsageError(
+            f"{name}={value!r} must be (index, count) with 0 <= index < count, as in {name}=(0, 2)."
+        )
+    return Share(index, count)
+
+
+def get_split(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Manifest, Split]:
     """Returns a manifest and one split of it.
 
     Args:
-        manifest: The dataset's manifest, or where it is.
+        manifest: The dataset's manifest, or a path as in ``load_manifest``.
         name: Name of the split.
 
     Raises:
-        InputError: There is no manifest that this release can read.
+        InputError: The manifest does not exist, or this release cannot read it.
         UsageError: The split is unknown.
     """
     if not isinstance(manifest, Manifest):
@@ -139,18 +184,18 @@ def split_of(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Ma
 
 
 def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Returns the folder of a dataset and its manifest's path, given one of them.
+    """Returns the folder of a dataset and the path of its manifest, given either of them.
 
-    The folder is empty where the path is a file of another name, which may lie anywhere.
+    The folder is empty if the path is a file of another name, such as the manifest of a count.
     """
     text = os.fspath(path)
     if not text:
         raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
     scheme, slash, _ = text.partition(":/")
-    # What pathlib makes of a URI.
+    # pathlib turns gs://bucket into gs:/bucket.
     if slash and scheme in ("gs", "s3", "hdfs") and not scheme_of(text):
         raise UsageError(
-            f"{text} is no URI: give {scheme}://... as text, pathlib takes a slash away."
+            f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
         )
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir":
@@ -166,7 +211,7 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
         path: The dataset's folder or its manifest.json, on any storage.
 
     Raises:
-        InputError: There is none, or none that this release can read.
+        InputError: It does not exist, or this release cannot read it.
     """
     return read_manifest(*find_manifest(path))
 
@@ -187,22 +232,22 @@ def read_manifest(folder: str, file: str) -> Manifest:
     except FormatError as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
     except (RecursionError, ValueError) as error:
-        raise InputError(f"{file} cannot be read: this is no Shardmill manifest.") from error
+        raise InputError(f"{file} cannot be read: it is not a Shardmill manifest.") from error
     return manifest
 
 
 def _check_counts(manifest: Manifest) -> None:
-    """Refuses numbers that cannot be: they would become wrong steps, or an error far from here.
+    """Checks the numbers of examples, which would otherwise lead to wrong steps.
 
     Raises:
-        FormatError: A number is none.
+        FormatError: A number is invalid, or a split and its shards disagree.
     """
     for name, split in manifest.splits.items():
         counts = [split.num_examples, *(shard.records for shard in split.shards)]
         if any(type(count) is not int or count < 0 for count in counts):
-            raise FormatError(f"a count of the split {name!r} is no number of examples")
+            raise FormatError(f"a count of the split {name!r} is not a number of examples")
         if counts[0] != sum(counts[1:]):
             raise FormatError(
-                f"it says {counts[0]} examples for the split {name!r}, and its shards hold "
+                f"it states {counts[0]} examples for the split {name!r}, but its shards have "
                 f"{sum(counts[1:])}"
             )

@@ -1,4 +1,4 @@
-"""Stream: a split read in order or shuffled, shared out exactly over hosts and workers."""
+"""Stream: sequential or shuffled reading of a split, divided exactly among hosts and workers."""
 
 from __future__ import annotations
 
@@ -9,114 +9,110 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from shardmill.loaders.records import Records
+from shardmill.loaders.steps import Share, parse_share
 from shardmill.schemas.errors import UsageError
 
 SHUFFLE_BUFFER = 4096
 
 
 class _Chunk(NamedTuple):
-    """Neighbouring records of a shard: those from ``first`` to before ``after``."""
+    """Consecutive records of a shard, from ``first`` to ``stop`` - 1."""
 
     shard: int
     first: int
-    after: int
+    stop: int
 
 
 class Stream:
-    """Reads the examples of a split one after the other, each exactly once an epoch.
+    """Reads the examples of a split sequentially, each exactly once in an epoch.
 
-    Every host and every worker gets a share of its own: hosts get the same number of examples but
-    for one, and so do the workers of a host; together they read all. Inside a torch ``DataLoader``
-    the worker is found out by itself (see ``torch_data.torch_stream``).
+    The examples are divided evenly: the numbers of examples of two hosts, or of two workers of a
+    host, differ by at most one. Inside a torch ``DataLoader`` the stream gets its worker number
+    from torch (see ``torch_data.torch_stream``).
 
-    With ``shuffle`` the order is decided by seed, epoch and this worker's share: shards and members
-    are put in another order, and examples are drawn from a buffer. ``set_epoch`` before each epoch
-    gives another order, as in torch's DistributedSampler; on all hosts it must be the same one.
+    With ``shuffle`` the order depends on the seed, the epoch and the share of this worker: shards
+    and members are read in random order, and examples are drawn from a buffer. Call ``set_epoch``
+    before each epoch for another order, as with torch's DistributedSampler; all hosts must set the
+    same epoch.
 
     Args:
-        records: What is read.
+        records: The result of ``open_dataset``.
         shuffle: Whether to shuffle.
-        seed: Another one gives another order.
-        buffer: How many examples are held to draw from; they are held as they were written.
-        host: Number of this host.
-        hosts: How many hosts share the split.
-        worker: Number of this worker in its host; None to find out from torch.
-        workers: How many workers share a host's part; None to find out from torch.
-        equal: Whether each host gets exactly the same number: up to ``hosts - 1`` examples are
-            then left out of an epoch; shuffled, others in each.
-        where: Which examples are kept, told by their values; the number is then not known.
+        seed: Seed of the order.
+        buffer: Number of serialized examples in the shuffle buffer.
+        host: Number of this host, and number of hosts that divide the split.
+        worker: Number of this worker, and number of workers that divide the share of the host;
+            None to ask torch.
+        equal: Whether each host gets exactly the same number of examples: up to
+            ``host count - 1`` are then left out of an epoch (others in each epoch, if shuffled).
+        where: Predicate on the values of an example; the others are left out, and the number of
+            examples is then unknown.
 
     Raises:
-        UsageError: A number breaks its rule.
+        UsageError: An option is invalid.
     """
 
-    def __init__(  # noqa: PLR0913 - all but one are named
+    def __init__(  # noqa: PLR0913 - all but one are keyword-only
         self,
         records: Records,
         *,
         shuffle: bool = False,
         seed: int = 0,
         buffer: int = SHUFFLE_BUFFER,
-        host: int = 0,
-        hosts: int = 1,
-        worker: int | None = None,
-        workers: int | None = None,
+        host: tuple[int, int] = (0, 1),
+        worker: tuple[int, int] | None = None,
         equal: bool = False,
         where: Callable[[Any], bool] | None = None,
     ) -> None:
-        if not 0 <= host < hosts:
-            raise UsageError(f"host={host} of hosts={hosts}: hosts count from 0.")
-        if (worker is None) != (workers is None):
-            raise UsageError("worker and workers go together: give both, or none.")
-        if worker is not None and workers is not None and not 0 <= worker < workers:
-            raise UsageError(f"worker={worker} of workers={workers}: workers count from 0.")
         if buffer < 1:
             raise UsageError(f"buffer={buffer} must be 1 or more.")
         self.records = records
         self.shuffle, self.seed, self.buffer = shuffle, seed, buffer
-        self.host, self.hosts = host, hosts
-        self.worker, self.workers = worker, workers
+        self.host = parse_share("host", host)
+        self.worker = None if worker is None else parse_share("worker", worker)
         self.equal, self.where = equal, where
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch comes next; shuffled, each has an order of its own."""
+        """Sets the number of the next epoch, which changes the order of a shuffled stream."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Returns how many examples this host reads in an epoch, over all of its workers.
+        """Returns the number of examples of this host in an epoch, over all of its workers.
 
         Raises:
-            TypeError: A filter decides that.
+            TypeError: The stream has a predicate.
         """
         if self.where is not None:
-            raise TypeError("how many examples a filter keeps is not known before they are read")
-        start, stop = self._host_part()
+            raise TypeError("the number of examples that where keeps is unknown before reading")
+        start, stop = self._host_range()
         return stop - start
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields this worker's examples of the epoch."""
-        start, stop = _share(*self._host_part(), *self._worker())
+        """Yields the examples of this worker in the epoch."""
+        start, stop = _divide(*self._host_range(), self._worker_share())
         rng = random.Random(f"{self.seed}/{self.epoch}/{start}/{stop}")  # noqa: S311 - no secrets
-        found = self._payloads(start, stop)
-        for shard, number, payload in _drawn(found, rng, self.buffer) if self.shuffle else found:
-            example = self.records.decoded(shard, number, payload)
+        items = self._payloads(start, stop)
+        if self.shuffle:
+            items = _shuffle(items, rng, self.buffer)
+        for shard, number, payload in items:
+            example = self.records.decode(shard, number, payload)
             if self.where is None or self.where(example):
                 yield example
 
-    def _host_part(self) -> tuple[int, int]:
+    def _host_range(self) -> tuple[int, int]:
         total = len(self.records)
         if self.equal:
-            each = total // self.hosts
-            return self.host * each, (self.host + 1) * each
-        return _share(0, total, self.host, self.hosts)
+            each = total // self.host.count
+            return self.host.index * each, (self.host.index + 1) * each
+        return _divide(0, total, self.host)
 
-    def _worker(self) -> tuple[int, int]:
-        if self.worker is not None and self.workers is not None:
-            return self.worker, self.workers
-        torch = sys.modules.get("torch.utils.data")  # whoever has workers has loaded it
+    def _worker_share(self) -> Share:
+        if self.worker is not None:
+            return self.worker
+        torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
         info = None if torch is None else torch.get_worker_info()
-        return (0, 1) if info is None else (info.id, info.num_workers)
+        return Share(0, 1) if info is None else Share(info.id, info.num_workers)
 
     def _payloads(self, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
         """Yields (shard, number in it, payload) of a range of the epoch's order."""
@@ -126,7 +122,7 @@ class Stream:
                 yield chunk.shard, number, payload
 
     def _chunks(self, start: int, stop: int) -> Iterator[_Chunk]:
-        """Yields the chunks of a range of the epoch's order; only shards in it are looked into."""
+        """Yields the chunks of a range of the epoch's order; opens only the shards in it."""
         sizes = [shard.records for shard in self.records.source.shards]
         order = list(range(len(sizes)))
         if self.shuffle:
@@ -135,7 +131,7 @@ class Stream:
         for shard in order:
             size = sizes[shard]
             if at < stop and at + size > start:
-                yield from _clipped(self._members(shard), start - at, stop - at)
+                yield from _clip(self._members(shard), start - at, stop - at)
             at += size
 
     def _members(self, shard: int) -> list[_Chunk]:
@@ -149,25 +145,26 @@ class Stream:
         return chunks
 
 
-def _share(start: int, stop: int, number: int, of: int) -> tuple[int, int]:
-    """Returns one of so many parts of a range; their sizes differ by one at most."""
+def _divide(start: int, stop: int, share: Share) -> tuple[int, int]:
+    """Returns one share of a range; the sizes of two shares differ by at most one."""
     size = stop - start
-    return start + number * size // of, start + (number + 1) * size // of
+    low, high = share.index * size // share.count, (share.index + 1) * size // share.count
+    return start + low, start + high
 
 
-def _clipped(chunks: list[_Chunk], start: int, stop: int) -> Iterator[_Chunk]:
-    """Yields what lies from start to stop of chunks that follow each other."""
+def _clip(chunks: list[_Chunk], start: int, stop: int) -> Iterator[_Chunk]:
+    """Yields the part of consecutive chunks from start to stop."""
     at = 0
-    for shard, first, after in chunks:
-        size = after - first
+    for shard, first, end in chunks:
+        size = end - first
         low, high = max(start - at, 0), min(stop - at, size)
         if low < high:
             yield _Chunk(shard, first + low, first + high)
         at += size
 
 
-def _drawn(items: Iterator[Any], rng: random.Random, buffer: int) -> Iterator[Any]:
-    """Yields items in an order drawn from a buffer."""
+def _shuffle(items: Iterator[Any], rng: random.Random, buffer: int) -> Iterator[Any]:
+    """Yields items in random order, drawn from a buffer of limited size."""
     held: list[Any] = []
     for item in items:
         if len(held) < buffer:

@@ -1,6 +1,6 @@
-"""For PyTorch: a stream that ``torch.utils.data.DataLoader`` takes as an iterable dataset.
+"""A ``Stream`` as a torch ``IterableDataset``, for sequential reading by a DataLoader.
 
-``open_dataset`` alone is enough for a map-style DataLoader; this is for reading in order.
+A map-style DataLoader needs ``open_dataset`` only.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shardmill.loaders.frameworks import need
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
 
-need("torch")
-from torch.utils.data import IterableDataset  # noqa: E402 - said plainly where it is missing
+require_framework("torch")
+from torch.utils.data import IterableDataset  # noqa: E402 - after the check, whose message has the fix
 
 
 class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
-    """A ``Stream`` that is a torch ``IterableDataset``; each DataLoader worker reads its share."""
+    """A ``Stream`` that is a torch ``IterableDataset``; each DataLoader worker reads a share."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yields this worker's examples of the epoch."""
@@ -27,14 +27,14 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
 def torch_stream(records: Records, **options: Any) -> TorchStream:
     """Returns a stream for a DataLoader.
 
-    With ``num_workers`` the DataLoader copies it when an epoch begins (with ``persistent_workers``,
-    once), so call ``set_epoch`` before.
+    A DataLoader with ``num_workers`` copies the stream when an epoch begins (once, with
+    ``persistent_workers``), so call ``set_epoch`` before.
 
     Args:
-        records: What ``open_dataset`` gave.
-        options: Those of ``Stream``.
+        records: The result of ``open_dataset``.
+        options: Options of ``Stream``.
 
     Raises:
-        UsageError: A number breaks its rule.
+        UsageError: An option is invalid.
     """
     return TorchStream(records, **options)

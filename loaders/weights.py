@@ -1,10 +1,10 @@
-"""Weights of classes, from the counts in the manifest."""
+"""Class weights from the label counts in the manifest."""
 
 from __future__ import annotations
 
 import os
 
-from shardmill.loaders.steps import split_of
+from shardmill.loaders.steps import get_split
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
 
@@ -12,32 +12,32 @@ from shardmill.schemas.errors import UsageError
 def class_weights(
     manifest: Manifest | str | os.PathLike[str], split: str = "train"
 ) -> dict[int, float]:
-    """Returns balanced weights by class id, as ``model.fit(class_weight=...)`` takes them.
+    """Returns balanced weights by class id for ``model.fit(class_weight=...)``.
 
-    A class weighs ``n / (k * n_c)``: n labelled examples of the split, k classes that it has, n_c
-    examples of the class. So each class counts as much as any other, and the mean over all
-    examples is 1. Classes without examples have no weight.
+    The weight of a class is ``n / (k * n_c)``, with n labelled examples in the split, k classes in
+    it and n_c examples of the class. Each class then contributes equally to the loss, and the mean
+    weight over all examples is 1. Classes without examples are left out.
 
     Args:
-        manifest: The dataset's manifest, or where it is.
+        manifest: The dataset's manifest, its folder or the path of its manifest.json.
         split: Name of one split.
 
     Raises:
-        InputError: There is no manifest that this release can read.
-        UsageError: The split is unknown, or its labels are no class ids and were not listed.
+        InputError: The manifest does not exist, or this release cannot read it.
+        UsageError: The split is unknown, has no label counts, or a label has no class id.
     """
-    manifest, found = split_of(manifest, split)
-    weights = found.class_weights
+    manifest, selected = get_split(manifest, split)
+    weights = selected.class_weights
     if not weights:
-        raise UsageError(f"the split {split!r} has no counts by label, so nothing can be weighed.")
-    return {class_id(manifest, label): weight for label, weight in weights.items()}
+        raise UsageError(f"the split {split!r} has no label counts, which class weights need.")
+    return {_class_id(manifest, label): weight for label, weight in weights.items()}
 
 
-def class_id(manifest: Manifest, label: str) -> int:
-    """Returns the class id of a label: its line in labels.txt, or the integer that it is.
+def _class_id(manifest: Manifest, label: str) -> int:
+    """Returns the class id of a label: its position in labels.txt, or its integer value.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: It has neither.
     """
     if label in manifest.labels:
         return manifest.labels.index(label)
@@ -45,5 +45,5 @@ def class_id(manifest: Manifest, label: str) -> int:
         return int(label)
     except ValueError as error:
         raise UsageError(
-            f"the label {label!r} is not listed in the manifest and no integer."
+            f"the label {label!r} has no class id: it is not listed in the manifest or an integer."
         ) from error

@@ -147,12 +147,15 @@ def test_no_file_or_function_outgrew_its_name() -> None:
     [
         (
             "loaders.keras_dataset(path)",
-            "this needs TensorFlow: pip install 'shardmill[tensorflow]'.",
+            "TensorFlow is not installed: pip install 'shardmill[tensorflow]'.",
         ),
-        ("loaders.feature_spec(path)", "this needs TensorFlow: pip install"),
-        ("loaders.augmentation(flip='horizontal')", "this needs Keras: pip install"),
-        ("loaders.normalization(path)", "this needs Keras: pip install 'shardmill[tensorflow]'."),
-        ("import_module('shardmill.loaders.torch_data')", "this needs PyTorch: pip install"),
+        ("loaders.feature_spec(path)", "TensorFlow is not installed: pip install"),
+        ("loaders.augmentation(flip='horizontal')", "Keras is not installed: pip install"),
+        (
+            "loaders.normalization(path)",
+            "Keras is not installed: pip install 'shardmill[tensorflow]'.",
+        ),
+        ("import_module('shardmill.loaders.torch_data')", "PyTorch is not installed: pip install"),
     ],
 )
 def test_a_framework_that_is_missing_is_told_in_one_sentence(photos, tmp_path, call, words) -> None:

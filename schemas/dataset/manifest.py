@@ -228,7 +228,7 @@ class Manifest:
             body = json.loads(text)
             version = body["version"]
         except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"this is no Shardmill manifest ({error!r})") from error
+            raise FormatError(f"it is not a Shardmill manifest ({error!r})") from error
         if version != VERSION:
             raise FormatError(
                 f"manifest version {version!r} is not {VERSION}: use the Shardmill that wrote it"

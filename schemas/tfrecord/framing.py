@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import google_crc32c
 
+from shardmill.schemas.errors import FormatError
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -20,6 +22,8 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 MASK_DELTA = 0xA282EAD8
 POLYNOMIAL = 0x82F63B78  # Castagnoli, bit-reversed
+_HEADER = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
 
 
 def crc32c(data: bytes) -> int:
@@ -55,6 +59,44 @@ def starts_record(data: bytes) -> bool:
     return len(data) >= HEADER_BYTES and masked_crc(data[:8]) == int.from_bytes(
         data[8:HEADER_BYTES], "little"
     )
+
+
+def unframe(framed: bytes) -> bytes:
+    """Return the payload of one framed record after checking both of its CRCs.
+
+    Raises:
+        FormatError: The record is damaged.
+    """
+    length = len(framed) - HEADER_BYTES - FOOTER_BYTES
+    stated = (length, mask(google_crc32c.value(framed[:8])))
+    if length < 0 or _HEADER.unpack_from(framed) != stated:
+        raise FormatError("the CRC of its length does not match")
+    payload = framed[HEADER_BYTES:-FOOTER_BYTES]
+    if _CRC.unpack_from(framed, HEADER_BYTES + length)[0] != mask(google_crc32c.value(payload)):
+        raise FormatError("the CRC of its payload does not match")
+    return payload
+
+
+def record_offsets(content: bytes) -> list[int]:
+    """Return the offset of each framed record in content, followed by the length of content.
+
+    Raises:
+        FormatError: The CRC of a length does not match, or the last record is truncated.
+    """
+    offsets, at, end = [0], 0, len(content)
+    unpack, crc_of = _HEADER.unpack_from, google_crc32c.value
+    while at < end:
+        number = len(offsets) - 1
+        if end - at < HEADER_BYTES:
+            raise FormatError(f"record {number} is truncated")
+        length, crc = unpack(content, at)
+        if mask(crc_of(content[at : at + 8])) != crc:
+            raise FormatError(f"the CRC of the length of record {number} does not match")
+        at += HEADER_BYTES + length + FOOTER_BYTES
+        if at > end:
+            raise FormatError(f"record {number} is truncated")
+        offsets.append(at)
+    return offsets
 
 
 def _multiply(matrix: list[int], vector: int) -> int:

@@ -1,4 +1,4 @@
-"""The page on training: its code runs, and what its comments say is what comes."""
+"""docs/training.md: the code runs, its comments show the results, and its errors are raised."""
 
 import json
 import re
@@ -23,10 +23,11 @@ PAGE = ROOT / "docs" / "training.md"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The datasets that the page reads."""
+    """A folder with the datasets of the page."""
     folder = tmp_path_factory.mktemp("training")
     photos = make_photos(folder / "photos", {"roses": 40, "tulips": 40}, size=(48, 32))
     build_dataset(input=photos, output=folder / "ds", image_size=224, num_shards=2)
+    build_dataset(input=photos, output=folder / "mixed", resize="none")
     build_dataset(input=photos, output=folder / "by_label", image_size=16, shard_by="label")
     write_titanic(folder / "titanic.csv")
     build_rows(
@@ -37,15 +38,15 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_code_of_the_page_gives_what_it_says(folder, monkeypatch) -> None:
+def test_results_in_comments_are_those_of_the_code(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
-    before, _, behind = PAGE.read_text().partition("\n## Without TensorFlow\n")
-    _, _, behind = behind.partition("\n## Several hosts\n")
+    before, _, after = PAGE.read_text().partition("\n## Without TensorFlow\n")
+    _, _, after = after.partition("\n## Several hosts\n")
     names: dict = {}
-    assert sum(run_checked(code, names) for code in code_of(before + behind)) >= 15
+    assert sum(run_checked(code, names) for code in code_of(before + after)) >= 18
 
 
-def test_the_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
+def test_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
     code = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'keras', 'apache_beam']))\n"
@@ -62,7 +63,7 @@ def test_the_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
     assert int(done.stdout) >= 7
 
 
-def test_the_errors_of_the_page_are_said(folder, monkeypatch) -> None:
+def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     for name in ("newer", "torn", "short"):
         shutil.copytree("ds", name)
@@ -74,15 +75,15 @@ def test_the_errors_of_the_page_are_said(folder, monkeypatch) -> None:
     rows = re.findall(r'^\| `(\w+\("[^`]+\))` \| (.+) \|$', PAGE.read_text(), re.MULTILINE)
     assert len(rows) == 9
     names = {name: getattr(loaders, name) for name in loaders.__all__}
-    for asked, said in rows:
-        with pytest.raises(ShardmillError) as raised:
-            eval(asked, dict(names))
-        # Bytes of a JPEG encoder may differ from build to build.
-        digits = r"[\d,]+ bytes and manifest.json says [\d,]+"
-        assert re.sub(digits, "", str(raised.value)) == re.sub(digits, "", said)
+    for call, message in rows:
+        with pytest.raises(ShardmillError) as error:
+            eval(call, dict(names))
+        # JPEG sizes may differ between versions of the encoder.
+        digits = r"[\d,]+ bytes, but manifest.json says [\d,]+"
+        assert re.sub(digits, "", str(error.value)) == re.sub(digits, "", message)
 
 
-def test_where_the_data_are_damaged_the_page_says_who_finds_it(folder, monkeypatch) -> None:
+def test_damaged_bytes_are_found_as_described(folder, monkeypatch) -> None:
     import tensorflow as tf
 
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The examples that the docs show, run as a reader would run them."""
+"""The examples of the docs, run as commands."""
 
 import re
 import subprocess
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.heavy
 
 
 def run_example(name: str, *args: object) -> str:
-    """Returns what an example prints."""
+    """Runs an example and returns its output."""
     command = [sys.executable, str(ROOT / "examples" / name), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_a_pipeline_of_ones_own(tmp_path) -> None:
+def test_custom_pipeline(tmp_path) -> None:
     for label in ("ham", "spam"):
         (tmp_path / "in" / label).mkdir(parents=True)
         for number in range(10):
@@ -53,7 +53,7 @@ def test_a_pipeline_of_ones_own(tmp_path) -> None:
     assert "up_to_date" in run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")
 
 
-def test_encode_images_before_another_sink(photos, tmp_path) -> None:
+def test_encode_images_with_another_sink(photos, tmp_path) -> None:
     (photos / "cat" / "bad.jpg").write_bytes(b"no")
     encoder = ImagesConfig(input="x", output="x", image_size="16").encoder
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
@@ -76,6 +76,7 @@ def test_encode_images_before_another_sink(photos, tmp_path) -> None:
 
 
 def build_titanic(folder: Path, name: str, **options) -> Manifest:
+    """Builds a dataset of the Titanic table and returns its manifest."""
     table = folder / "titanic.csv"
     if not table.exists():
         assert write_titanic(table) == 1309
@@ -96,7 +97,7 @@ def test_keras_trains_on_rows(tmp_path) -> None:
     assert float(shares["model"]) > float(shares["baseline"]) + 5
 
 
-def test_a_served_model_transforms_as_training_did(tmp_path) -> None:
+def test_served_model_transforms_as_in_training(tmp_path) -> None:
     build_titanic(tmp_path, "raw")
     build_titanic(tmp_path, "ds", preprocessing=ROOT / "examples" / "preprocessing.py")
     out = run_example("transform_rows.py", tmp_path / "ds", tmp_path / "raw", tmp_path / "model")

@@ -1,4 +1,4 @@
-"""The examples that train, run as a reader would: better than a guess on what they never saw."""
+"""The training examples, run as commands: accuracy on the validation split beats the baseline."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from tests.support.examples_data import write_digits
 pytestmark = pytest.mark.heavy
 
 BATCH = 32
-SHARE = 0.9  # of the digits that each must tell; the nearest of ten mean images tells 0.88
+ACCURACY = 0.9  # minimum; choosing the nearest of ten mean images gives 0.88
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Path:
-    """A folder with the digits as a dataset of images, and as one of arrays."""
+    """A folder with the digits as a dataset of images and as one of arrays."""
     folder = tmp_path_factory.mktemp("digits")
     assert write_digits(folder) == 1797
     splits = "train:0.8,validation:0.2"
@@ -33,24 +33,24 @@ def digits(tmp_path_factory) -> Path:
 
 
 def train(name: str, dataset: Path) -> tuple[dict[str, str], str]:
-    """Returns what an example says by the first word of a line, and its stderr."""
+    """Runs an example; returns its output by the first word of a line, and its stderr."""
     command = [sys.executable, str(ROOT / "examples" / name), str(dataset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(re.findall(r"^(\w+) +(.+)$", done.stdout, re.MULTILINE)), done.stderr
 
 
-def judge(said: dict[str, str], dataset: Path) -> None:
-    """Compares a model with what always saying the most frequent label would give."""
+def check_accuracy(output: dict[str, str], dataset: Path) -> None:
+    """Compares the accuracy with that of predicting the most frequent label."""
     split = json.loads((dataset / "manifest.json").read_text())["splits"]["validation"]
     majority = max(split["label_counts"].values()) / split["num_examples"]
-    assert majority < 0.2, "the labels are too uneven to judge by"
-    assert said["baseline"].startswith(f"{majority:.1%} of ")
-    assert float(said["model"].rstrip("%")) / 100 > max(SHARE, majority + 0.5)
+    assert majority < 0.2, "the labels are too imbalanced"
+    assert output["baseline"].startswith(f"{majority:.1%} of ")
+    assert float(output["model"].rstrip("%")) / 100 > max(ACCURACY, majority + 0.5)
 
 
 def sizes(dataset: Path) -> tuple[int, int]:
-    """Returns how many examples the splits have, counted by gzip and record headers alone."""
+    """Returns the numbers of examples in the splits, counted with gzip and record headers."""
     from tests.support.readers import gzip_records
 
     each = {
@@ -63,45 +63,47 @@ def sizes(dataset: Path) -> tuple[int, int]:
 
 def test_keras_trains_on_images(digits) -> None:
     dataset = digits / "pictures"
-    said, errors = train("train_images.py", dataset)
-    judge(said, dataset)
+    output, errors = train("train_images.py", dataset)
+    check_accuracy(output, dataset)
     steps, validation_steps = (-(-size // BATCH) for size in sizes(dataset))
-    assert said["steps"] == f"{steps} an epoch, {validation_steps} of validation"
-    fitted, epochs = map(int, re.findall(r"\d+", said["fitted"]))
+    assert output["steps"] == f"{steps} an epoch, {validation_steps} of validation"
+    fitted, epochs = map(int, re.findall(r"\d+", output["fitted"]))
     assert fitted == steps * epochs
     assert "ran out of data" not in errors
 
 
-def test_a_loop_of_ones_own_trains_on_arrays(digits) -> None:
+def test_custom_loop_trains_on_arrays(digits) -> None:
     dataset = digits / "raw"
-    said, _ = train("train_arrays.py", dataset)
-    judge(said, dataset)
+    output, _ = train("train_arrays.py", dataset)
+    check_accuracy(output, dataset)
     steps, validation_steps = (-(-size // BATCH) for size in sizes(dataset))
-    assert said["steps"] == f"{steps} an epoch, {validation_steps} of validation"
-    fitted, epochs = map(int, re.findall(r"\d+", said["fitted"]))
+    assert output["steps"] == f"{steps} an epoch, {validation_steps} of validation"
+    fitted, epochs = map(int, re.findall(r"\d+", output["fitted"]))
     assert fitted == steps * epochs
 
 
 def test_torch_trains_on_images(digits) -> None:
     dataset = digits / "pictures"
-    said, _ = train("train_torch.py", dataset)
-    judge(said, dataset)
+    output, _ = train("train_torch.py", dataset)
+    check_accuracy(output, dataset)
     size, validation_size = sizes(dataset)
-    assert said["steps"] == f"{-(-size // BATCH)} an epoch, {validation_size} images of validation"
+    assert (
+        output["steps"] == f"{-(-size // BATCH)} an epoch, {validation_size} images of validation"
+    )
 
 
 def test_jax_trains_on_images(digits) -> None:
     dataset = digits / "pictures"
-    said, _ = train("train_jax.py", dataset)
-    judge(said, dataset)
+    output, _ = train("train_jax.py", dataset)
+    check_accuracy(output, dataset)
     steps = sizes(dataset)[0] // BATCH
-    counted, fitted, epochs = map(int, re.findall(r"\d+", said["steps"]))
+    counted, fitted, epochs = map(int, re.findall(r"\d+", output["steps"]))
     assert counted == steps
     assert fitted == steps * epochs
 
 
 @pytest.mark.parametrize("name", ["train_torch.py", "train_jax.py"])
-def test_neither_tensorflow_nor_beam_is_needed(name, digits) -> None:
+def test_runs_without_tensorflow_and_beam(name, digits) -> None:
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'apache_beam', 'keras']))\n"

@@ -1,4 +1,4 @@
-"""What the loaders say of a dataset that is not what its manifest says: one sentence each."""
+"""Damaged, incomplete and foreign datasets: the loaders report one sentence for each fault."""
 
 from __future__ import annotations
 
@@ -22,24 +22,17 @@ from shardmill.loaders.source import open_source
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, deflated_member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import HEADER, Member
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index
-from tests.support.loader_tools import make_dataset, make_shard, small
+from tests.support.loader_tools import DATA, PACKS, make_dataset, make_shard, write_dataset
 from tests.support.record_tools import framed, in_groups
 
-DATA = 'feature { name: "x" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } } }'
-PACKS = {"stored": stored_member, "deflated": deflated_member, "none": None}
 PAYLOADS = [encode_example({"x": random.Random(i).randbytes(900)}) for i in range(40)]
+GROUPS = in_groups(PAYLOADS, 5)
 
 
-@pytest.fixture(params=PACKS)
-def ds(request, tmp_path) -> Path:
-    groups = in_groups(PAYLOADS, 5)
-    return small(tmp_path / "ds", [groups[:4], groups[4:]], DATA, PACKS[request.param])
-
-
-def sentence(error: BaseException, *parts: object) -> None:
-    """Checks that an error is one sentence that says certain things."""
+def check_sentence(error: BaseException, *parts: object) -> None:
+    """Checks that an error is one sentence with certain parts."""
     text = str(error)
     assert text.endswith(".")
     assert "\n" not in text
@@ -48,72 +41,84 @@ def sentence(error: BaseException, *parts: object) -> None:
         assert str(part) in text
 
 
-def refused(path: Path, *parts: object, kind: type = InputError, split: str = "train") -> None:
-    """Checks that every way in refuses a dataset, before anything is read of it."""
-    for way in (open_dataset, open_source, keras_dataset):
-        with pytest.raises(kind) as caught:
-            way(path, split)
-        sentence(caught.value, *parts)
+def check_rejected(path: Path, *parts: object, kind: type = InputError, split="train") -> None:
+    """Checks that every loader rejects a dataset when it opens it."""
+    for opener in (open_dataset, open_source, keras_dataset):
+        with pytest.raises(kind) as error:
+            opener(path, split)
+        check_sentence(error.value, *parts)
+
+
+def check_keras_reads(path: Path) -> None:
+    """Checks that keras_dataset reads PAYLOADS."""
+    batches = keras_dataset(path, label=None, batch_size=7)
+    values = [value for batch in batches for value in batch["x"].numpy().ravel()]
+    assert [encode_example({"x": value}) for value in values] == PAYLOADS
+
+
+def flip_bit(path: Path, at: int, bit: int = 2) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.fixture(params=PACKS)
+def ds(request, tmp_path) -> Path:
+    return write_dataset(tmp_path / "ds", [GROUPS[:4], GROUPS[4:]], DATA, PACKS[request.param])
 
 
 @pytest.fixture
-def one(tmp_path) -> Path:
-    """The same, stored, where it does not matter how."""
-    groups = in_groups(PAYLOADS, 5)
-    return small(tmp_path / "ds", [groups[:4], groups[4:]], DATA)
+def stored(tmp_path) -> Path:
+    return write_dataset(tmp_path / "ds", [GROUPS[:4], GROUPS[4:]], DATA)
 
 
-def test_a_sound_one_is_read(ds):
+def test_undamaged_dataset_is_read(ds):
     assert [encode_example(row) for row in open_dataset(ds)] == PAYLOADS
 
 
-# Before training starts.
+# Faults that opening finds.
 
 
 @pytest.mark.parametrize("change", [-1, 1, -10_000, 512])
-def test_a_shard_that_is_shorter_or_longer(change, ds):
+def test_rejects_shard_of_wrong_size(change, ds):
     shard = ds / "train-1.tfrecord"
     data = shard.read_bytes()
     shard.write_bytes(data + bytes(change) if change > 0 else data[:change])
-    said = f"{len(data) + change:,} bytes", f"{len(data):,}", "shardmill verify", "copy the dataset"
-    refused(ds, shard, *said)
+    sizes = f"{len(data) + change:,} bytes", f"{len(data):,}"
+    check_rejected(ds, shard, *sizes, "shardmill verify", "copy the dataset")
 
 
-def test_a_shard_that_is_missing(ds):
-    (ds / "train-1.tfrecord").unlink()
-    refused(ds, ds / "train-1.tfrecord", "is missing", "shardmill verify", "build or copy")
+def test_rejects_missing_shard(ds):
+    shard = ds / "train-1.tfrecord"
+    shard.unlink()
+    check_rejected(ds, shard, "is missing", "shardmill verify", "build or copy")
+    shard.mkdir()
+    check_rejected(ds, shard, "is not a file", "shardmill verify")
 
 
-def test_a_folder_in_the_place_of_a_shard(one):
-    (one / "train-1.tfrecord").unlink()
-    (one / "train-1.tfrecord").mkdir()
-    refused(one, one / "train-1.tfrecord", "is no file", "shardmill verify")
+def test_rejects_missing_or_newer_manifest(stored, tmp_path):
+    manifest = stored / "manifest.json"
+    body = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**body, "version": 2}))
+    check_rejected(stored, manifest, "version 2 is not 1", "use the Shardmill that wrote it")
+    manifest.unlink()
+    check_rejected(stored, manifest, "does not exist", "give a dataset or its manifest.json")
+    check_rejected(tmp_path / "nowhere", "nowhere does not exist", "give a dataset")
 
 
-def test_no_manifest(one, tmp_path):
-    (one / "manifest.json").unlink()
-    refused(one, one / "manifest.json", "does not exist", "give a dataset or its manifest.json")
-    refused(tmp_path / "nowhere", "nowhere does not exist", "give a dataset")
+def test_rejects_unknown_split(stored):
+    check_rejected(stored, "no split 'test'", "it has train", kind=UsageError, split="test")
+    check_rejected(stored, "slice", "--splits", kind=UsageError, split="train[:50%]")
 
 
-def test_a_newer_manifest(one):
-    body = json.loads((one / "manifest.json").read_text())
-    (one / "manifest.json").write_text(json.dumps({**body, "version": 2}))
-    refused(one, one / "manifest.json", "version 2 is not 1", "use the Shardmill that wrote it")
-
-
-def test_an_unknown_split(one):
-    refused(one, "no split 'test'", "it has train", kind=UsageError, split="test")
-    refused(one, "slice", "--splits", kind=UsageError, split="train[:50%]")
-
-
-def test_no_schema(one):
-    (one / "schema.pbtxt").unlink()
-    refused(one, one / "schema.pbtxt", "does not exist", "build the dataset again")
-    (one / "schema.pbtxt").mkdir()
-    with pytest.raises(ShardmillError) as caught:
-        open_dataset(one)
-    sentence(caught.value, one / "schema.pbtxt")
+def test_rejects_missing_schema(stored):
+    schema = stored / "schema.pbtxt"
+    schema.unlink()
+    check_rejected(stored, schema, "does not exist", "build the dataset again")
+    schema.mkdir()
+    with pytest.raises(ShardmillError) as error:
+        open_dataset(stored)
+    check_sentence(error.value, schema)
 
 
 @pytest.mark.parametrize(
@@ -125,22 +130,23 @@ def test_no_schema(one):
         (b'feature { name: "x" type: BYTES\n\n annotation { tag: "', "is not a schema"),
         (b'feature { name: "x" type: STRUCT }', "'x'"),
     ],
-    ids=["nonsense", "encoding", "typeless", "cut", "struct"],
+    ids=["nonsense", "encoding", "typeless", "truncated", "struct"],
 )
-def test_a_damaged_schema(text, part, one):
-    (one / "schema.pbtxt").write_bytes(text)
-    refused(one, one / "schema.pbtxt", part, "build the dataset again")
+def test_rejects_damaged_schema(text, part, stored):
+    (stored / "schema.pbtxt").write_bytes(text)
+    check_rejected(stored, stored / "schema.pbtxt", part, "build the dataset again")
 
 
-def test_an_empty_split_has_a_length(tmp_path):
-    folder = small(tmp_path / "ds", [[], []], DATA)
-    assert len(open_dataset(folder)) == 0
-    assert list(open_dataset(folder)) == list(Stream(open_dataset(folder))) == []
+def test_empty_split_has_length_0(tmp_path):
+    folder = write_dataset(tmp_path / "ds", [[], []], DATA)
+    records = open_dataset(folder)
+    assert len(records) == 0
+    assert list(records) == list(Stream(records)) == []
     with pytest.raises(IndexError):
-        open_dataset(folder)[0]
-    with pytest.raises(InputError, match="has no examples in train") as caught:
+        records[0]
+    with pytest.raises(InputError, match="has no examples in train") as error:
         keras_dataset(folder)
-    sentence(caught.value)
+    check_sentence(error.value)
 
 
 @pytest.mark.parametrize(
@@ -148,207 +154,193 @@ def test_an_empty_split_has_a_length(tmp_path):
     [
         ({"features": ["x", "y"]}, "no feature 'y': they have 'x'"),
         ({"features": "x"}, "give a list, as in ['x']"),
-        ({"features": []}, "leave features away"),
-        ({"fill": {"y": 1}}, "fill names 'y', which is none of the features"),
-        ({"fill": {"x": b""}}, "fill names 'x', which is never"),
+        ({"features": []}, "features is empty"),
+        ({"fill": {"y": 1}}, "fill names 'y', which is not one of the features"),
+        ({"fill": {"x": b""}}, "fill names 'x', which is never missing"),
         ({"labels": ["a"]}, "no label 'a': it has none"),
         ({"labels": "a"}, "give a list, as in ['a']"),
-        ({"labels": []}, "leave labels away"),
+        ({"labels": []}, "labels is empty"),
     ],
     ids=str,
 )
-def test_options_that_cannot_be(options, part, one):
-    for way in (open_dataset, keras_dataset):
-        with pytest.raises(UsageError) as caught:
-            way(one, **({"label": None} if way is keras_dataset else {}), **options)
-        sentence(caught.value, part)
+def test_rejects_invalid_options(options, part, stored):
+    for opener in (open_dataset, keras_dataset):
+        with pytest.raises(UsageError) as error:
+            opener(stored, **({"label": None} if opener is keras_dataset else {}), **options)
+        check_sentence(error.value, part)
 
 
-# What only reading tells.
+def test_rejects_weights_without_labels(stored):
+    with pytest.raises(UsageError, match="no label counts") as error:
+        class_weights(stored)
+    check_sentence(error.value)
+    with pytest.raises(UsageError, match="no split 'test'"):
+        class_weights(stored, "test")
 
 
-def read_all(ds: Path) -> list[str]:
-    """Returns what is said of each record that cannot be read; all others must be right."""
+# Faults that reading finds.
+
+
+def read_errors(ds: Path) -> list[str]:
+    """Returns the error of each record that cannot be read; the others must be correct."""
     records = open_dataset(ds)
-    said = []
+    errors = []
     for number, payload in enumerate(PAYLOADS):
         try:
             assert records.payload(number) == payload
         except InputError as error:
-            sentence(error, "shardmill verify")
-            said.append(str(error))
-    return said
+            check_sentence(error, "shardmill verify")
+            errors.append(str(error))
+    return errors
 
 
 def test_each_flipped_bit_is_found(ds):
     shard, rng = ds / "train-1.tfrecord", random.Random(4)
     data = shard.read_bytes()
     for at in [0, 3, INDEX_BYTES - 1, len(data) - 1, *rng.sample(range(len(data)), 30)]:
-        spoiled = bytearray(data)
-        spoiled[at] ^= 1 << rng.randrange(8)
-        shard.write_bytes(spoiled)
-        said = read_all(ds)
-        assert said, at
-        assert all(text.startswith(f"{shard}") for text in said)
+        flip_bit(shard, at, rng.randrange(8))
+        errors = read_errors(ds)
+        assert errors, at
+        assert all(text.startswith(f"{shard}") for text in errors)
+        shard.write_bytes(data)
 
 
 @pytest.mark.parametrize("pack", ["stored", "none"])
-def test_a_record_that_is_spoiled_after_the_first_look_is_named(pack, tmp_path):
-    ds = small(tmp_path / "ds", [[PAYLOADS]], DATA, PACKS[pack])
+def test_record_that_is_damaged_after_opening_is_named(pack, tmp_path):
+    ds = write_dataset(tmp_path / "ds", [[PAYLOADS]], DATA, PACKS[pack])
     shard = ds / "train-0.tfrecord"
     records = open_dataset(ds)
     records.payload(0)
-    data = bytearray(shard.read_bytes())
-    data[data.index(PAYLOADS[17]) + 500] ^= 4
-    shard.write_bytes(data)
+    flip_bit(shard, shard.read_bytes().index(PAYLOADS[17]) + 500)
     for number, payload in enumerate(PAYLOADS):
         if number != 17:
             assert records.payload(number) == payload
-    with pytest.raises(InputError, match="CRC-32C") as caught:
+    with pytest.raises(InputError, match="the CRC of its payload does not match") as error:
         records[17]
-    sentence(caught.value, f"{shard}, record 17: ", "shardmill verify", "build or copy")
+    check_sentence(error.value, f"{shard}, record 17: ", "shardmill verify", "build or copy")
     with pytest.raises(InputError, match="record 17"):
         list(Stream(open_dataset(ds))) if pack == "none" else records[17]
+    if pack == "none":  # the other records of an uncompressed file can be read
+        (only,) = read_errors(ds)
+        assert only.startswith(f"{shard}, record 17: the CRC of its payload does not match")
+        with pytest.raises(InputError) as error:
+            list(open_dataset(ds))
+        assert str(error.value).startswith(f"{shard}, record 17: ")
 
 
-def test_a_spoiled_record_of_an_uncompressed_file_is_the_only_one_lost(tmp_path):
-    ds = small(tmp_path / "ds", [[PAYLOADS]], DATA, None)
-    shard = ds / "train-0.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[data.index(PAYLOADS[17]) + 500] ^= 4
-    shard.write_bytes(data)
-    (said,) = read_all(ds)
-    assert said.startswith(f"{shard}, record 17: its bytes do not have the CRC-32C")
-    with pytest.raises(InputError) as caught:
-        list(open_dataset(ds))
-    assert str(caught.value).startswith(f"{shard}, record 17: ")
-
-
-def lying(groups: list[list[bytes]], sizes: list[int], records: list[int], pack) -> bytes:
-    """Returns a shard whose index says what it likes; sizes are changes of the right ones."""
+def shard_with_index(
+    groups: list[list[bytes]], changes: list[int], records: list[int], pack
+) -> bytes:
+    """Returns a shard whose index states sizes with some changes, and certain record counts."""
     members = [pack(framed(group)) for group in groups]
-    right = [len(member) for member in members]
-    right[0] += INDEX_BYTES - len(HEADER)
-    entries = [Member(a + b, n) for a, b, n in zip(right, sizes, records, strict=True)]
+    sizes = [len(member) for member in members]
+    sizes[0] += INDEX_BYTES - len(HEADER)
+    entries = [Member(a + b, n) for a, b, n in zip(sizes, changes, records, strict=True)]
     return build_index(entries) + b"".join(members)[len(HEADER) :]
 
 
-LIES = {
-    "counts that sum up": ([0, 0, 0], [6, 4, 5], "the index lies"),
+WRONG = {
+    "counts with the right sum": ([0, 0, 0], [6, 4, 5], "its member index is wrong"),
     "a record too many": ([0, 0, 0], [5, 5, 6], "it has 16 records and the manifest says 15"),
     "a record too few": ([0, 0, 0], [5, 4, 5], "it has 14 records and the manifest says 15"),
-    "all in one": ([0, 0, 0], [15, 0, 0], "the index lies"),
-    "sizes that sum up": ([3, -3, 0], [5, 5, 5], "gzip"),
-    "sizes that do not": ([0, 0, 7], [5, 5, 5], "its index is damaged"),
+    "all in one member": ([0, 0, 0], [15, 0, 0], "its member index is wrong"),
+    "sizes with the right sum": ([3, -3, 0], [5, 5, 5], "gzip"),
+    "sizes with a wrong sum": ([0, 0, 7], [5, 5, 5], "its member index is damaged"),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("pack", ["stored", "deflated"])
-def test_an_index_that_lies(lie, pack, tmp_path):
-    sizes, counts, part = LIES[lie]
-    groups = in_groups(PAYLOADS[:15], 5)
-    assert lying(groups, [0] * 3, [5] * 3, PACKS[pack]) == make_shard(groups, PACKS[pack])
-    shard = {"train-0.gz": lying(groups, sizes, counts, PACKS[pack])}
+def test_wrong_index_is_found(wrong, pack, tmp_path):
+    changes, counts, part = WRONG[wrong]
+    groups = GROUPS[:3]
+    assert shard_with_index(groups, [0] * 3, [5] * 3, PACKS[pack]) == make_shard(groups, PACKS[pack])  # fmt: skip
+    shard = {"train-0.gz": shard_with_index(groups, changes, counts, PACKS[pack])}
     ds = make_dataset(tmp_path / "ds", shard, {"train-0.gz": 15}, DATA)
-    wrong = 0
+    found = 0
     records = open_dataset(ds)
     for number in range(15):
         try:
             assert records.payload(number) == PAYLOADS[number]
         except InputError as error:
-            sentence(error, ds / "train-0.gz")
-            wrong += part in str(error)
-    assert wrong
-    for way in (lambda: list(records), lambda: list(Stream(records))):
-        with pytest.raises(InputError) as caught:
-            way()
-        sentence(caught.value, ds / "train-0.gz")
+            check_sentence(error, ds / "train-0.gz")
+            found += part in str(error)
+    assert found
+    for read in (lambda: list(records), lambda: list(Stream(records))):
+        with pytest.raises(InputError) as error:
+            read()
+        check_sentence(error.value, ds / "train-0.gz")
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_a_shard_with_another_number_of_records(pack, tmp_path):
+def test_wrong_record_count_in_the_manifest_is_found(pack, tmp_path):
     shard = {"train-0": make_shard([PAYLOADS], PACKS[pack])}
     packing = "none" if pack == "none" else "gzip"
     ds = make_dataset(tmp_path / "ds", shard, {"train-0": 20}, DATA, compression=packing)
-    with pytest.raises(InputError, match="it has 40 records and the manifest says 20") as caught:
+    with pytest.raises(InputError, match="it has 40 records and the manifest says 20") as error:
         open_dataset(ds)[0]
-    sentence(caught.value, ds / "train-0")
+    check_sentence(error.value, ds / "train-0")
+
+
+# Files of other programs.
 
 
 @pytest.mark.parametrize("foreign", ["gzip", "many"])
-def test_files_without_an_index_are_for_tensorflow(foreign, tmp_path):
+def test_files_without_index_need_tensorflow(foreign, tmp_path):
     data = {
         "gzip": gzip.compress(framed(PAYLOADS), mtime=0),
         "many": b"".join(gzip.compress(frame(payload), mtime=0) for payload in PAYLOADS),
     }[foreign]
     ds = make_dataset(tmp_path / "ds", {"train-0.gz": data}, {"train-0.gz": 40}, DATA)
     records = open_dataset(ds)
-    for way in (lambda: records[3], lambda: list(records), lambda: list(Stream(records))):
-        with pytest.raises(InputError, match="has no index") as caught:
-            way()
-        sentence(caught.value, ds / "train-0.gz", "build the dataset with Shardmill")
-    batches = keras_dataset(ds, label=None, batch_size=7)
-    found = [value for batch in batches for value in batch["x"].numpy().ravel()]
-    assert [encode_example({"x": value}) for value in found] == PAYLOADS
+    for read in (lambda: records[3], lambda: list(records), lambda: list(Stream(records))):
+        with pytest.raises(InputError, match="has no member index") as error:
+            read()
+        check_sentence(error.value, ds / "train-0.gz", "build the dataset with Shardmill")
+    check_keras_reads(ds)
 
 
-def test_a_file_that_holds_no_records(tmp_path):
-    data = b"a,b,c\n" * 100
-    ds = make_dataset(tmp_path / "ds", {"train-0.gz": data}, {"train-0.gz": 40}, DATA)
-    with pytest.raises(InputError, match="or this is no shard") as caught:
+@pytest.mark.parametrize("compression", ["gzip", "zlib", "mixed"])
+def test_files_that_are_not_shards(compression, tmp_path):
+    data = b"a,b,c\n" * 100 if compression == "gzip" else zlib.compress(framed(PAYLOADS))
+    shard = {"train-0.gz": data}
+    ds = make_dataset(tmp_path / "ds", shard, {"train-0.gz": 40}, DATA, compression=compression)
+    with pytest.raises(InputError, match="or it is not a shard") as error:
         open_dataset(ds)[0]
-    sentence(caught.value, ds / "train-0.gz", "build or copy")
+    check_sentence(error.value, ds / "train-0.gz", "build or copy")
+    if compression == "zlib":
+        check_keras_reads(ds)
+    if compression == "mixed":
+        with pytest.raises(InputError, match="of mixed compression") as error:
+            keras_dataset(ds, label=None)
+        check_sentence(error.value, ds, "count the files of each")
 
 
-def test_a_counted_dataset_says_what_is_missing(tmp_path, ds, capsys):
+def test_counted_dataset_without_schema(tmp_path, ds, capsys):
     from shardmill.pipelines import cli
 
     shutil.copytree(ds, tmp_path / "data", ignore=shutil.ignore_patterns("*.json", "*.pbtxt"))
-    listed = tmp_path / "counted.json"
-    assert cli.main(["count", f"--input={tmp_path / 'data'}", f"--manifest={listed}"]) == 0
+    counted = tmp_path / "counted.json"
+    assert cli.main(["count", f"--input={tmp_path / 'data'}", f"--manifest={counted}"]) == 0
     capsys.readouterr()
-    (split,) = json.loads(listed.read_text())["splits"]
-    assert steps_per_epoch(listed, split, 4) == 10
-    refused(listed, "schema.pbtxt does not exist", "only counted", "feature spec", split=split)
+    (split,) = json.loads(counted.read_text())["splits"]
+    assert steps_per_epoch(counted, split, 4) == 10
+    check_rejected(
+        counted, "schema.pbtxt does not exist", "counted, not built", "feature spec", split=split
+    )
     (tmp_path / "data" / "schema.pbtxt").write_text(DATA)
-    assert [encode_example(row) for row in open_dataset(listed, split)] == PAYLOADS
+    assert [encode_example(row) for row in open_dataset(counted, split)] == PAYLOADS
 
 
-@pytest.mark.parametrize("compression", ["zlib", "mixed"])
-def test_other_peoples_compression(compression, tmp_path):
-    shard = {"train-0": zlib.compress(framed(PAYLOADS))}
-    ds = make_dataset(tmp_path / "ds", shard, {"train-0": 40}, DATA, compression=compression)
-    if compression == "mixed":
-        with pytest.raises(InputError, match="of mixed compression") as caught:
-            keras_dataset(ds, label=None)
-        sentence(caught.value, ds, "count each kind")
-    else:
-        batches = keras_dataset(ds, label=None, batch_size=7)
-        found = [value for batch in batches for value in batch["x"].numpy().ravel()]
-        assert [encode_example({"x": value}) for value in found] == PAYLOADS
-    with pytest.raises(InputError, match="or this is no shard"):
-        open_dataset(ds)[0]
-
-
-def test_a_record_that_is_no_example(tmp_path):
-    good, bad = PAYLOADS[0], b"\xff\xff no example"
-    other = [encode_example({"x": 7}), encode_example({"x": [b"a", b"b"]}), encode_example({})]
-    ds = small(tmp_path / "ds", [[[good, bad, *other]]], DATA)
-    records = open_dataset(ds)
+def test_records_that_do_not_match_the_schema(tmp_path):
+    others = [encode_example({"x": 7}), encode_example({"x": [b"a", b"b"]}), encode_example({})]
+    payloads = [PAYLOADS[0], b"\xff\xff not an example", *others]
+    records = open_dataset(write_dataset(tmp_path / "ds", [[payloads]], DATA))
     assert records[0]["x"]
     for number, part in enumerate(
-        ["no tf.train.Example", "is int64 and not bytes", "2 values and not one", "0 values"], 1
+        ["tf.train.Example", "is int64, not bytes", "2 values, not one", "0 values"], 1
     ):
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError) as error:
             records[number]
-        sentence(caught.value, f"train-0.tfrecord, record {number}: ", part, "shardmill verify")
-
-
-def test_weights_without_labels(one):
-    with pytest.raises(UsageError, match="no counts by label") as caught:
-        class_weights(one)
-    sentence(caught.value)
-    with pytest.raises(UsageError, match="no split 'test'") as caught:
-        class_weights(one, "test")
-    sentence(caught.value)
+        where = f"train-0.tfrecord, record {number}: "
+        check_sentence(error.value, where, part, "shardmill verify")

@@ -1,4 +1,4 @@
-"""The loaders on gs://: the same records, and few calls."""
+"""The loaders on gs://: the same records, with few requests."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from shardmill.loaders import Stream, feature_spec, keras_dataset, open_dataset,
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
-from tests.support.loader_tools import small
+from tests.support.loader_tools import ID, PACKS, write_dataset
 from tests.support.record_tools import in_groups
 
 pytest_plugins = ["tests.support.gcs_server"]
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
 
-IDS = 'feature { name: "id" type: INT presence { min_fraction: 1 } shape { dim { size: 1 } } }'
 TOTAL, SHARDS = 60, 3
 MEMBERS = 4  # in each shard
 
 
-@pytest.fixture(params=["stored", "deflated", "none"])
+@pytest.fixture(params=PACKS)
 def uri(request, strict_bucket, front, tmp_path) -> str:
-    """60 records in 3 shards of 4 members; the calls that uploaded them are forgotten."""
-    pack = {"stored": stored_member, "deflated": deflated_member, "none": None}[request.param]
+    """60 records in 3 shards of 4 members; the requests of the upload are not counted."""
     payloads = [encode_example({"id": n}) for n in range(TOTAL)]
-    ds = small(tmp_path / "ds", [in_groups(g, 5) for g in in_groups(payloads, 20)], IDS, pack)
+    shards = [in_groups(group, 5) for group in in_groups(payloads, 20)]
+    ds = write_dataset(tmp_path / "ds", shards, ID, PACKS[request.param])
     upload(ds, f"{strict_bucket}/a/ds")
     front.calls.clear()
     return f"{strict_bucket}/a/ds"
@@ -38,18 +36,18 @@ def upload(folder: Path, uri: str) -> None:
         open_storage(uri).replace(f"{uri}/{path.name}", path.read_bytes())
 
 
-def test_each_record_by_few_calls(uri, front):
+def test_random_access_takes_few_requests(uri, front):
     records = open_dataset(uri)
-    assert front.counts().total() <= 5  # the manifest and how it is found, the schema, a listing
+    assert front.counts().total() <= 5  # stat and read the manifest, the schema, list shards
     assert [int(records[n]["id"]) for n in range(TOTAL)] == list(range(TOTAL))
     opened, indexes, members = SHARDS, SHARDS, SHARDS * MEMBERS
     assert front.counts().total() <= 5 + opened + indexes + members
     front.calls.clear()
     assert [int(records[n]["id"]) for n in (59, 3, 30)] == [59, 3, 30]
-    assert front.counts().total() == 0  # they are held
+    assert front.counts().total() == 0  # cached
 
 
-def test_one_record_is_one_member(uri, front):
+def test_one_record_reads_one_member(uri, front):
     records = open_dataset(uri)
     front.calls.clear()
     assert int(records[33]["id"]) == 33
@@ -58,7 +56,7 @@ def test_one_record_is_one_member(uri, front):
     assert front.counts().total() <= 3
 
 
-def test_a_stream_reads_each_member_once(uri, front):
+def test_stream_reads_each_member_once(uri, front):
     records = open_dataset(uri)
     front.calls.clear()
     for shuffle in (False, True):
@@ -68,7 +66,7 @@ def test_a_stream_reads_each_member_once(uri, front):
     assert front.counts().total() <= 2 * SHARDS + 2 * SHARDS * MEMBERS
 
 
-def test_keras_reads_it(uri, front):
+def test_keras_dataset_reads_each_member_once(uri, front):
     dataset = keras_dataset(uri, label=None, batch_size=7, shuffle=True)
     assert int(dataset.cardinality()) == steps_per_epoch(uri, "train", 7) == 9
     front.calls.clear()
@@ -78,7 +76,7 @@ def test_keras_reads_it(uri, front):
     assert set(feature_spec(uri)) == {"id"}
 
 
-def test_what_is_missing_there(uri, front):
+def test_rejects_missing_files(uri, front):
     with pytest.raises(InputError, match=r"a/manifest\.json does not exist|a does not exist"):
         open_dataset(uri.rpartition("/")[0])
     open_storage(uri).delete(f"{uri}/train-1.tfrecord")
@@ -86,14 +84,14 @@ def test_what_is_missing_there(uri, front):
         open_dataset(uri)
 
 
-def test_a_shard_that_is_replaced_while_it_is_read(uri):
+def test_shard_that_is_replaced_during_reading_is_found(uri):
     records = open_dataset(uri, cache_bytes=0)
     records[0]
     path = f"{uri}/train-0.tfrecord"
     open_storage(uri).replace(path, open_storage(uri).read(path))
     if records.manifest.compression == "none":
-        assert int(records[19]["id"]) == 19  # all of so small a file is held
+        assert int(records[19]["id"]) == 19  # a file this small is cached whole
         return
-    with pytest.raises((InputError, StorageError), match=r"train-0\.tfrecord") as caught:
+    with pytest.raises((InputError, StorageError), match=r"train-0\.tfrecord") as error:
         [records[n] for n in range(20)]
-    assert str(caught.value).endswith(".")
+    assert str(error.value).endswith(".")

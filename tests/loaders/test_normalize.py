@@ -1,4 +1,4 @@
-"""Normalization from the manifest: what Keras itself would have adapted to."""
+"""Normalization from the manifest equals that of an adapted Keras layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardmill.schemas.errors import UsageError
 from tests.conftest import build_dataset, make_photos
 from tests.support.rows_tools import build_rows
 
-pytestmark = pytest.mark.xdist_group("transform")  # TensorFlow is loaded by one worker alone
+pytestmark = pytest.mark.xdist_group("transform")  # TensorFlow starts once
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def images(tmp_path_factory) -> Path:
     return folder / "ds"
 
 
-def test_pictures_come_out_as_if_the_layer_had_been_adapted(images) -> None:
+def test_images_are_normalized_as_by_an_adapted_layer(images) -> None:
     import keras
 
     pixels = np.stack([each["image/encoded"] for each in open_dataset(images)]).astype("float32")
@@ -37,18 +37,21 @@ def test_pictures_come_out_as_if_the_layer_had_been_adapted(images) -> None:
     assert np.allclose(found.std((0, 1, 2)), 1, atol=1e-4)
 
 
-def test_a_column_of_rows(tmp_path) -> None:
+def test_column_of_rows(tmp_path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("x,word\n" + "".join(f"{n * n / 7},w{n}\n" for n in range(50)) + ",late\n")
     build_rows(input=table, output=tmp_path / "ds", splits="train:1")
     values = np.array([n * n / 7 for n in range(50)], "float32")
     found = np.asarray(normalization(tmp_path / "ds", feature="x")(values))
     assert np.allclose(found, (values - values.mean()) / values.std(), atol=1e-5)
-    for feature, words in (("word", "no mean of the feature 'word'"), (None, "statistics of pix")):
+    for feature, words in (
+        ("word", "no mean of the feature 'word'"),
+        (None, "no pixel statistics"),
+    ):
         with pytest.raises(UsageError, match=words):
             normalization(tmp_path / "ds", feature=feature)
 
 
-def test_a_split_that_is_not_there(images) -> None:
+def test_rejects_unknown_split(images) -> None:
     with pytest.raises(UsageError, match="no split 'test': it has train"):
         normalization(images, "test")

@@ -1,4 +1,4 @@
-"""What PyTorch's DataLoader and Grain make of the loaders: each record once, whoever reads."""
+"""PyTorch's DataLoader and Grain read each record once from the loaders."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from shardmill.loaders import open_dataset
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member
-from tests.support.loader_tools import small
+from tests.support.loader_tools import ID, ONE, write_dataset
 from tests.support.record_tools import in_groups
 
 pytestmark = pytest.mark.heavy
 
-SCHEMA = """
-feature { name: "id" type: INT presence { min_fraction: 1 } shape { dim { size: 1 } } }
-feature { name: "text" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } } }
-feature { name: "x" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } }
-  annotation { tag: "encoding=raw" tag: "dtype=float32" tag: "shape=2,3" } }
+SCHEMA = f"""{ID}
+feature {{ name: "text" type: BYTES {ONE} }}
+feature {{ name: "x" type: BYTES {ONE}
+  annotation {{ tag: "encoding=raw" tag: "dtype=float32" tag: "shape=2,3" }} }}
 """
 TOTAL = 101
 
@@ -36,11 +35,11 @@ def ds(tmp_path_factory) -> Path:
         encode_example({"id": n, "text": b"%d" % n, "x": array(n).tobytes()}) for n in range(TOTAL)
     ]
     shards = [in_groups(group, 7) for group in in_groups(payloads, 30)]
-    return small(tmp_path_factory.mktemp("torch") / "ds", shards, SCHEMA, deflated_member)
+    return write_dataset(tmp_path_factory.mktemp("torch") / "ds", shards, SCHEMA, deflated_member)
 
 
-def checked(batches) -> list[int]:
-    """Checks what batches hold and returns the numbers of their records."""
+def checked_ids(batches) -> list[int]:
+    """Checks the content of batches and returns the numbers of their records."""
     found = []
     for batch in batches:
         ids = np.asarray(batch["id"]).tolist()
@@ -66,15 +65,15 @@ def checked(batches) -> list[int]:
     ],
     ids=["here", "fork", "spawn", "persistent"],
 )
-def test_a_map_style_loader(options, ds):
+def test_map_style_data_loader(options, ds):
     import torch
     from torch.utils.data import DataLoader
 
     records = open_dataset(ds)
-    records[5]  # files are open when it forks
+    records[5]  # the files are open when the DataLoader forks
     shuffled = torch.Generator().manual_seed(1)
     loader = DataLoader(records, batch_size=8, shuffle=True, generator=shuffled, **options)
-    epochs = [checked(loader) for _ in range(1 if "spawn" in options.values() else 2)]
+    epochs = [checked_ids(loader) for _ in range(1 if "spawn" in options.values() else 2)]
     assert len(loader) == 13
     for numbers in epochs:
         assert sorted(numbers) == list(range(TOTAL))
@@ -82,16 +81,16 @@ def test_a_map_style_loader(options, ds):
     assert isinstance(next(iter(DataLoader(records, batch_size=2)))["x"], torch.Tensor)
 
 
-def test_a_sampler_with_weights(ds):
+def test_samplers(ds):
     from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 
     records = open_dataset(ds)
     sampler = WeightedRandomSampler([0.0] * 90 + [1.0] * 11, 60, replacement=True)
-    numbers = checked(DataLoader(records, batch_size=16, sampler=sampler))
+    numbers = checked_ids(DataLoader(records, batch_size=16, sampler=sampler))
     assert len(numbers) == 60
     assert set(numbers) <= set(range(90, TOTAL))
     batches = BatchSampler(SequentialSampler(records), 10, drop_last=True)
-    assert checked(DataLoader(records, batch_sampler=batches)) == list(range(100))
+    assert checked_ids(DataLoader(records, batch_sampler=batches)) == list(range(100))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -104,7 +103,7 @@ def test_a_sampler_with_weights(ds):
     ],
     ids=["here", "two", "persistent"],
 )
-def test_a_stream_in_a_loader(options, shuffle, ds):
+def test_stream_in_a_data_loader(options, shuffle, ds):
     from torch.utils.data import DataLoader, IterableDataset
 
     from shardmill.loaders.torch_data import TorchStream, torch_stream
@@ -113,24 +112,24 @@ def test_a_stream_in_a_loader(options, shuffle, ds):
     for epoch in range(2):
         found = []
         for host in range(2):
-            stream = torch_stream(open_dataset(ds), shuffle=shuffle, hosts=2, host=host)
+            stream = torch_stream(open_dataset(ds), shuffle=shuffle, host=(host, 2))
             assert isinstance(stream, TorchStream)
             assert isinstance(stream, IterableDataset)
             stream.set_epoch(epoch)
             loader = DataLoader(stream, batch_size=5, **options)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                mine = checked(loader)
+                mine = checked_ids(loader)
             assert len(mine) == len(stream)
             if options.get("persistent_workers"):
-                assert sorted(checked(loader)) == sorted(mine)
+                assert sorted(checked_ids(loader)) == sorted(mine)
             found += mine
         assert sorted(found) == list(range(TOTAL))
         orders.append(found)
     assert (orders[0] != orders[1]) == shuffle
 
 
-def test_a_stream_that_changes_its_epoch_between_epochs(ds):
+def test_set_epoch_changes_the_order_in_workers(ds):
     from torch.utils.data import DataLoader
 
     from shardmill.loaders.torch_data import torch_stream
@@ -150,7 +149,7 @@ def test_a_stream_that_changes_its_epoch_between_epochs(ds):
 # Grain.
 
 
-def test_grain_reads_it_as_it_is(ds):
+def test_grain_map_dataset(ds):
     import grain
 
     records = open_dataset(ds)
@@ -162,23 +161,23 @@ def test_grain_reads_it_as_it_is(ds):
     numbers = [int(row["id"]) for row in shuffled.to_iter_dataset(reading)]
     assert sorted(numbers) == list(range(TOTAL)) != numbers
     batches = shuffled.batch(8, drop_remainder=False).to_iter_dataset(reading)
-    assert checked(batches) == numbers
+    assert checked_ids(batches) == numbers
     twice = [int(row["id"]) for row in shuffled.repeat(2).to_iter_dataset(reading)]
     assert sorted(twice) == sorted([*range(TOTAL)] * 2)
-    assert twice[:TOTAL] != twice[TOTAL:]  # Grain draws each epoch anew
+    assert twice[:TOTAL] != twice[TOTAL:]
 
 
 def test_grain_with_worker_processes(ds):
     import grain
     from absl import flags
 
-    flags.FLAGS.mark_as_parsed()  # as absl's app.run does
+    flags.FLAGS.mark_as_parsed()  # as absl.app.run does
     source = grain.MapDataset.source(open_dataset(ds)).shuffle(seed=3).batch(8)
     batches = source.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
-    assert sorted(checked(batches)) == list(range(TOTAL))
+    assert sorted(checked_ids(batches)) == list(range(TOTAL))
 
 
-def test_grains_data_loader(ds):
+def test_grain_data_loader(ds):
     import grain
 
     records = open_dataset(ds)
@@ -189,10 +188,10 @@ def test_grains_data_loader(ds):
         data_source=records, sampler=sampler, worker_count=0,
         operations=[grain.transforms.Batch(8, drop_remainder=False)],
     )  # fmt: skip
-    assert sorted(checked(loader)) == list(range(TOTAL))
+    assert sorted(checked_ids(loader)) == list(range(TOTAL))
 
 
-def test_grain_shards_by_slices(ds):
+def test_grain_slices_divide_the_records(ds):
     import grain
 
     source = grain.MapDataset.source(open_dataset(ds))

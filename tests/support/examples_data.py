@@ -1,4 +1,4 @@
-"""The data that the examples work on, for tests."""
+"""The data of the examples, for tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.conftest import ROOT
 
 
 def write_titanic(path: Path) -> int:
-    """Writes the table of the examples as they do, and returns how many rows it has."""
+    """Writes the table of the examples and returns the number of rows."""
     count: int = _example("titanic").write_titanic(path)
     return count
 
 
 def write_digits(folder: Path) -> int:
-    """Writes the digits of the examples as they do, and returns how many there are."""
+    """Writes the digits of the examples and returns their number."""
     count: int = _example("digits").write_digits(folder)
     return count
 

@@ -1,4 +1,4 @@
-"""A plugin: the datasets that several tests of the loaders read, built once in a process."""
+"""A pytest plugin: datasets that the tests of the loaders share, built once per process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def photo_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def images(photo_folder, tmp_path_factory) -> Callable[[str], Path]:
-    """Builds a kind of IMAGES when it is first asked for."""
+    """Returns a function that builds a dataset of IMAGES on first use."""
     made: dict[str, Path] = {}
 
     def build(kind: str) -> Path:
@@ -41,7 +41,7 @@ def images(photo_folder, tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def table(tmp_path_factory) -> Path:
-    """A dataset of rows; the column "price" is its label."""
+    """A dataset of rows; the column "kind" is its label."""
     folder = tmp_path_factory.mktemp("rows")
     make_table(folder / "in.csv", CELLS, [cells(number) for number in range(ROWS)])
     (folder / "columns.pbtxt").write_text(COLUMNS)
@@ -55,5 +55,5 @@ def table(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def dataset(images, table) -> Callable[[str], Path]:
-    """Returns the dataset of a kind: one of IMAGES, or ``rows``."""
+    """Returns a function from a name of IMAGES, or ``rows``, to the dataset."""
     return lambda kind: table if kind == "rows" else images(kind)

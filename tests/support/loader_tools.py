@@ -1,20 +1,25 @@
-"""Datasets made by hand for the tests of the loaders; what ``loader_data`` builds; and a judge."""
+"""Handmade datasets for the tests of the loaders, the options of shared ones, and expected values."""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.tfrecord.gzip_member import stored_member
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.support.readers import tf_records
 from tests.support.record_tools import framed, indexed
 
 Groups = Sequence[Sequence[bytes]]  # payloads, by member
+PACKS = {"stored": stored_member, "deflated": deflated_member, "none": None}
+ONE = "presence { min_fraction: 1 } shape { dim { size: 1 } }"
+ID = f'feature {{ name: "id" type: INT {ONE} }}'
+DATA = f'feature {{ name: "x" type: BYTES {ONE} }}'
 IMAGES = {
     "jpeg": {"image_size": "16x24", "num_shards": 3},
     "png": {"image_size": "16x24", "encoding": "png", "channels": 4, "num_shards": 1},
@@ -40,7 +45,7 @@ CELLS = ("number", "ratio", "count", "name", "tags", "sizes", "kind", "price")
 
 
 def cells(number: int) -> list[object]:
-    """Returns a row of the table; every column that may be is missing in some."""
+    """Returns a row of the table; every optional column is empty in some rows."""
     return [
         number - 40,
         "" if number % 3 == 0 else number / 8,
@@ -53,24 +58,53 @@ def cells(number: int) -> list[object]:
     ]
 
 
+def float32(value: object) -> float:
+    """Returns a number as rounded to float32."""
+    return float(struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
+
+
+def expected_cells(row: Sequence[object], fill: Mapping[str, object]) -> dict[str, object]:
+    """Returns the values that a loader should give for a row of the table; lists for lists."""
+    cell = dict(zip(CELLS, map(str, row), strict=True))
+    return {
+        "number": int(cell["number"]),
+        "ratio": float32(cell["ratio"] or fill["ratio"]),
+        "count": int(cell["count"] or str(fill["count"])),
+        "name": (cell["name"] or str(fill["name"])).encode(),
+        "tags": [tag.encode() for tag in cell["tags"].split("|") if tag],
+        "sizes": [int(size) for size in cell["sizes"].split("|") if size],
+        "kind": (cell["kind"] or "plain").encode(),
+        "price": float32(cell["price"]),
+    }
+
+
 def make_shard(groups: Groups, pack: Callable[[bytes], bytes] | None = stored_member) -> bytes:
-    """Returns a shard with a member for each group; uncompressed where ``pack`` is None."""
+    """Returns a shard with a member for each group; uncompressed if ``pack`` is None."""
     if pack is None:
         return framed([payload for group in groups for payload in group])
     return indexed(groups, pack) if groups else empty_shard()
 
 
 def make_dataset(
-    folder: Path, shards: Mapping[str, bytes], counts: Mapping[str, int], schema: str, **changes
+    folder: Path,
+    shards: Mapping[str, bytes],
+    counts: Mapping[str, int],
+    schema: str,
+    *,
+    label_counts: Mapping[str, int] | None = None,
+    config: Mapping[str, object] | None = None,
+    **changes,
 ) -> Path:
-    """Writes a dataset by hand.
+    """Writes a dataset with a handmade manifest.
 
     Args:
-        folder: Where.
+        folder: Folder of the dataset.
         shards: Content by file name; the part before the first dash is the split.
-        counts: What the manifest says of the records of each.
-        schema: Its schema.pbtxt.
-        changes: Other values of the manifest, at its top.
+        counts: Number of records that the manifest states, by file name.
+        schema: Text of schema.pbtxt.
+        label_counts: Examples by label that the manifest states for each split.
+        config: Options of the build that the manifest states.
+        changes: Other top-level values of the manifest.
     """
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, dict] = {}
@@ -78,7 +112,7 @@ def make_dataset(
         (folder / name).write_bytes(data)
         split = splits.setdefault(
             name.split("-")[0],
-            {"num_examples": 0, "num_bytes": 0, "label_counts": {}, "shards": []},
+            {"num_examples": 0, "num_bytes": 0, "label_counts": label_counts or {}, "shards": []},
         )
         split["num_examples"] += counts[name]
         split["num_bytes"] += len(data)
@@ -90,7 +124,7 @@ def make_dataset(
     body = {
         "version": 1, "splits": splits, "written": sum(counts.values()), "compression": "gzip",
         "inputs": {"root": "", **inputs, "rejected_by_reason": {}},
-        "build": {**build, "config": {}, "versions": {}},
+        "build": {**build, "config": config or {}, "versions": {}},
         "labels": [], "features": [], "warnings": [], **changes,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(body))
@@ -98,10 +132,10 @@ def make_dataset(
     return folder
 
 
-def small(
+def write_dataset(
     folder: Path, shards: Sequence[Groups], schema: str, pack: Callable | None = stored_member
 ) -> Path:
-    """Writes a sound dataset by hand, one split ``train``."""
+    """Writes an undamaged dataset with one split ``train``."""
     names = [f"train-{number}.tfrecord" for number in range(len(shards))]
     compression = "none" if pack is None else "gzip"
     return make_dataset(
@@ -113,8 +147,8 @@ def small(
     )
 
 
-def judged(folder: Path, split: str) -> list[bytes]:
-    """Returns all payloads of a split, or several, in file order; tf.data reads them."""
+def tf_payloads(folder: Path, split: str) -> list[bytes]:
+    """Returns all payloads of the splits in file order, as tf.data reads them."""
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     packing = "GZIP" if manifest.compression == "gzip" else ""
     shards = [shard for name in split.split("+") for shard in manifest.splits[name].shards]

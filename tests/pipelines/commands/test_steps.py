@@ -156,9 +156,9 @@ MISTAKES = [
     (["--batch_size=0"], "must be positive"),
     (["--batch_size=-4"], "must be positive"),
     (["--replicas=0"], "must be positive"),
-    (["--batch_size=5", "--replicas=2"], "give a multiple of 2, such as 6"),
+    (["--batch_size=5", "--replicas=2"], "use a multiple of 2, such as 6"),
     (["--batch_size=4.0"], "invalid int value"),
-    (["--batch_size=6", "--replicas=6"], "train has 5 shards, so of 6 replicas some"),
+    (["--batch_size=6", "--replicas=6"], "train has 5 shards, fewer than 6 replicas"),
     (["--split=test", "--replicas=2"], "test has 0 shards"),
     (["--replica=2"], "Unrecognized arguments"),
 ]
@@ -166,7 +166,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
 def test_steps_are_of_whole_numbers(ds, numbers):
-    with pytest.raises(UsageError, match="must be positive whole numbers"):
+    with pytest.raises(UsageError, match="must be positive integers"):
         steps_per_epoch(ds, "train", numbers[0], replicas=numbers[1])
 
 
@@ -231,31 +231,31 @@ def test_a_path_is_as_good_as_a_manifest(ds, monkeypatch):
     assert find_manifest("other.json") == ("", "other.json")
     for path, message in (
         ("", "is empty"),
-        (Path("gs://bucket/ds"), "is no URI: give gs://... as text"),
-        (Path("s3://bucket/ds"), "is no URI: give s3://... as text"),
+        (Path("gs://bucket/ds"), "is not a URI: give gs://... as a str"),
+        (Path("s3://bucket/ds"), "is not a URI: give s3://... as a str"),
     ):
         with pytest.raises(UsageError, match=message):
             steps_per_epoch(path, "train", 4)
 
 
 DAMAGE = {
-    "": "this is no Shardmill manifest",
-    "{": "this is no Shardmill manifest",
-    "[]": "this is no Shardmill manifest",
-    "[" * 100_000: "this is no Shardmill manifest",
-    "\x00\xff": "this is no Shardmill manifest",
+    "": "is not a Shardmill manifest",
+    "{": "is not a Shardmill manifest",
+    "[]": "is not a Shardmill manifest",
+    "[" * 100_000: "is not a Shardmill manifest",
+    "\x00\xff": "is not a Shardmill manifest",
     '{"version": 2}': "manifest version 2 is not 1: use the Shardmill that wrote it",
     '{"version": 1}': "a field of the manifest is missing",
 }
 CHANGES = [
-    (("num_examples",), "17", "is no number"),
-    (("num_examples",), -1, "is no number"),
-    (("num_examples",), True, "is no number"),
-    (("num_examples",), 16, "it says 16 examples for the split 'train', and its shards hold 17"),
-    (("shards", 0, "records"), None, "is no number"),
-    (("shards", 0, "records"), 5.0, "is no number"),
+    (("num_examples",), "17", "is not a number"),
+    (("num_examples",), -1, "is not a number"),
+    (("num_examples",), True, "is not a number"),
+    (("num_examples",), 16, "it states 16 examples for the split 'train', but its shards have 17"),
+    (("shards", 0, "records"), None, "is not a number"),
+    (("shards", 0, "records"), 5.0, "is not a number"),
     (("shards", 0, "file"), "../x", "leads elsewhere"),
-    (("label_counts",), ["abc"], "no Shardmill manifest"),
+    (("label_counts",), ["abc"], "not a Shardmill manifest"),
     (("shards",), {"a": 1}, "missing or malformed"),
 ]
 

@@ -13,7 +13,7 @@ from shardmill.loaders import feature_spec, open_dataset
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags, parse_feature_specs
-from tests.support.loader_tools import small
+from tests.support.loader_tools import write_dataset
 
 pytest_plugins = ["tests.support.loader_data"]
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # it starts once
@@ -51,7 +51,7 @@ feature { name: "checked" type: INT lifecycle_stage: VALIDATION_DERIVED }
 
 
 def test_shapes_and_stages_are_those_of_transform(tmp_path):
-    ds = small(tmp_path / "ds", [[]], MANY)
+    ds = write_dataset(tmp_path / "ds", [[]], MANY)
     wanted = transforms_spec(MANY)
     assert set(wanted) == {"matrix", "scalar", "words", "some", "beta"}
     assert feature_spec(ds) == wanted
@@ -71,7 +71,7 @@ def test_a_transformed_dataset(tmp_path):
         "ids": tf.io.VarLenFeature(tf.int64),
     }
     text = text_format.MessageToString(schema_utils.schema_from_feature_spec(outputs))
-    ds = small(tmp_path / "ds", [[]], text)
+    ds = write_dataset(tmp_path / "ds", [[]], text)
     assert feature_spec(ds) == transforms_spec(text) == outputs
 
 
@@ -103,9 +103,9 @@ def test_records_are_parsed_by_it(table):
         ({"fill": {"count": 1 << 63}}, "the feature is int64"),
         ({"fill": {"ratio": "x"}}, "the feature is float32"),
         ({"fill": {"name": 3}}, "the feature is bytes"),
-        ({"fill": {"tags": b""}}, "never a single missing value"),
-        ({"fill": {"kind": b""}}, "never a single missing value"),
-        ({"fill": {"nothing": b""}}, "none of the features"),
+        ({"fill": {"tags": b""}}, "is never missing"),
+        ({"fill": {"kind": b""}}, "is never missing"),
+        ({"fill": {"nothing": b""}}, "not one of the features"),
     ],
     ids=str,
 )
@@ -195,5 +195,7 @@ def test_tags_of_somebody_elses_are_no_arrays(tags):
 def test_a_column_that_others_tagged_is_read(tmp_path: Path):
     text = BYTES.format('tag: "encoding=latin-1" tag: "dtype=text"')
     number = 'feature { name: "n" type: INT presence { min_fraction: 1 } shape { } annotation { tag: "encoding=raw" } }'  # fmt: skip
-    ds = small(tmp_path / "ds", [[[encode_example({"x": b"caf\xe9", "n": 3})]]], text + number)
+    ds = write_dataset(
+        tmp_path / "ds", [[[encode_example({"x": b"caf\xe9", "n": 3})]]], text + number
+    )
     assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}

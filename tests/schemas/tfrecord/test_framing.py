@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame
+from shardmill.schemas.errors import FormatError
+from shardmill.schemas.tfrecord.framing import (
+    combine_crc32c,
+    crc32c,
+    frame,
+    record_offsets,
+    unframe,
+)
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, pack_member, stored_member
 from tests.support.readers import tf_records
 
@@ -65,6 +72,29 @@ def test_golden_bytes() -> None:
         "090000000000000037f9713973686172646d696c6c0d30dd73"
         "98b94e8b19000000"  # CRC-32 and size
     )
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_damaged_records_are_found() -> None:
+    content = b"".join(map(frame, [b"abc", b"", b"defg"]))
+    assert record_offsets(content) == [0, 19, 35, 55]
+    for cut in {*range(1, len(content))} - {19, 35}:
+        with pytest.raises(FormatError, match=r"record \d is truncated"):
+            record_offsets(content[:cut])
+    for at in (0, 8, 19, 35, 46):
+        with pytest.raises(FormatError, match=r"the CRC of the length of record \d"):
+            record_offsets(flip(content, at))
+    good = frame(b"abc")
+    assert unframe(good) == b"abc"
+    for at in range(len(good)):
+        with pytest.raises(FormatError, match="its length" if at < 12 else "its payload"):
+            unframe(flip(good, at))
+    for wrong in (b"", good[:11], good[:15], good[:-1], good + b"\0"):
+        with pytest.raises(FormatError):
+            unframe(wrong)
 
 
 @pytest.mark.parametrize("tool", ["gzip", "pigz", "busybox"])

@@ -1,0 +1,216 @@
+"""Decoding of serialized examples to NumPy values according to the schema, without TensorFlow."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardmill.loaders.source import Source
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.example.parse import ExampleError, Feature, parse_example
+from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
+
+Fill = Mapping[str, bytes | str | int | float]
+IMAGE_ENCODINGS = ("jpeg", "png")
+_Reader = Callable[[Any, dict[str, Feature]], Any]  # from a feature's values and all features
+_DTYPES: dict[str, type[np.generic]] = {
+    "bytes": np.object_,  # NumPy's own bytes type would drop trailing zeros
+    "int64": np.int64,
+    "float32": np.float32,
+}
+_KINDS = {"float": "float32"}
+_INT64_LIMIT = 1 << 63
+_ABSENT = Feature("empty", [])
+
+
+class SchemaMismatchError(Exception):
+    """A record does not match the schema; the message names the feature."""
+
+
+def select_features(source: Source, features: Sequence[str] | None) -> tuple[FeatureSpec, ...]:
+    """Returns the specs of the named features, or of all if None.
+
+    Raises:
+        UsageError: A name is unknown, or the list is empty.
+    """
+    if features is None:
+        return source.specs
+    if isinstance(features, str):
+        raise UsageError(f"features={features!r} is a str: give a list, as in [{features!r}].")
+    if not features:
+        raise UsageError("features is empty: name features, or omit it to read all of them.")
+    return tuple(source.spec_of(name) for name in features)
+
+
+def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str, Any]:
+    """Returns the value that replaces a missing one, by feature that may be missing.
+
+    The default is NaN for float32 and ``b""`` for bytes. Integers have no such value, so ``fill``
+    must have one.
+
+    Raises:
+        UsageError: ``fill`` lacks a value, has an unknown name or a value of another type.
+    """
+    given = dict(fill or {})
+    defaults: dict[str, Any] = {}
+    for spec in specs:
+        if spec.fixed is not None or not spec.single:
+            continue
+        if spec.name in given:
+            defaults[spec.name] = _convert_fill(spec, given.pop(spec.name))
+        elif spec.kind == "int64":
+            raise UsageError(
+                f"the feature {spec.name!r} may be missing, and integers have no value for that: "
+                f"give one, as in fill={{{spec.name!r}: -1}}, or leave it out of features."
+            )
+        else:
+            defaults[spec.name] = b"" if spec.kind == "bytes" else np.float32("nan")
+    for name in given:
+        if all(spec.name != name for spec in specs):
+            raise UsageError(f"fill names {name!r}, which is not one of the features to read.")
+        raise UsageError(f"fill names {name!r}, which is never missing or has several values.")
+    return defaults
+
+
+def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
+    if spec.kind == "bytes" and isinstance(value, bytes):
+        return value
+    if spec.kind == "bytes" and isinstance(value, str):
+        return value.encode()
+    if spec.kind == "int64" and isinstance(value, int | np.integer):
+        if -_INT64_LIMIT <= value < _INT64_LIMIT:
+            return np.int64(value)
+    elif spec.kind == "float32" and isinstance(value, int | float | np.number):
+        return np.float32(value)
+    raise UsageError(f"fill={{{spec.name!r}: {value!r}}}: the feature is {spec.kind}.")
+
+
+@dataclass(frozen=True)
+class RecordDecoder:
+    """Decodes serialized examples to dicts of values; picklable.
+
+    Attributes:
+        specs: The features to decode.
+        defaults: The value that replaces a missing one, by feature.
+        decode: Whether bytes that hold images or raw arrays become arrays.
+        sides: Names of the features with the height and width of images.
+    """
+
+    specs: tuple[FeatureSpec, ...]
+    defaults: Mapping[str, Any]
+    decode: bool
+    sides: tuple[str, str]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields, without the readers, which cannot be pickled."""
+        return {name: value for name, value in self.__dict__.items() if name != "_readers"}
+
+    @cached_property
+    def _readers(self) -> list[tuple[str, str, _Reader]]:
+        return [(spec.name, spec.kind, self._reader(spec)) for spec in self.specs]
+
+    def __call__(self, payload: bytes) -> dict[str, Any]:
+        """Returns the values of a serialized example by feature.
+
+        Raises:
+            SchemaMismatchError: It does not match the schema.
+        """
+        try:
+            features = parse_example(payload)
+        except ExampleError as error:
+            raise SchemaMismatchError(str(error)) from error
+        values = {}
+        for name, kind, read in self._readers:
+            feature = features.get(name, _ABSENT)
+            if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
+                raise SchemaMismatchError(f"the feature {name!r} is {feature.kind}, not {kind}")
+            values[name] = read(feature.values, features)
+        return values
+
+    def _reader(self, spec: FeatureSpec) -> _Reader:
+        name, is_bytes, dtype = spec.name, spec.kind == "bytes", _DTYPES[spec.kind]
+        if self.decode and spec.encoding in IMAGE_ENCODINGS:
+            return lambda values, _: decode_image(name, single_value(name, values), spec.channels)
+        if self.decode and spec.encoding == "raw":
+            return lambda values, features: self._raw_array(
+                spec, single_value(name, values), features
+            )
+        if spec.fixed in ((), (1,)):
+            if is_bytes:
+                return lambda values, _: single_value(name, values)
+            return lambda values, _: dtype(single_value(name, values))
+        if spec.fixed is not None:
+            shape = spec.fixed
+            return lambda values, _: fixed_array(name, values, dtype, shape)
+        if spec.single:
+            default = self.defaults[name]
+            if is_bytes:
+                return lambda values, _: single_value(name, values) if values else default
+            return lambda values, _: dtype(single_value(name, values)) if values else default
+        return lambda values, _: np.array(values, dtype)
+
+    def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, Feature]) -> Any:
+        shape = spec.shape
+        if shape is None and all(side in features for side in self.sides):
+            height, width = (single_value(side, features[side].values) for side in self.sides)
+            shape = (height, width, spec.channels)
+        try:
+            array = np.frombuffer(data, spec.dtype)
+            # A copy is writable and does not keep the record in memory.
+            return array.copy() if shape is None else array.reshape(shape).copy()
+        except ValueError as error:
+            raise SchemaMismatchError(
+                f"the feature {spec.name!r} has {len(data):,} bytes, which do not fit "
+                f"{spec.dtype} of shape {'any' if shape is None else shape}"
+            ) from error
+
+
+def single_value(name: str, values: Any) -> Any:
+    """Returns the value of a feature that has one.
+
+    Raises:
+        SchemaMismatchError: It has none, or several.
+    """
+    if len(values) != 1:
+        raise SchemaMismatchError(f"the feature {name!r} has {len(values)} values, not one")
+    return values[0]
+
+
+def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> Any:
+    """Returns the values of a feature of fixed shape as an array.
+
+    Raises:
+        SchemaMismatchError: There are too many or too few.
+    """
+    try:
+        return np.array(values, dtype).reshape(shape)
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"the feature {name!r} has {len(values)} values, which do not fit the shape {shape}"
+        ) from error
+
+
+def decode_image(name: str, data: bytes, channels: int) -> Any:
+    """Returns the pixels of a JPEG or PNG image: uint8, [height, width, channels].
+
+    Raises:
+        SchemaMismatchError: Pillow cannot decode it, or it has another number of channels.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            pixels = np.array(image)
+    except Exception as error:  # Pillow's decoders raise many types
+        raise SchemaMismatchError(f"the feature {name!r} is not an image ({error})") from error
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if channels and pixels.shape[2] != channels:
+        raise SchemaMismatchError(
+            f"the feature {name!r} has {pixels.shape[2]} channels, not {channels}"
+        )
+    return pixels
