@@ -1,4 +1,4 @@
-"""``shardmill count``: any TFRecords become a manifest."""
+"""``shardmill count`` writes a manifest of any TFRecord files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read
 
 
 def count(*inputs: Path | str, **options) -> Manifest:
-    """Counts in this process, by Beam's in-memory runner, and checks what holds always."""
+    """Count in this process with Beam's in-memory runner, and check the invariants."""
     config = CountConfig(input=tuple(map(str, inputs)), **options)
     invocation = run.new_invocation()
     job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
@@ -61,7 +61,7 @@ def records_of(manifest: Manifest) -> dict[str, int]:
 
 @pytest.fixture
 def mixed(tmp_path) -> Path:
-    """Files of every packing and odd names in two splits, with other things beside them."""
+    """Files of every compression and unusual names in two splits, next to unrelated files."""
     folder = tmp_path / "mixed"
     write_records(folder / "train-00000-of-00003.tfrecord", make_payloads(5), "gzip")
     seven = [b"%060d" % number for number in range(7)]
@@ -74,7 +74,7 @@ def mixed(tmp_path) -> Path:
     return folder
 
 
-def test_every_packing_is_counted_whatever_the_name(mixed) -> None:
+def test_detects_compression_by_content_not_by_name(mixed) -> None:
     manifest = count(mixed)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
         "train": 14, "validation": 3,
@@ -92,7 +92,7 @@ def test_every_packing_is_counted_whatever_the_name(mixed) -> None:
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
-def test_every_real_file_as_two_other_readers_counted_it(shared_data, check) -> None:
+def test_counts_of_real_files_match_two_other_readers(shared_data, check) -> None:
     with (shared_data / "tfrecord" / "facts.tsv").open() as file:
         facts = {row["path"]: row for row in csv.DictReader(file, delimiter="\t")}
     assert len(facts) > 20
@@ -109,7 +109,7 @@ def test_every_real_file_as_two_other_readers_counted_it(shared_data, check) -> 
 
 
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_a_dataset_counts_as_its_own_manifest_says(photos, tmp_path, compression) -> None:
+def test_count_of_a_dataset_matches_its_manifest(photos, tmp_path, compression) -> None:
     _, made = build_dataset(
         input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
         splits="fold_a:0.7,fold_b:0.3", num_shards=2,
@@ -120,7 +120,7 @@ def test_a_dataset_counts_as_its_own_manifest_says(photos, tmp_path, compression
         assert records_of(found) == {
             s.file: s.records for x in made.splits.values() for s in x.shards
         }
-        # No word of theirs means a split: the dataset's own manifest tells them.
+        # The names contain no known split: the dataset's own manifest lists them.
         assert {n: s.num_examples for n, s in found.splits.items()} == {
             n: s.num_examples for n, s in made.splits.items()
         }
@@ -134,14 +134,14 @@ def test_a_dataset_counts_as_its_own_manifest_says(photos, tmp_path, compression
     }
 
 
-def test_names_that_tell_no_split_make_one(tmp_path) -> None:
+def test_files_without_split_in_their_name_are_one_split(tmp_path) -> None:
     write_records(tmp_path / "a.tfrecord", make_payloads(4))
     write_records(tmp_path / "b", make_payloads(1))
     manifest = count(tmp_path)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {"all": 5}
 
 
-def test_damaged_files_stand_apart_and_the_others_count(mixed, tmp_path) -> None:
+def test_counts_intact_files_and_lists_damaged_ones(mixed, tmp_path) -> None:
     whole = (mixed / "train-00001-of-00003.tfrecord.gz").read_bytes()
     damage = {
         "cut.tfrecord": whole[:-3],
@@ -178,7 +178,7 @@ def test_damaged_files_stand_apart_and_the_others_count(mixed, tmp_path) -> None
     assert Manifest.from_json((tmp_path / "m.json").read_bytes()).damaged == manifest.damaged
 
 
-def test_names_cannot_take_over_the_terminal(tmp_path) -> None:
+def test_escapes_control_characters_of_names(tmp_path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "\x1b[31mred\n.tfrecord").write_bytes(b"text " * 9)
@@ -193,14 +193,14 @@ def test_names_cannot_take_over_the_terminal(tmp_path) -> None:
     assert "\x1b" not in done.stdout + again.stdout + gone.stderr
 
 
-def test_files_without_bytes_alone_are_sound(tmp_path) -> None:
+def test_warns_if_all_files_are_empty(tmp_path) -> None:
     (tmp_path / "train-00000-of-00001.tfrecord").write_bytes(b"")
     manifest = count(tmp_path)
     assert (manifest.written, manifest.damaged) == (0, ())
-    assert manifest.warnings == ("no file has any bytes",)
+    assert manifest.warnings == ("all files are empty",)
 
 
-def test_names_that_disagree_are_warned_of(tmp_path) -> None:
+def test_warns_of_names_that_contradict_the_count(tmp_path) -> None:
     write_records(tmp_path / "flowers00-5.tfrec", make_payloads(4))
     write_records(tmp_path / "flowers01-4.tfrec", make_payloads(4))
     write_records(tmp_path / "x-00002-of-00004.tfrecord", make_payloads(1))
@@ -211,16 +211,16 @@ def test_names_that_disagree_are_warned_of(tmp_path) -> None:
     )
 
 
-def test_an_empty_gzip_member_is_warned_of_where_tensorflow_stops(tmp_path) -> None:
+def test_warns_of_empty_gzip_member_where_tensorflow_stops(tmp_path) -> None:
     path = write_records(tmp_path / "a.tfrecord.gz", make_payloads(3), "gzip")
     path.write_bytes(path.read_bytes() + gzip.compress(b"") + path.read_bytes())
-    assert len(tf_records(path)) == 3  # of 6: without a word
+    assert len(tf_records(path)) == 3  # of 6, without an error
     manifest = count(tmp_path)
     assert manifest.written == 6
     assert "TensorFlow may stop reading there" in manifest.warnings[0]
 
 
-def test_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
+def test_counts_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
     names = sorted(p.relative_to(mixed).as_posix() for p in mixed.rglob("*") if "tfrec" in p.name)
     (mixed / "list.txt").write_text("# ours\n\n" + "\n".join(names) + "\nnot there.tfrecord\n")
     listed = count(mixed / "list.txt")
@@ -245,7 +245,7 @@ def test_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
     assert records_of(together)["far/test.tfrecord"] == 8
 
 
-def test_a_list_may_not_leave_its_root(tmp_path) -> None:
+def test_rejects_list_that_leads_outside_its_root(tmp_path) -> None:
     (tmp_path / "in").mkdir()
     write_records(tmp_path / "out.tfrecord", make_payloads(2))
     (tmp_path / "in" / "list.txt").write_text("../out.tfrecord\n")
@@ -258,7 +258,7 @@ def test_a_list_may_not_leave_its_root(tmp_path) -> None:
     assert count(tmp_path / "in", follow_links=True).written == 2
 
 
-def test_nothing_to_count_is_an_error(tmp_path) -> None:
+def test_rejects_input_without_tfrecord_files(tmp_path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         count(tmp_path / "nothing")
     (tmp_path / "a.txt.gz").write_bytes(b"x")
@@ -266,7 +266,7 @@ def test_nothing_to_count_is_an_error(tmp_path) -> None:
         count(tmp_path)
 
 
-def test_a_manifest_is_written_over_only_by_another_count(mixed, photos, tmp_path) -> None:
+def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) -> None:
     path = tmp_path / "count.json"
     count(mixed, manifest=str(path))
     before = json.loads(path.read_text())
@@ -303,14 +303,14 @@ def test_a_manifest_is_written_over_only_by_another_count(mixed, photos, tmp_pat
         (["--input=x", "y"], "'y' is not a flag"),
     ],
 )
-def test_wrong_flags_take_one_sentence(argv, why, capsys) -> None:
+def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:
     assert main(["count", *argv]) == UsageError.exit_code
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1
 
 
-def test_the_common_root_of_inputs() -> None:
+def test_common_root_of_inputs() -> None:
     assert _common_root(["/a/b", "/a/c/d"]) == "/a"
     assert _common_root(["/a", "/b"]) == "/"
     assert _common_root(["gs://x/a/b", "gs://x/a/c"]) == "gs://x/a"
@@ -337,7 +337,7 @@ def large(tmp_path_factory) -> Path:
     return folder
 
 
-def test_processes_and_ranges_change_nothing(large) -> None:
+def test_processes_do_not_change_the_manifest(large) -> None:
     assert (large / "train.tfrecord").stat().st_size > 2 * (64 << 20)
     alone, together = count(large), count(large, processes=2)
     assert same(alone) == same(together)
@@ -345,7 +345,7 @@ def test_processes_and_ranges_change_nothing(large) -> None:
 
 
 @pytest.mark.skipif(not SOAK, reason="images and rows are built by such workers: make soak")
-def test_beams_other_workers_count_the_same(large, tmp_path) -> None:
+def test_beam_workers_do_not_change_the_manifest(large, tmp_path) -> None:
     done = shardmill(
         "count", "--input", large, "--manifest", tmp_path / "m.json",
         "--direct_running_mode=multi_processing", "--direct_num_workers=2",
@@ -356,7 +356,7 @@ def test_beams_other_workers_count_the_same(large, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
-def test_a_record_of_a_gigabyte_takes_no_memory(tmp_path, check) -> None:
+def test_memory_does_not_grow_with_a_record_of_1_gib(tmp_path, check) -> None:
     """A sparse file: one record of 1 GiB of zeros between two small ones."""
     size = 1 << 30
     crc = 0
@@ -381,7 +381,7 @@ def test_a_record_of_a_gigabyte_takes_no_memory(tmp_path, check) -> None:
     assert done.stdout.startswith("3 None True "), done.stdout
 
 
-def test_in_a_pipeline_of_ones_own(mixed, tmp_path) -> None:
+def test_build_in_a_custom_pipeline(mixed, tmp_path) -> None:
     config = CountConfig(input=(str(mixed),), manifest=str(tmp_path / "m.json"))
     with beam.Pipeline(runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner") as p:
         build(p, config) | beam.Map(lambda outcome: outcome.check())
@@ -398,7 +398,7 @@ def start(folder: Path, manifest: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_readers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Waits until the processes that read have begun, and returns them."""
+    """Wait until the reader processes have started, and return them."""
     for _ in range(600):
         found = [
             child for child in psutil.Process(process.pid).children(recursive=True)
@@ -407,7 +407,7 @@ def wait_for_readers(process: subprocess.Popen[str]) -> list[psutil.Process]:
         if len(found) >= 2:
             return found
         time.sleep(0.02)
-    raise AssertionError("no process began to read")
+    raise AssertionError("no reader process started")
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +423,7 @@ SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("how", SIGNALS if SOAK else SIGNALS[:1])
-def test_killed_and_run_again(slow, tmp_path, how) -> None:
+def test_rerun_after_a_signal(slow, tmp_path, how) -> None:
     manifest = tmp_path / "m.json"
     process = start(slow, manifest)
     readers = wait_for_readers(process)
@@ -441,7 +441,7 @@ def test_killed_and_run_again(slow, tmp_path, how) -> None:
         assert Manifest.from_json(manifest.read_bytes()).written == 9_000_000
 
 
-def test_a_killed_reader_is_a_plain_error(slow, tmp_path) -> None:
+def test_reports_killed_reader_process(slow, tmp_path) -> None:
     process = start(slow, tmp_path / "m.json")
     wait_for_readers(process)[0].kill()
     _, err = process.communicate(timeout=60)
@@ -450,7 +450,7 @@ def test_a_killed_reader_is_a_plain_error(slow, tmp_path) -> None:
     assert not (tmp_path / "m.json").exists()
 
 
-def test_what_it_says_is_cut_where_it_would_be_endless(tmp_path) -> None:
+def test_prints_at_most_20_damaged_files(tmp_path) -> None:
     write_records(tmp_path / "sound.tfrecord", make_payloads(1))
     for number in range(30):
         (tmp_path / f"{number:02d}.tfrecord").write_text("notes " * 9)

@@ -1,4 +1,4 @@
-"""Counting and verifying in buckets, on an emulator behind a front that keeps to the rules."""
+"""Counting and verifying in buckets, on an emulator behind a proxy that enforces preconditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
-def test_objects_count_as_the_same_files_do(files, strict_bucket, check) -> None:
+def test_count_of_objects_matches_count_of_files(files, strict_bucket, check) -> None:
     uri = upload(files, f"{strict_bucket}/in")
     there = count(uri, check=check, manifest=f"{strict_bucket}/m.json")
     here = count(files, check=check)
@@ -45,7 +45,7 @@ def test_objects_count_as_the_same_files_do(files, strict_bucket, check) -> None
     assert records_of(glob) == records_of(here)
 
 
-def test_an_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> None:
+def test_counting_by_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24, num_shards=3)
     uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
     front.calls.clear()
@@ -58,7 +58,7 @@ def test_an_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> Non
     assert len(front.calls) <= 4 * shards + 12, front.counts()
 
 
-def test_a_dataset_in_a_bucket_is_verified(photos, tmp_path, strict_bucket) -> None:
+def test_verifies_dataset_in_a_bucket(photos, tmp_path, strict_bucket) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
     uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
     assert findings_of(uri) == []
@@ -71,7 +71,7 @@ def test_a_dataset_in_a_bucket_is_verified(photos, tmp_path, strict_bucket) -> N
     assert {finding.file for finding in found} == {name, "stray"}
 
 
-def test_a_missing_bucket_is_one_sentence(strict_bucket, tmp_path, capsys) -> None:
+def test_reports_missing_bucket_in_one_sentence(strict_bucket, tmp_path, capsys) -> None:
     for argv in (
         ["count", "--input", "gs://no-such-bucket-here/x"],
         ["verify", "gs://no-such-bucket-here/x"],
@@ -82,7 +82,7 @@ def test_a_missing_bucket_is_one_sentence(strict_bucket, tmp_path, capsys) -> No
         assert "no-such-bucket-here" in said
 
 
-def test_the_command_counts_a_bucket(files, strict_bucket, tmp_path) -> None:
+def test_command_counts_a_bucket(files, strict_bucket, tmp_path) -> None:
     uri = upload(files, f"{strict_bucket}/in")
     open_storage(uri).replace(f"{uri}/bad.tfrecord", b"what is this\n" * 30)
     done = shardmill("count", "--input", uri, "--manifest", tmp_path / "m.json", "--processes=2")

@@ -1,4 +1,4 @@
-"""Independent readers: they judge our shards with other people's code only."""
+"""Independent readers of shards, which use no code of Shardmill."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def tf_records(path: Path | str, compression: str = "GZIP") -> list[bytes]:
-    """Returns all payloads of a file as plain tf.data reads them."""
+    """Return all payloads of a file, read by tf.data."""
     import tensorflow as tf
 
     return [r.numpy() for r in tf.data.TFRecordDataset(str(path), compression)]
 
 
 def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:
-    """Returns each tf.train.Example of a file as {feature: list of values}."""
+    """Return each tf.train.Example of a file as {feature: list of values}."""
     import tensorflow as tf
 
     examples = []
@@ -31,7 +31,7 @@ def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:
 
 
 def gzip_records(path: Path | str) -> list[bytes]:
-    """Returns all payloads by Python's gzip and nothing else, CRCs not checked."""
+    """Return all payloads, read by Python's gzip module without checking CRCs."""
     data = gzip.decompress(Path(path).read_bytes())
     records = []
     offset = 0
@@ -43,13 +43,13 @@ def gzip_records(path: Path | str) -> list[bytes]:
 
 
 def dataset_splits(folder: Path) -> dict[str, dict]:
-    """Returns what the manifest says of splits: counts, weights, statistics, shards."""
+    """Return the splits of the manifest: counts, weights, statistics and shards."""
     splits: dict[str, dict] = json.loads((folder / "manifest.json").read_text())["splits"]
     return splits
 
 
 def dataset_files(folder: Path) -> dict[str, bytes]:
-    """Returns the published files whose bytes must be reproducible."""
+    """Return the published files whose bytes must be reproducible."""
     return {
         p.name: p.read_bytes()
         for p in sorted(folder.iterdir())

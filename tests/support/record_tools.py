@@ -1,4 +1,4 @@
-"""TFRecord files made by hand, and counting them in ranges of any size."""
+"""Build TFRecord files byte by byte, and count them in ranges of any size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_payloads(count: int, seed: int = 0, longest: int = 60) -> list[bytes]:
 
 
 def write_records(path: Path, payloads: Sequence[bytes], packing: str = "none") -> Path:
-    """Writes a TFRecord file: ``none``, ``gzip`` or ``zlib``, whatever its name says."""
+    """Write a TFRecord file with the compression ``none``, ``gzip`` or ``zlib``."""
     packed = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[packing]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(packed(framed(payloads)))
@@ -38,13 +38,13 @@ def write_records(path: Path, payloads: Sequence[bytes], packing: str = "none") 
 
 
 def header(length: int) -> bytes:
-    """Returns the header of a record, with the right CRC, whatever the length."""
+    """Return the header of a record of any length, with a valid CRC."""
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", masked_crc(packed))
 
 
 def listed(members: Sequence[bytes], entries: Sequence[tuple[int, int]]) -> bytes:
-    """Returns members behind an index with any entries; each size is without the index's own."""
+    """Return an index with any entries, then members; sizes exclude the index."""
     (first, *others), records = [size for size, _ in entries], [count for _, count in entries]
     sizes = [first - len(HEADER) + INDEX_BYTES, *others]
     index = build_index([Member(*entry) for entry in zip(sizes, records, strict=True)])
@@ -52,7 +52,7 @@ def listed(members: Sequence[bytes], entries: Sequence[tuple[int, int]]) -> byte
 
 
 def indexed(groups: Sequence[Sequence[bytes]], pack: Callable = stored_member) -> bytes:
-    """Returns a sound indexed shard with a member for each group of payloads."""
+    """Return a valid indexed shard with one member for each group of payloads."""
     members = [pack(framed(group)) for group in groups]
     return listed(members, [(len(m), len(g)) for m, g in zip(members, groups, strict=True)])
 
@@ -62,7 +62,7 @@ def in_groups(payloads: list[bytes], size: int) -> list[list[bytes]]:
 
 
 def all_kinds(payloads: list[bytes]) -> dict[str, bytes]:
-    """Returns a file of each kind that holds the same records."""
+    """Return a file of each kind, all with the same records."""
     raw = framed(payloads)
     groups = in_groups(payloads, 4)
     half = len(groups) // 2
@@ -81,7 +81,7 @@ def all_kinds(payloads: list[bytes]) -> dict[str, bytes]:
 
 
 def count_in(path: Path | str, check: str, range_bytes: int) -> FileCount:
-    """Counts a file in ranges of a size, whose results come back in another order."""
+    """Count a file in ranges of a size; the results are joined in reverse order."""
     found = find_ranges(str(path), "", check, range_bytes)
     counts = [scan_range(part, check) for part in found.ranges]
     return join_ranges(found, counts[::-1], check)
@@ -93,7 +93,7 @@ def read_all(path: Path | str) -> list[bytes]:
 
 
 def tf_reads(path: Path | str, compression: str) -> list[bytes] | None:
-    """Returns what tf.data reads, or None where it finds the file damaged."""
+    """Return the payloads that tf.data reads, or None if it reports data loss."""
     import tensorflow as tf
 
     try:

@@ -1,4 +1,4 @@
-"""Tallying: counts of files become a manifest."""
+"""The manifest of counted files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.counts import MatchCounts
 
 PIPELINE = "count"
-ALL = "all"  # the split of files whose names tell none
+ALL = "all"  # the split of files whose names contain no split
 _ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
 class CountedFile(NamedTuple):
-    """A file and what was found in it."""
+    """A matched file and its count."""
 
     ref: InputRef
     result: FileCount
@@ -32,13 +32,13 @@ class CountedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class CountSpec:
-    """What is counted, and where the result goes.
+    """The parameters of ``CountRecords``.
 
     Attributes:
-        root: Folder that the files' names are relative to.
+        root: Folder that the keys of files are relative to.
         check: How much of each file is read.
-        manifest: Path of the manifest that is written; empty for none.
-        processes: How many processes of one worker read side by side.
+        manifest: Path of the manifest to write; empty for none.
+        processes: Number of processes that read at the same time on one worker.
         runner: Name of the runner.
         invocation: Identity of this run, so that its progress can be watched.
     """
@@ -52,17 +52,17 @@ class CountSpec:
 
     @property
     def config_id(self) -> str:
-        """Identity of the options that decide what is counted, as 16 hexadecimal digits."""
+        """Identity of the options that affect the counts, as 16 hexadecimal digits."""
         text = f"{PIPELINE} {self.check}"
         return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
 
 
-def find_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
-    """Returns the files sorted by name, those without bytes marked where others have records."""
+def mark_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
+    """Return the files sorted by key; empty files are damaged if other files have records."""
     ordered = sorted(files, key=lambda file: file.ref.key.encode())
     if not any(file.result.records for file in ordered):
         return ordered
-    fault = FileFault("empty", 0, 0, "it has no bytes where others have records: copy it again")
+    fault = FileFault("empty", 0, 0, "it is empty, and other files have records: copy it again")
     return [
         file._replace(result=file.result._replace(fault=fault, crc32c=""))
         if file.result.fault is None and not file.result.num_bytes
@@ -75,27 +75,31 @@ def make_manifest(
     spec: CountSpec, files: Iterable[CountedFile], counts: MatchCounts,
     known: Mapping[str, str],
 ) -> Manifest:  # fmt: skip
-    """Returns the manifest of counted files.
+    """Return the manifest of counted files.
 
     Args:
-        spec: What was counted.
-        files: What was found, in any order.
-        counts: Matched files that were not read.
-        known: Splits that a manifest beside the files tells, by file.
+        spec: The parameters of the count.
+        files: The files, in any order.
+        counts: Numbers of matched files that were not read.
+        known: Split of each file that the dataset's own manifest lists.
     """
-    ordered = find_empty(files)
-    sound = [file for file in ordered if file.result.fault is None]
+    ordered = mark_empty(files)
+    intact = [file for file in ordered if file.result.fault is None]
     damaged = tuple(_damaged(file, file.result.fault) for file in ordered if file.result.fault)
-    splits = dict(_splits(sound, known))
-    packings = {file.result.compression for file in sound if file.result.num_bytes}
+    splits = dict(_splits(intact, known))
+    compressions = {file.result.compression for file in intact if file.result.num_bytes}
     return Manifest(
         splits=splits,
         written=sum(split.num_examples for split in splits.values()),
-        compression=packings.pop() if len(packings) == 1 else "mixed" if packings else "none",
+        compression=compressions.pop()
+        if len(compressions) == 1
+        else "mixed"
+        if compressions
+        else "none",
         inputs=Inputs(
             root=spec.root,
             matched=len(ordered) + counts.skipped + counts.duplicates,
-            accepted=len(sound),
+            accepted=len(intact),
             rejected=len(damaged),
             skipped=counts.skipped,
             duplicates=counts.duplicates,
@@ -145,4 +149,4 @@ def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:
             yield f"{file.ref.key}: the name says {stated:,} records, it has {count.records:,}"
     yield from missing_shards(file.ref.key for file in files)
     if files and not any(file.result.num_bytes for file in files):
-        yield "no file has any bytes"
+        yield "all files are empty"
