@@ -12,12 +12,12 @@ import numpy as np
 
 from shardmill.loaders.source import Source
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.parse import ExampleError, Feature, parse_example
+from shardmill.schemas.example.parse import ExampleError, FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
 IMAGE_ENCODINGS = ("jpeg", "png")
-_Reader = Callable[[Any, dict[str, Feature]], Any]  # from a feature's values and all features
+_Reader = Callable[[Any, dict[str, FeatureValues]], Any]  # from a feature's values and all features
 _DTYPES: dict[str, type[np.generic]] = {
     "bytes": np.object_,  # NumPy's own bytes type would drop trailing zeros
     "int64": np.int64,
@@ -25,7 +25,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 }
 _KINDS = {"float": "float32"}
 _INT64_LIMIT = 1 << 63
-_ABSENT = Feature("empty", [])
+_ABSENT = FeatureValues("empty", [])
 
 
 class SchemaMismatchError(Exception):
@@ -154,7 +154,7 @@ class RecordDecoder:
             return lambda values, _: dtype(single_value(name, values)) if values else default
         return lambda values, _: np.array(values, dtype)
 
-    def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, Feature]) -> Any:
+    def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, FeatureValues]) -> Any:
         shape = spec.shape
         if shape is None and all(side in features for side in self.sides):
             height, width = (single_value(side, features[side].values) for side in self.sides)

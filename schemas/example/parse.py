@@ -1,10 +1,9 @@
-"""A parser of tf.train.Example that needs no TensorFlow.
+"""Parser of tf.train.Example that does not need TensorFlow.
 
-Two ways lead to the same result. Examples are nearly always written in one plain form (each
-feature a name and one packed list), and that form is walked here byte by byte, which takes half of
-the time that Python objects over protobuf's own messages take. Whatever is not plain goes to
-protobuf, which alone decides what is an example: unknown fields, unpacked or split lists, several
-kinds in one feature, and all bytes that are none. The wire format is that of
+Nearly all writers use one canonical form: each feature is a name and one packed list. That form is
+parsed here byte by byte, in half of the time that protobuf's Python messages take. Anything else
+is parsed by protobuf, which alone decides whether bytes are an example: unknown fields, unpacked
+or split lists, several kinds in one feature, and invalid bytes. The messages are those of
 tensorflow/core/example/example.proto and feature.proto.
 """
 
@@ -25,14 +24,14 @@ _KINDS: dict[str | None, Kind] = {
     "int64_list": "int64",
     None: "empty",
 }
-# Tags of fields 1, 2 and 3, all of them length-delimited.
+# Tags of the fields 1, 2 and 3 with wire type 2 (length-delimited).
 _FIRST, _SECOND, _THIRD = 0x0A, 0x12, 0x1A
 _BYTES, _FLOATS, _INTS = _FIRST, _SECOND, _THIRD
 _FLOAT = struct.Struct("<f")
 
 
 def _scalars() -> dict[bytes, tuple[Kind, int]]:
-    """The first four bytes of short features with one value: kind and length of the feature."""
+    """Return the kind and length of short single-value features by their first four bytes."""
     heads: dict[bytes, tuple[Kind, int]] = {}
     for size in range(126):
         heads[bytes((_BYTES, size + 2, _FIRST, size))] = ("bytes", size + 4)
@@ -43,54 +42,54 @@ def _scalars() -> dict[bytes, tuple[Kind, int]]:
 
 
 _SCALARS = _scalars()
-_NO_SCALAR: tuple[Kind, int] = ("empty", -1)
+_NOT_SCALAR: tuple[Kind, int] = ("empty", -1)
 
 
 class ExampleError(FormatError):
-    """Bytes that are no tf.train.Example."""
+    """Bytes that are not a tf.train.Example."""
 
 
-class Feature(NamedTuple):
-    """One feature of an example.
+class FeatureValues(NamedTuple):
+    """The values of one feature of an example.
 
     Attributes:
-        kind: ``empty`` when no kind is set, which TensorFlow reads as missing; a list that is set
-            but has no values keeps its kind.
-        values: The values; floats are float32 widened to Python's.
+        kind: ``empty`` if no list is set, which TensorFlow reads as missing; a list without
+            values has its kind.
+        values: The values; float32 values are converted to Python's float.
     """
 
     kind: Kind
     values: Values
 
 
-class UnusualError(Exception):
-    """The bytes are not in the plain form; protobuf must say what they are."""
+class _NotCanonicalError(Exception):
+    """The bytes are not in the canonical form; protobuf must parse them."""
 
 
-def parse_example(payload: bytes) -> dict[str, Feature]:
-    """Returns the features of a serialized tf.train.Example, as TensorFlow would read them.
+def parse_example(payload: bytes) -> dict[str, FeatureValues]:
+    """Return the features of a serialized tf.train.Example, as TensorFlow reads them.
 
     Raises:
-        ExampleError: The bytes are no example. Protobuf is lenient: bytes of some other message
-            can pass as one, see ``looks_like_example``.
+        ExampleError: The bytes are not an example. Protobuf is lenient and may accept bytes of
+            another message type; see ``looks_like_example``.
     """
     try:
-        return _plain(payload)
-    except (UnusualError, IndexError, UnicodeDecodeError):
-        return _features(_by_protobuf(payload))
+        return _parse_canonical(payload)
+    except (_NotCanonicalError, IndexError, UnicodeDecodeError):
+        return _convert(_parse_with_protobuf(payload))
 
 
 def looks_like_example(payload: bytes) -> bool:
-    """Tells whether bytes not only parse as an example but were most likely meant as one.
+    """Return whether bytes that may be of any message type are most likely an example.
 
     They must have a feature, names of printable characters and no unknown fields. A message of
-    another type, such as a SequenceExample or an ExampleListWithContext, seldom passes.
+    another type, such as a SequenceExample or an ExampleListWithContext, rarely does.
     """
     try:
-        names = _plain(payload).keys()
-    except (UnusualError, IndexError, UnicodeDecodeError):
+        names = _parse_canonical(payload).keys()
+    except (_NotCanonicalError, IndexError, UnicodeDecodeError):
         try:
-            message = _by_protobuf(payload)
+            message = _parse_with_protobuf(payload)
         except ExampleError:
             return False
         size = message.ByteSize()
@@ -101,57 +100,57 @@ def looks_like_example(payload: bytes) -> bool:
     return bool(names) and all(name and name.isprintable() for name in names)
 
 
-def _plain(payload: bytes) -> dict[str, Feature]:  # noqa: C901, PLR0912 - calls cost too much
-    """Returns the features of an example in plain form.
+def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901, PLR0912 - calls cost too much
+    """Return the features of an example in canonical form.
 
     Raises:
-        UnusualError: Or IndexError or UnicodeDecodeError: it is not in that form.
+        _NotCanonicalError: It is not in that form. IndexError and UnicodeDecodeError mean the same.
     """
-    features: dict[str, Feature] = {}
+    features: dict[str, FeatureValues] = {}
     if not payload:
         return features
-    stop, pos = block(payload, 0, _FIRST)
+    stop, pos = _block(payload, 0, _FIRST)
     if stop != len(payload):
-        raise UnusualError
-    # The named tuple's own constructor would take a fifth of the time.
+        raise _NotCanonicalError
+    # The constructor of the named tuple would take a fifth of the time.
     new, scalars = tuple.__new__, _SCALARS
     while pos < stop:
-        # Lengths below 128 take one byte; a call for each of them would cost more than the rest.
+        # Lengths below 128 take one byte; a function call for each would dominate the run time.
         size = payload[pos + 1]
         if size < 0x80 and payload[pos] == _FIRST:
             pos += 2
             end = pos + size
         else:
-            end, pos = block(payload, pos, _FIRST)
+            end, pos = _block(payload, pos, _FIRST)
         size = payload[pos + 1]
         if size < 0x80 and payload[pos] == _FIRST:
             start = pos + 2
             pos = start + size
         else:
-            pos, start = block(payload, pos, _FIRST)
+            pos, start = _block(payload, pos, _FIRST)
         name = payload[start:pos].decode()
-        last, pos = block(payload, pos, _SECOND)
+        last, pos = _block(payload, pos, _SECOND)
         if last != end:
-            raise UnusualError
-        kind, size = scalars.get(payload[pos : pos + 4], _NO_SCALAR)
+            raise _NotCanonicalError
+        kind, size = scalars.get(payload[pos : pos + 4], _NOT_SCALAR)
         if pos + size != end:
-            features[name] = plain_feature(payload, pos, end)
+            features[name] = _parse_feature(payload, pos, end)
         elif kind == "bytes":
-            features[name] = new(Feature, (kind, [payload[pos + 4 : end]]))
+            features[name] = new(FeatureValues, (kind, [payload[pos + 4 : end]]))
         elif kind == "float":
-            features[name] = new(Feature, (kind, list(_FLOAT.unpack_from(payload, pos + 4))))
+            features[name] = new(FeatureValues, (kind, list(_FLOAT.unpack_from(payload, pos + 4))))
         else:
-            features[name] = new(Feature, (kind, integers(payload, pos + 4, end)))
+            features[name] = new(FeatureValues, (kind, _parse_varints(payload, pos + 4, end)))
         pos = end
     if pos != stop:
-        raise UnusualError
+        raise _NotCanonicalError
     return features
 
 
-def block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
-    """Returns (end, start) of the block with a tag at pos."""
+def _block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
+    """Return (end, start) of the length-delimited field with the given tag at pos."""
     if payload[pos] != tag:
-        raise UnusualError
+        raise _NotCanonicalError
     size = payload[pos + 1]
     pos += 2
     if size < 0x80:
@@ -163,49 +162,49 @@ def block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             return pos + size, pos
-    raise UnusualError
+    raise _NotCanonicalError
 
 
-def plain_feature(payload: bytes, pos: int, end: int) -> Feature:
-    """Returns a feature in plain form: nothing, or one list in one piece."""
+def _parse_feature(payload: bytes, pos: int, end: int) -> FeatureValues:
+    """Return a feature in canonical form: empty, or one packed list."""
     if pos == end:
-        return Feature("empty", [])
+        return FeatureValues("empty", [])
     kind = payload[pos]
-    stop, pos = block(payload, pos, kind)
+    stop, pos = _block(payload, pos, kind)
     if stop != end:
-        raise UnusualError
+        raise _NotCanonicalError
     if kind == _BYTES:
-        return Feature("bytes", _texts(payload, pos, end))
+        return FeatureValues("bytes", _parse_bytes_list(payload, pos, end))
     if kind not in (_INTS, _FLOATS):
-        raise UnusualError
+        raise _NotCanonicalError
     if pos < end:
-        stop, pos = block(payload, pos, _FIRST)
+        stop, pos = _block(payload, pos, _FIRST)
         if stop != end:
-            raise UnusualError
+            raise _NotCanonicalError
     if kind == _INTS:
-        return Feature("int64", integers(payload, pos, end))
+        return FeatureValues("int64", _parse_varints(payload, pos, end))
     if (end - pos) % 4:
-        raise UnusualError
-    return Feature("float", list(struct.unpack_from(f"<{(end - pos) // 4}f", payload, pos)))
+        raise _NotCanonicalError
+    return FeatureValues("float", list(struct.unpack_from(f"<{(end - pos) // 4}f", payload, pos)))
 
 
-def _texts(payload: bytes, pos: int, end: int) -> list[bytes]:
+def _parse_bytes_list(payload: bytes, pos: int, end: int) -> list[bytes]:
     values = []
     while pos < end:
-        stop, pos = block(payload, pos, _FIRST)
+        stop, pos = _block(payload, pos, _FIRST)
         values.append(payload[pos:stop])
         pos = stop
     if pos != end:
-        raise UnusualError
+        raise _NotCanonicalError
     return values
 
 
-def integers(payload: bytes, pos: int, end: int) -> list[int]:
-    """Returns the int64 values of packed varints.
+def _parse_varints(payload: bytes, pos: int, end: int) -> list[int]:
+    """Return the int64 values of packed varints.
 
     Raises:
-        UnusualError: Protobuf must say what they are.
-        IndexError: They are cut.
+        _NotCanonicalError: A varint is longer than 64 bits, or leads past the end.
+        IndexError: The last varint is incomplete.
     """
     values = []
     while pos < end:
@@ -223,41 +222,43 @@ def integers(payload: bytes, pos: int, end: int) -> list[int]:
                 shift += 7
             if shift > 56:  # ten bytes: a negative number
                 if shift > 63 or value >> 64:
-                    raise UnusualError
+                    raise _NotCanonicalError
                 if value >> 63:
                     value -= 1 << 64
         values.append(value)
     if pos != end:
-        raise UnusualError
+        raise _NotCanonicalError
     return values
 
 
-def _features(message: Any) -> dict[str, Feature]:
+def _convert(message: Any) -> dict[str, FeatureValues]:
     features = {}
     for name, feature in message.features.feature.items():
         kind = feature.WhichOneof("kind")
         values = list(getattr(feature, kind).value) if kind else []
-        features[name] = Feature(_KINDS[kind], values)
+        features[name] = FeatureValues(_KINDS[kind], values)
     return features
 
 
-def _by_protobuf(payload: bytes) -> Any:
+def _parse_with_protobuf(payload: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
         return _message_class().FromString(payload)
     except DecodeError as error:
-        raise ExampleError(f"{len(payload):,} bytes are no tf.train.Example ({error})") from error
+        raise ExampleError(
+            f"{len(payload):,} bytes are not a tf.train.Example ({error})"
+        ) from error
 
 
 @lru_cache(maxsize=1)
 def _message_class() -> Any:
-    """Returns a message class of the same wire format as tf.train.Example.
+    """Return a message class with the wire format of tf.train.Example.
 
-    It has a package and a descriptor pool of its own, so that it never meets the types that
-    TensorFlow registers, in whatever order the two are loaded.
+    Its separate package and descriptor pool prevent conflicts with the types that TensorFlow
+    registers.
     """
-    # Most examples are plain, and protobuf takes 30 ms to load.
+    # Most examples are canonical, and protobuf takes 30 ms to load.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto

@@ -1,7 +1,7 @@
-"""A canonical encoder for tf.train.Example: the same features give the same bytes, always.
+"""Deterministic encoder of tf.train.Example: equal features give equal bytes.
 
-Protobuf's own maps are written in an order that differs from process to process; here features
-are sorted by name, so records can be compared, hashed and cached. The wire format is that of
+Protobuf writes maps in an order that differs from process to process. Here features are sorted by
+name, so that records can be compared, hashed and cached. The messages are those of
 tensorflow/core/example/example.proto and feature.proto.
 """
 
@@ -18,7 +18,7 @@ _U64 = (1 << 64) - 1
 
 
 def varint(value: int) -> bytes:
-    """Returns a protobuf varint; negative numbers take their 64-bit two's complement."""
+    """Return a protobuf varint; negative numbers are encoded as 64-bit two's complement."""
     if 0 <= value < 0x80:
         return bytes((value,))
     value &= _U64
@@ -35,12 +35,12 @@ def _block(tag: bytes, content: bytes) -> bytes:
 
 
 def encode_feature(value: FeatureValue) -> bytes:
-    """Returns one tf.train.Feature: bytes, int64 or float32 by the type of the value.
+    """Return one tf.train.Feature: bytes, int64 or float32 by the type of the value.
 
-    An empty sequence becomes a feature with no kind set, which TensorFlow reads as missing.
+    An empty sequence becomes a feature without a list, which TensorFlow reads as missing.
 
     Raises:
-        TypeError: A value is neither bytes, int nor float.
+        TypeError: A value is not bytes, int or float.
     """
     values: Sequence[object] = [value] if isinstance(value, bytes | int | float) else value
     if not values:
@@ -52,14 +52,14 @@ def encode_feature(value: FeatureValue) -> bytes:
         return _block(_INT64_LIST, _block(b"\x0a", b"".join(varint(int(v)) for v in values)))  # type: ignore[call-overload]
     if isinstance(first, float | np.floating):
         return _block(_FLOAT_LIST, _block(b"\x0a", np.asarray(values, dtype="<f4").tobytes()))
-    raise TypeError(f"a feature holds bytes, int or float, not {type(first).__name__}")
+    raise TypeError(f"a feature must be bytes, int or float, not {type(first).__name__}")
 
 
 def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
-    """Returns a serialized tf.train.Example with its features sorted by name.
+    """Return a serialized tf.train.Example with its features sorted by name.
 
-    Equal to protobuf's own ``SerializeToString(deterministic=True)``, except that protobuf's upb
-    builds put ``image/class`` behind ``image/class/label``; its C++ and Java sort as this does.
+    The result equals that of protobuf's ``SerializeToString(deterministic=True)`` in C++ and Java.
+    Its upb implementation, used in Python, sorts ``image/class`` after ``image/class/label``.
     """
     if not features:
         return b""

@@ -1,4 +1,4 @@
-"""Counting and sequential reading of TFRecord files, whichever program wrote them."""
+"""Counting and sequential reading of TFRecord files, also those of other programs."""
 
 from __future__ import annotations
 

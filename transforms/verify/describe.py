@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from shardmill.schemas.example.parse import Feature, looks_like_example, parse_example
+from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.schema_pbtxt.image_features import FORMAT, HEIGHT, WIDTH
 
@@ -94,7 +94,7 @@ def describe_image(value: bytes) -> dict[str, Any] | None:
     return {"format": kind, **size}
 
 
-def _describe_feature(feature: Feature) -> dict[str, Any]:
+def _describe_feature(feature: FeatureValues) -> dict[str, Any]:
     values = [_describe_value(value) for value in feature.values[:MAX_VALUES]]
     return {"kind": feature.kind, "count": len(feature.values), "values": values}
 
@@ -115,7 +115,7 @@ def shorten_float(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _describe_raw_images(features: Mapping[str, Feature], described: dict[str, Any]) -> None:
+def _describe_raw_images(features: Mapping[str, FeatureValues], described: dict[str, Any]) -> None:
     """Describe raw pixels, which have no header, by the features for format, height and width."""
     single = {name: f.values[0] for name, f in features.items() if len(f.values) == 1}
     height, width = single.get(HEIGHT), single.get(WIDTH)

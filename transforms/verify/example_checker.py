@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.parse import ExampleError, Feature, Kind, parse_example
+from shardmill.schemas.errors import FormatError, UsageError
+from shardmill.schemas.example.parse import ExampleError, FeatureValues, Kind, parse_example
 from shardmill.schemas.file_signatures import IMAGE_FORMATS, has_image_format
-from shardmill.schemas.schema_pbtxt.feature_spec import DTYPE_TAG, ENCODING_TAG, SHAPE_TAG
+from shardmill.schemas.schema_pbtxt.feature_spec import (
+    DTYPE_TAG,
+    ENCODING_TAG,
+    SHAPE_TAG,
+    parse_feature_spec,
+)
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, FORMAT
+from shardmill.schemas.schema_pbtxt.schema_text import Domain, SchemaFeature, parse_schema_text
 
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float"}
+_SOURCE = "schema.pbtxt"
 _UNLIMITED = 1 << 62
 _MAX_SHOWN = 40  # characters of a value in a message
 
@@ -54,7 +59,7 @@ class FeatureRule:
     value_bytes: int = -1
     array_type: str = ""
 
-    def find_violation(self, feature: Feature) -> str:
+    def find_violation(self, feature: FeatureValues) -> str:
         """Return the constraint that a feature violates, or an empty text."""
         kind, values = feature
         if not values and self.required and kind in ("empty", self.kind):
@@ -117,10 +122,14 @@ class ExampleChecker:
     """
 
     def __init__(self, schema_text: str, labels: Sequence[str] = ()) -> None:
-        schema = _parse_schema(schema_text)
-        domains = {domain.name: domain for domain in schema.string_domain}
-        self._rules = {f.name: _make_rule(f, domains) for f in schema.feature}
-        self._images = tuple(f.name for f in schema.feature if f.HasField("image_domain"))
+        try:
+            features = parse_schema_text(schema_text, _SOURCE).features
+            self._rules = {feature.name: _make_rule(feature) for feature in features}
+        except FormatError as error:
+            raise UsageError(f"the schema cannot be read: {error}") from error
+        self._images = tuple(
+            each.name for each in features if each.domain and each.domain.form == "image_domain"
+        )
         self._labels = tuple(label.encode() for label in labels)
 
     def find_violation(self, payload: bytes) -> str:
@@ -148,7 +157,7 @@ class ExampleChecker:
                 return f"the feature {name!r} is missing"
         return self._find_wrong_label(features) or self._find_wrong_format(features)
 
-    def _find_wrong_label(self, features: dict[str, Feature]) -> str:
+    def _find_wrong_label(self, features: dict[str, FeatureValues]) -> str:
         """Return how the class id contradicts the labels or the class text, or an empty text."""
         number, text = _first_value(features, CLASS_ID), _first_value(features, CLASS_TEXT)
         if not isinstance(number, int) or not self._labels:
@@ -165,7 +174,7 @@ class ExampleChecker:
             )
         return ""
 
-    def _find_wrong_format(self, features: dict[str, Feature]) -> str:
+    def _find_wrong_format(self, features: dict[str, FeatureValues]) -> str:
         """Return which image does not begin like a file of its format, or an empty text."""
         stated = _first_value(features, FORMAT)
         name = stated.decode(errors="replace") if isinstance(stated, bytes) else ""
@@ -179,84 +188,51 @@ class ExampleChecker:
         return ""
 
 
-def _first_value(features: dict[str, Feature], name: str) -> object:
+def _first_value(features: dict[str, FeatureValues], name: str) -> object:
     feature = features.get(name)
     return feature.values[0] if feature is not None and feature.values else None
 
 
-def _parse_schema(text: str) -> Any:
-    # These take 25 ms to import.
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    try:
-        return text_format.Parse(text, schema_pb2.Schema())
-    except text_format.ParseError as error:
-        raise UsageError(f"the schema cannot be read: {error}") from error
-
-
-def _make_rule(feature: Any, domains: dict[str, Any]) -> FeatureRule:
-    """Return the rule of one feature of a tensorflow_metadata Schema."""
-    type_name = feature.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[feature.type]
-    kind = _KINDS.get(type_name.name, "empty")
-    min_values, max_values = _value_counts(feature)
+def _make_rule(feature: SchemaFeature) -> FeatureRule:
+    """Return the rule of one feature of a schema."""
+    kind = _KINDS.get(feature.type, "empty")
+    domain = feature.domain or Domain("")
     values: dict[str, Any] = {}
-    domain = {"int64": "int_domain", "float": "float_domain"}.get(kind)
-    if domain is not None and feature.HasField(domain):
-        bounds = getattr(feature, domain)
-        values["lower"] = bounds.min if bounds.HasField("min") else -math.inf
-        values["upper"] = bounds.max if bounds.HasField("max") else math.inf
-        if kind == "float":
-            values["reject_inf"], values["reject_nan"] = bounds.disallow_inf, bounds.disallow_nan
+    if domain.form == {"int64": "int_domain", "float": "float_domain"}.get(kind):
+        values["lower"] = -math.inf if domain.low is None else domain.low
+        values["upper"] = math.inf if domain.high is None else domain.high
+        values["reject_inf"], values["reject_nan"] = domain.disallow_inf, domain.disallow_nan
     elif kind == "bytes":
-        values["domain"] = frozenset(_string_domain(feature, domains))
+        values["domain"] = frozenset(text.encode() for text in domain.values or ())
         values["value_bytes"], values["array_type"] = _array_size(feature)
-    required = feature.presence.min_fraction >= 1
-    return FeatureRule(feature.name, kind, required, min_values, max_values, **values)
+    return FeatureRule(feature.name, kind, feature.required, *_value_counts(feature), **values)
 
 
-def _array_size(feature: Any) -> tuple[int, str]:
+def _array_size(feature: SchemaFeature) -> tuple[int, str]:
     """Return the bytes of a raw array of a fixed shape and its type for messages; else -1.
 
     Raises:
-        UsageError: The schema names an unknown dtype or a malformed shape.
+        FormatError: The schema names an unknown dtype or a malformed shape.
     """
-    tags = dict(tag.partition("=")[::2] for tag in feature.annotation.tag)
+    tags = feature.tag_values
     if tags.get(ENCODING_TAG) != "raw" or not {DTYPE_TAG, SHAPE_TAG} <= set(tags):
         return -1, ""
-    try:
-        itemsize = np.dtype(tags[DTYPE_TAG]).itemsize
-        shape = tuple(int(size) for size in tags[SHAPE_TAG].split(",") if size)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"the schema cannot be read: the feature {feature.name!r} has the dtype "
-            f"{tags[DTYPE_TAG]!r} and shape {tags[SHAPE_TAG]!r}."
-        ) from error
-    return math.prod(shape) * itemsize, f"{tags[DTYPE_TAG]} in the shape {shape}"
+    spec = parse_feature_spec(feature, _SOURCE)
+    if spec.dtype is None or spec.shape is None:
+        return -1, ""
+    size = math.prod(spec.shape) * spec.dtype.itemsize
+    return size, f"{tags[DTYPE_TAG]} in the shape {spec.shape}"
 
 
-def _value_counts(feature: Any) -> tuple[int, int]:
+def _value_counts(feature: SchemaFeature) -> tuple[int, int]:
     """Return the least and the greatest number of values of a feature."""
-    if feature.HasField("shape"):
-        dims = feature.shape.dim
-        count = math.prod(dim.size for dim in dims)
-        return (count, count) if all(d.HasField("size") for d in dims) else (0, _UNLIMITED)
-    if feature.HasField("value_count"):
-        counts = feature.value_count
-        return max(0, counts.min), counts.max if counts.HasField("max") else _UNLIMITED
-    return 0, _UNLIMITED
-
-
-def _string_domain(feature: Any, domains: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the allowed values of a feature whose string domain holds for every example."""
-    constraints = feature.distribution_constraints
-    if feature.HasField("distribution_constraints") and constraints.min_domain_mass < 1:
-        return
-    domain = feature.string_domain if feature.HasField("string_domain") else None
-    if feature.HasField("domain"):
-        domain = domains.get(feature.domain)
-    for value in domain.value if domain is not None else ():
-        yield value.encode()
+    if feature.shape is not None and -1 not in feature.shape:
+        count = math.prod(feature.shape)
+        return count, count
+    if feature.value_count is None:
+        return 0, _UNLIMITED
+    least, most = feature.value_count
+    return max(0, least), _UNLIMITED if most is None else most
 
 
 def _quote(value: bytes) -> str:

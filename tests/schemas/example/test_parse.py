@@ -1,4 +1,4 @@
-"""The parser of tf.train.Example, judged by TensorFlow's own."""
+"""The parser of tf.train.Example, compared with TensorFlow's own."""
 
 import csv
 import gzip
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.example.parse import (
     ExampleError,
-    Feature,
-    _features,
+    FeatureValues,
+    _convert,
     _message_class,
     looks_like_example,
     parse_example,
@@ -27,26 +27,26 @@ from tests.schemas.example.test_serialize import values
 KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64", None: "empty"}
 
 
-def by_tensorflow(payload: bytes) -> dict[str, Feature]:
-    """Returns what TensorFlow's generated class reads; raises its DecodeError."""
+def by_tensorflow(payload: bytes) -> dict[str, FeatureValues]:
+    """Return what TensorFlow's generated class parses; raise its DecodeError."""
     import tensorflow as tf
 
     features = {}
     for name, feature in tf.train.Example.FromString(payload).features.feature.items():
         kind = feature.WhichOneof("kind")
         listed = list(getattr(feature, kind).value) if kind else []
-        features[name] = Feature(KINDS[kind], listed)
+        features[name] = FeatureValues(KINDS[kind], listed)
     return features
 
 
-def judged(payload: bytes) -> dict[str, Feature] | None:
-    """Parses by both; they must agree, and what both refuse is None."""
+def parse_with_both(payload: bytes) -> dict[str, FeatureValues] | None:
+    """Return what both parsers agree on; None where both reject the bytes."""
     from google.protobuf.message import DecodeError
 
     try:
         expected = by_tensorflow(payload)
     except DecodeError:
-        with pytest.raises(ExampleError, match=r"bytes are no tf\.train\.Example"):
+        with pytest.raises(ExampleError, match=r"bytes are not a tf\.train\.Example"):
             parse_example(payload)
         assert not looks_like_example(payload)
         return None
@@ -69,14 +69,16 @@ def ints(*numbers: int) -> bytes:
 
 
 @given(st.dictionaries(st.text(max_size=200), values | st.just([]), max_size=6))
-def test_what_we_write_is_read_as_tensorflow_reads_it(features: dict) -> None:
-    assert judged(encode_example(features)) is not None
+def test_encoded_examples_parse_like_in_tensorflow(features: dict) -> None:
+    assert parse_with_both(encode_example(features)) is not None
 
 
 @pytest.mark.parametrize("size", [0, 1, 122, 123, 124, 125, 126, 127, 128, 16383, 16384, 2097152])
-def test_every_length_of_a_length(size: int) -> None:
+def test_length_prefixes_of_every_size(size: int) -> None:
     features = {"x" * min(size, 20000): [bytes(size)], "y": [bytes(size), b"", b"a"]}
-    assert judged(encode_example(features)) == {k: ("bytes", v) for k, v in features.items()}
+    assert parse_with_both(encode_example(features)) == {
+        k: ("bytes", v) for k, v in features.items()
+    }
 
 
 @given(
@@ -84,13 +86,13 @@ def test_every_length_of_a_length(size: int) -> None:
     st.lists(st.floats(width=32), max_size=40),
 )
 def test_lists_of_numbers(integers: list, floats: list) -> None:
-    found = judged(encode_example({"i": integers, "f": floats}))
+    found = parse_with_both(encode_example({"i": integers, "f": floats}))
     assert found is not None
     assert found["i"].values == integers
     assert repr(found["f"].values) == repr(floats)
 
 
-# Every building block of the wire format, well and badly put together.
+# All elements of the wire format, in valid and invalid combinations.
 _scalars = st.one_of(
     st.binary(max_size=6),
     st.integers(-(2**63), 2**64 - 1).map(varint),
@@ -122,28 +124,28 @@ _examples = _fields(st.lists(_entries.map(lambda e: field(1, e)), max_size=3).ma
 
 @settings(max_examples=examples(600))
 @given(st.one_of(_examples, _fields(_fields(_fields(_fields(_lists))))))
-def test_odd_messages_are_read_as_tensorflow_reads_them(payload: bytes) -> None:
-    judged(payload)
+def test_generated_messages_parse_like_in_tensorflow(payload: bytes) -> None:
+    parse_with_both(payload)
 
 
 @settings(max_examples=examples(300))
 @given(st.one_of(st.binary(max_size=40), st.binary(max_size=40).map(lambda b: field(1, b))))
-def test_random_bytes_are_accepted_by_both_or_by_none(payload: bytes) -> None:
-    judged(payload)
+def test_random_bytes_parse_like_in_tensorflow(payload: bytes) -> None:
+    parse_with_both(payload)
 
 
 @settings(max_examples=examples(300))
 @given(st.data())
-def test_a_changed_byte_or_a_cut_is_seen_as_tensorflow_sees_it(data) -> None:
+def test_damaged_examples_parse_like_in_tensorflow(data) -> None:
     features = {"a": b"text" * 40, "b": [1, -1, 300], "c": [0.5, 1.5], "d": 7, "e": 0.25, "f": []}
     payload = bytearray(encode_example(features))
     for _ in range(data.draw(st.integers(1, 2))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    judged(bytes(payload))
-    judged(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+    parse_with_both(bytes(payload))
+    parse_with_both(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
 
 
-def test_the_rules_of_protobuf_case_by_case() -> None:
+def test_follows_the_rules_of_protobuf() -> None:
     unpacked = field(3, varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1))
     cases = {
         "unpacked integers": (entry(b"a", unpacked), {"a": ("int64", [5, -1])}),
@@ -152,39 +154,39 @@ def test_the_rules_of_protobuf_case_by_case() -> None:
             {"a": ("float", [2.5])},
         ),
         "lists in two pieces join": (entry(b"a", ints(1) + ints(2)), {"a": ("int64", [1, 2])}),
-        "of several kinds the last wins": (
+        "the last of several kinds wins": (
             entry(b"a", ints(1) + field(1, field(1, b"x"))),
             {"a": ("bytes", [b"x"])},
         ),
-        "of two entries the last wins": (
+        "the last of two entries wins": (
             entry(b"a", ints(1)) + entry(b"a", ints(2)),
             {"a": ("int64", [2])},
         ),
-        "unknown fields are passed over": (entry(b"a", ints(1)) + field(9, b"x"), {"a": ("int64", [1])}),
+        "unknown fields are ignored": (entry(b"a", ints(1)) + field(9, b"x"), {"a": ("int64", [1])}),
         "a list without values keeps its kind": (entry(b"a", field(2, b"")), {"a": ("float", [])}),
         "no kind": (entry(b"a", b""), {"a": ("empty", [])}),
         "no value": (field(1, field(1, b"a")), {"a": ("empty", [])}),
         "no name": (field(1, field(2, ints(3))), {"": ("int64", [3])}),
     }  # fmt: skip
     for case, (features, expected) in cases.items():
-        assert judged(field(1, features)) == expected, case
+        assert parse_with_both(field(1, features)) == expected, case
     borders = {
         "floats of five bytes": field(2, field(1, b"12345")),
         "floats of three bytes": field(2, field(1, b"123")),
         "an integer of more than 64 bits": field(3, field(1, b"\xff" * 9 + b"\x7f")),
         "an integer of eleven bytes": field(3, field(1, b"\x80" * 10 + b"\x00")),
-        "an integer that does not end": field(3, field(1, b"\x80")),
+        "an incomplete integer": field(3, field(1, b"\x80")),
         "an unknown kind": field(4, field(1, b"1234")),
         "an unknown field in a list": field(2, field(2, b"1234")),
         "a list longer than its feature": b"\x1a\x04\x0a\x01\x05",
         "a text longer than its list": b"\x0a\x03\x0a\x02x",
     }
     for feature in borders.values():
-        judged(field(1, entry(b"a", feature) + entry(b"b", ints(1))))
+        parse_with_both(field(1, entry(b"a", feature) + entry(b"b", ints(1))))
     split = field(1, entry(b"a", ints(1))) + field(1, entry(b"b", ints(2)))
-    assert judged(split) == {"a": ("int64", [1]), "b": ("int64", [2])}
-    assert judged(b"") == {}
-    assert judged(field(1, entry(b"\xc3\x28", ints(1)))) is None
+    assert parse_with_both(split) == {"a": ("int64", [1]), "b": ("int64", [2])}
+    assert parse_with_both(b"") == {}
+    assert parse_with_both(field(1, entry(b"\xc3\x28", ints(1)))) is None
     assert issubclass(ExampleError, FormatError)
 
 
@@ -199,7 +201,7 @@ def real_payloads(path) -> list[bytes]:
     return payloads
 
 
-def test_real_files_hold_what_their_facts_say(shared_data) -> None:
+def test_files_of_other_projects(shared_data) -> None:
     examples = others = 0
     with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:
         for fact in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -208,9 +210,9 @@ def test_real_files_hold_what_their_facts_say(shared_data) -> None:
             payloads = real_payloads(shared_data / fact["path"])
             assert len(payloads) == int(fact["records"])
             sample = payloads[:: max(1, len(payloads) // 400)]
-            parsed = [judged(payload) for payload in sample]
+            parsed = [parse_with_both(payload) for payload in sample]
             if "elwc" in fact["path"] or "other" in fact["payload"]:
-                # Ranking's examples with context parse by accident; they must not pass as examples.
+                # TensorFlow Ranking's ExampleListWithContext parses by accident.
                 assert not any(map(looks_like_example, sample)), fact["path"]
                 others += 1
             else:
@@ -224,13 +226,13 @@ def test_real_files_hold_what_their_facts_say(shared_data) -> None:
     assert others >= 6
 
 
-def test_a_look_is_stricter_than_a_parse() -> None:
+def test_looks_like_example_is_stricter_than_parsing() -> None:
     good = entry(b"image/key", ints(1))
     assert looks_like_example(field(1, good))
     assert looks_like_example(field(1, good) + field(1, good))
     assert looks_like_example(encode_example({"größe": 1, "empty": []}))
     sequence = field(1, good) + field(2, field(1, field(1, b"frames")))
-    refused = {
+    others = {
         "nothing": b"",
         "no feature": field(1, b""),
         "a SequenceExample": sequence,
@@ -240,18 +242,18 @@ def test_a_look_is_stricter_than_a_parse() -> None:
         "a control character in a name": field(1, entry(b"a\x1b[2J", ints(1))),
         "text": b"hello",
     }
-    for case, payload in refused.items():
+    for case, payload in others.items():
         assert not looks_like_example(payload), case
 
 
-def test_both_ways_read_an_ordinary_example_alike() -> None:
+def test_canonical_parser_equals_protobuf() -> None:
     features = {f"c{i}": [[i * 1000], [i / 4], [b"t%d" % i]][i % 3] for i in range(18)}
     payload = encode_example(features)
-    assert parse_example(payload) == _features(_message_class().FromString(payload))
+    assert parse_example(payload) == _convert(_message_class().FromString(payload))
     assert math.isnan(parse_example(encode_example({"x": math.nan}))["x"].values[0])
 
 
-def test_plain_examples_need_no_protobuf_and_tensorflow_may_come_before_or_after() -> None:
+def test_protobuf_is_loaded_lazily_and_does_not_conflict_with_tensorflow() -> None:
     code = (
         "import sys\n"
         "from shardmill.schemas.example.parse import parse_example, ExampleError\n"

@@ -1,4 +1,4 @@
-"""The canonical tf.train.Example encoder, judged by protobuf itself."""
+"""The deterministic encoder of tf.train.Example, compared with protobuf."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ values = st.one_of(
 
 
 def by_protobuf(features: dict) -> bytes:
-    """Returns what protobuf writes for the same features, keys in order."""
+    """Return the bytes that protobuf writes for the same features, with sorted keys."""
     import tensorflow as tf
 
     example = tf.train.Example()
@@ -37,8 +37,8 @@ def by_protobuf(features: dict) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-# Names of one length: where one name begins another, some protobuf builds (upb) put the longer one
-# first and others (C++, Java) the shorter. We sort by bytes, as the latter do.
+# All names have the same length: if one name is a prefix of another, upb sorts the longer one first,
+# C++ and Java the shorter one.
 @given(st.dictionaries(st.text(min_size=7, max_size=7), values, max_size=6))
 def test_equal_to_protobuf_deterministic(features: dict) -> None:
     assert encode_example(features) == by_protobuf(features)
@@ -53,12 +53,12 @@ def test_names_sort_by_utf8_bytes() -> None:
     assert encode_example(features) == encode_example(dict(reversed(features.items())))
 
 
-def test_a_value_of_another_type_is_refused() -> None:
+def test_rejects_values_of_other_types() -> None:
     with pytest.raises(TypeError, match="bytes, int or float, not str"):
         encode_example({"a": ["text"]})  # type: ignore[dict-item]
 
 
-def test_the_same_bytes_in_another_process() -> None:
+def test_bytes_do_not_depend_on_the_process() -> None:
     code = (
         "from shardmill.schemas.example.serialize import encode_example\n"
         "print(encode_example({'b': 1, 'a': b'x', 'c': [1.5, 2.5]}).hex())"
