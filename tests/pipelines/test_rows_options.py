@@ -434,7 +434,7 @@ def test_keys_make_duplicates_and_conflicts_visible(tmp_path) -> None:
     assert manifest.inputs.rejected_by_reason == {"key_conflict": 1, "missing": 1}
     conflict = next(r for r in rejects_of(tmp_path / "ds") if r["error"] == "key_conflict")
     assert conflict["key"].startswith("b.csv")
-    assert "the --key key='k9' of another one in a.csv, and other values" in conflict["message"]
+    assert "the --key key='k9' of another row in a.csv, but other values" in conflict["message"]
     # The place of a row is its key's, wherever the row stands.
     moved = make_table(tmp_path / "moved.csv", ["n", "key"], [[n, key] for key, n in rows[::-1]])
     build_rows(**{**options, "input": tmp_path / "in" / "a.csv"}, output=tmp_path / "one")

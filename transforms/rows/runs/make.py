@@ -1,4 +1,4 @@
-"""Making runs: one range of a CSV file becomes a run file. Everything but the wiring."""
+"""Convert one range of a CSV file to a run: read, type, place, encode and write its rows."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from shardmill.transforms.rows.runs.run_store import (
 from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
-_TRANSFORM_ROWS = 1 << 16  # at a time
-_SLICE_BYTES = 16 << 20  # of records that are encoded at a time
+_TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
+_SLICE_BYTES = 16 << 20  # of records per call of encode_rows
 
 
 class CsvFile(NamedTuple):
-    """A file whose beginning was looked at.
+    """An inspected file.
 
     Attributes:
-        ref: The file; refused when it cannot be read as rows.
-        columns: Names of its columns, in its order.
-        text_bytes: About how many bytes its text has.
+        ref: The file; rejected if it cannot be read as rows.
+        columns: Names of its columns, in file order.
+        text_bytes: Estimated size of its text in bytes.
     """
 
     ref: InputRef
@@ -59,15 +59,15 @@ class CsvFile(NamedTuple):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """How ranges become runs; a small picklable value that travels to every worker.
+    """How ranges become runs; a small picklable value that every worker receives.
 
     Attributes:
-        table: What rows are, and how they find their places.
-        dialect: How files are written.
+        table: Schema and placement of rows.
+        dialect: Dialect of the files.
         config_id: Identity of all options that decide bytes.
         build: The build folder.
-        versions: Of all code that decides bytes.
-        range_bytes: Bytes of text that make one run.
+        versions: Versions of all code that decides bytes.
+        range_bytes: Bytes of text per run.
     """
 
     table: TableSpec
@@ -79,7 +79,7 @@ class RunSpec:
 
     @property
     def by_folder(self) -> bool:
-        """Whether folders name the splits."""
+        """Whether the first folder of a file's key names its split."""
         return self.table.place.splits.mode == "directory" and not self.table.split_by
 
     @property
@@ -88,22 +88,22 @@ class RunSpec:
         return join(self.build, FOLDER)
 
     def size_of(self, part: RowRange) -> int:
-        """Returns about how many bytes of text a range, or a piece of it, has."""
+        """Return the approximate bytes of text of a range, or of one piece of it."""
         return part.end - part.start if part.end >= 0 else self.range_bytes
 
     def dialect_of(self, ref: InputRef) -> Dialect:
-        """Returns how one file is written: in TSV files tabs stand for commas."""
+        """Return the dialect of a file: TSV files have tabs instead of commas."""
         return self.dialect.for_name(ref.key)
 
 
 def run_id(
     spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int, int], extra: str
 ) -> str:
-    """Returns the identity of a run: 32 hexadecimal digits over all that decides its bytes.
+    """Return the identity of a run: a digest of all that decides its bytes, 32 hex digits.
 
     Args:
         spec: How ranges become runs.
-        plan: How many parts there are.
+        plan: Number of parts of each split.
         ref: The file.
         place: Start and end of the range, and the number of the piece in it.
         extra: Identity of a further step, such as a TensorFlow Transform graph.
@@ -115,10 +115,10 @@ def run_id(
 
 
 def check_unchanged(ref: InputRef) -> None:
-    """Refuses a file that is not the one that was matched.
+    """Check that a file still is the one that was matched.
 
     Raises:
-        RejectedError: It changed, or is gone.
+        RejectedError: The file changed or does not exist any more.
     """
     entry = open_storage(ref.uri).stat(ref.uri)
     if entry is None:
@@ -130,7 +130,7 @@ def check_unchanged(ref: InputRef) -> None:
 
 
 def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
-    """Yields the cells of a range, or of all pieces of a file that cannot be cut.
+    """Yield the cells of a range, or of each piece of a file that cannot be split.
 
     Raises:
         RejectedError: The file cannot be read as rows.
@@ -148,32 +148,32 @@ def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
 def make_run(
     spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, transform: str = ""
 ) -> Run:
-    """Writes the run of some cells, and returns the one that won.
+    """Write the run of some cells; return it, or the run of a worker that was first.
 
     Args:
         spec: How ranges become runs.
-        plan: How many parts there are.
-        file: Where the cells are from.
+        plan: Number of parts of each split.
+        file: The file of the cells.
         name: Id of the run.
         cells: The cells.
-        transform: Folder of the TensorFlow Transform graph that rows go through, if any.
+        transform: Folder of a TensorFlow Transform graph to apply, or empty.
     """
     storage = open_storage(spec.build)
     table = make_table(spec.table, file.ref, cells, plan)
     if transform:
-        table = transformed(table, transform)
+        table = _apply_graph(table, transform)
     return write_run(storage, spec, name, table, cells.rows)
 
 
 def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> Run:
-    """Writes a table as a run.
+    """Write a table as a run.
 
     Args:
-        storage: Of the build folder.
+        storage: Storage of the build folder.
         spec: How ranges become runs.
         name: Id of the run.
-        table: The rows that fit, and the rejects.
-        rows: Rows that were read, bad ones included.
+        table: The valid rows and the rejects.
+        rows: Number of rows that were read, rejected ones included.
     """
     payload = new_payload(name)
     with storage.open_write(join(spec.folder, payload)) as target:
@@ -191,14 +191,14 @@ def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: in
     return settle_run(storage, spec.folder, name, run)
 
 
-def transformed(table: Table, transform: str) -> Table:
-    """Returns a table whose rows went through a TensorFlow Transform graph, in their final order.
+def _apply_graph(table: Table, transform: str) -> Table:
+    """Return a table of the transformed rows, in final order.
 
     Args:
         table: The rows.
-        transform: Folder of the graph.
+        transform: Folder of a TensorFlow Transform graph.
     """
-    from shardmill.transforms.rows.tft.transformer import transformer_of  # TensorFlow's helper
+    from shardmill.transforms.rows.tft.transformer import transformer_of
 
     apply = transformer_of(transform).apply
     batches = [
@@ -213,7 +213,7 @@ def transformed(table: Table, transform: str) -> Table:
 
 
 def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
-    """Yields (split, part, segment) of each part that has rows, their records encoded."""
+    """Encode the rows of a table; yield (split, part, segment) of each part that has rows."""
     if not len(table.order):
         return
     prepared = prepare(table.columns, table.order)
@@ -240,10 +240,10 @@ def _segment(table: Table, lengths: np.ndarray, frames: memoryview, first: int) 
 
 
 def _own_labels(labels: Labels, first: int, after: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Returns labels of some rows, numbered anew, with the texts of these alone."""
+    """Return the labels of some rows, renumbered, and the texts of only these labels."""
     used, numbers = np.unique(labels.numbers[first:after], return_inverse=True)
     names = tuple(labels.names[number] for number in used.tolist() if number != NO_LABEL)
-    # The number of rows without a label sorts last.
+    # NO_LABEL is the largest number and sorts last.
     own = numbers.astype(np.uint32)
     own[labels.numbers[first:after] == NO_LABEL] = NO_LABEL
     return own, names
@@ -256,7 +256,7 @@ def place_segments(
 
     Args:
         spec: How ranges become runs.
-        plan: How many parts there are.
+        plan: Number of parts of each split.
         ref: The file.
         place: Start of the range, and the number of the piece in it.
         run: The run.

@@ -1,4 +1,4 @@
-"""Merging: a part's segments, one from each run, become its records in their final order."""
+"""Merge the segments of a part, one per run, into its records in final order."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from shardmill.transforms.statistics.sums import Summary
 
 _BLOCK_BYTES = 8 << 20
 _REMOTE_READS = 16
-_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 def read_rejects(ref: SegmentRef) -> Iterator[Reject]:
-    """Yields the rejects that a ref points to."""
+    """Yield the rejects of a segment."""
     for line in _read(ref).decode().splitlines():
         yield Reject(**json.loads(line))
 
 
 def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block | Reject]:
-    """Yields the records of a part, by position and then by file and row.
+    """Yield the records of a part by position, then by file and row.
 
-    Where rows have keys, one that repeats another is left out: counted as a duplicate when the
-    record is the same, else refused.
+    A row with the key of an earlier row is dropped: as a duplicate if the records are equal, else
+    as a reject.
 
     Args:
-        refs: The part's segments, ordered by run.
-        key: Column that tells rows apart, for messages.
+        refs: Segments of the part, ordered by run.
+        key: Column that identifies rows, for messages.
 
     Raises:
-        OutputError: A run is damaged.
-        FileNotFoundError: A run is gone.
+        OutputError: A run file is damaged.
+        FileNotFoundError: A run file does not exist.
     """
     segments = [unpack_segment(content) for content in _read_all(refs)]
     positions = np.concatenate([segment.positions for segment in segments])
@@ -63,9 +63,8 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
         conflicts = _conflicts(frames, order, repeated)
         duplicates = int(repeated.sum()) - len(conflicts)
         for first, row in conflicts:
-            mine, other = (_file_of(refs, segments, each) for each in (row, first))
-            shown = _shown_key(frames[row].as_py(), key)
-            yield _conflict(mine, other, shown)
+            ref, other = (_segment_of(refs, segments, each) for each in (row, first))
+            yield _conflict(ref, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
     values = unpack_values([segment.values for segment in segments])
     summary: Summary | None = Summary(values.sum(order))
@@ -76,7 +75,7 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
         yield Block(data, lengths[start:stop], labels.count(chosen), duplicates, summary)
         duplicates, summary = 0, None
     if duplicates:
-        raise AssertionError("a row repeats one that is not there")
+        raise AssertionError("duplicates without a record")
 
 
 def _read_all(refs: Sequence[SegmentRef]) -> Iterator[bytes]:
@@ -92,7 +91,7 @@ def _read(ref: SegmentRef) -> bytes:
 
 
 def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
-    """Returns the frames of all segments as one array, in the order of segments."""
+    """Return the frames of all segments as one array, in the order of segments."""
     sizes = np.concatenate([segment.lengths for segment in segments])
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
@@ -105,7 +104,7 @@ def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
 def _repeated(
     segments: Sequence[Segment], positions: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Returns which rows of the order have the key of the one before; bool, shape [records]."""
+    """Return which rows of the order have the key of the row before; bool[records]."""
     same = np.zeros(len(order), bool)
     if not segments or segments[0].keys is None:
         return same
@@ -120,43 +119,43 @@ def _repeated(
 def _conflicts(
     frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
-    """Returns the pairs (row that stays, row with its key) whose records differ."""
+    """Return the pairs (kept row, dropped row with the same key) whose records differ."""
     kept = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
     pairs = [
-        (int(order[kept[place]]), int(order[place])) for place in np.flatnonzero(repeated).tolist()
+        (int(order[kept[index]]), int(order[index])) for index in np.flatnonzero(repeated).tolist()
     ]
     return [pair for pair in pairs if frames[pair[0]] != frames[pair[1]]]
 
 
-def _file_of(refs: Sequence[SegmentRef], segments: Sequence[Segment], row: int) -> SegmentRef:
+def _segment_of(refs: Sequence[SegmentRef], segments: Sequence[Segment], row: int) -> SegmentRef:
     ends = np.cumsum([len(segment.positions) for segment in segments])
     return refs[int(np.searchsorted(ends, row, side="right"))]
 
 
 def _shown_key(frame: bytes, key: str) -> str:
-    """Returns a record's key as messages show it, where the record has it."""
+    """Return the key of a record for a message; empty if the key is not a feature."""
     feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
     if feature is None or not feature.values:
         return ""
     value = feature.values[0]
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-    return f" {key}={text!r}"[:_SHOWN]
+    return f" {key}={text!r}"[:_MAX_SHOWN]
 
 
-def _conflict(mine: SegmentRef, other: SegmentRef, shown: str) -> Reject:
-    where = "the same file" if mine.source == other.source else other.source
+def _conflict(ref: SegmentRef, other: SegmentRef, shown: str) -> Reject:
+    where = "the same file" if ref.source == other.source else other.source
     return Reject(
-        mine.source,
-        mine.source_uri,
+        ref.source,
+        ref.source_uri,
         "encode",
         "key_conflict",
-        f"a row has the --key{shown} of another one in {where}, and other values: give each row "
-        "a key of its own",
+        f"a row has the --key{shown} of another row in {where}, but other values: give each row a "
+        "different key",
     )
 
 
 class _Labels:
-    """Counts the labels of chosen records."""
+    """Counts the labels of records of several segments."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._numbers: npt.NDArray[np.int64] | None = None
@@ -167,16 +166,16 @@ class _Labels:
         pieces = []
         for segment in segments:
             if segment.labels is None:
-                raise AssertionError("some segments have labels and others have not")
-            table = [ids.setdefault(name, len(ids)) for name in segment.names]
-            known = np.array([*table, -1], np.int64)
-            numbers = np.where(segment.labels == NO_LABEL, len(table), segment.labels)
-            pieces.append(known[numbers.astype(np.int64)])
+                raise AssertionError("only some segments have labels")
+            own_ids = [ids.setdefault(name, len(ids)) for name in segment.names]
+            id_of_number = np.array([*own_ids, -1], np.int64)
+            numbers = np.where(segment.labels == NO_LABEL, len(own_ids), segment.labels)
+            pieces.append(id_of_number[numbers.astype(np.int64)])
         self._numbers = np.concatenate(pieces)
         self._names = list(ids)
 
     def count(self, chosen: npt.NDArray[np.int64]) -> Counter[str]:
-        """Returns how many of the chosen records have each label."""
+        """Return the number of chosen records with each label."""
         if self._numbers is None:
             return Counter()
         counts = np.bincount(self._numbers[chosen] + 1, minlength=len(self._names) + 1)[1:]

@@ -1,8 +1,7 @@
-"""Segments: the records of one range that belong to one part, in their order.
+"""Segment: the records of one range that belong to one part, in final order.
 
-A run file is a row of segments. Each is one LZ4 frame: it is written once, read once and thrown
-away, so it is packed fast rather than small. What identifies a segment is its content, not the
-packed bytes.
+A run file is a sequence of segments. Each segment is one LZ4 frame: it is written once, read once
+and deleted, so speed matters more than size. The uncompressed content identifies a segment.
 """
 
 from __future__ import annotations
@@ -22,23 +21,22 @@ from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.storage import RandomReader
 
 _CODEC = "lz4"
-_HEAD = struct.Struct("<IIQ")  # records, bytes of the labels' text, bytes of the frames
+_HEADER = struct.Struct("<IIQ")  # records, bytes of the JSON, bytes of the frames
 _KEYED, _LABELLED, _VALUES = "keyed", "labels", "values"
 NO_LABEL = np.iinfo(np.uint32).max
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Records in their order.
+    """Records in final order.
 
     Attributes:
-        positions: Their 64-bit places in the global order; uint64, shape [records], ascending.
-        lengths: Bytes of each frame; int64, shape [records].
-        frames: The frames, one after another.
-        keys: A second hash of each record's key; uint64, shape [records]. None where rows are told
-            apart by their places in files.
-        labels: Number of each record's label in ``names``, or ``NO_LABEL``; uint32, shape
-            [records]. None where there are no labels.
+        positions: uint64[records], position in the global order, ascending.
+        lengths: int64[records], bytes of each frame.
+        frames: The frames, back to back.
+        keys: uint64[records], second hash of each record's key; None without a key column.
+        labels: uint32[records], index of each record's label in ``names``, or ``NO_LABEL``; None
+            without labels.
         names: Texts of labels.
         values: The values of the records, as ``RecordValues.pack`` returns them.
     """
@@ -52,8 +50,8 @@ class Segment:
     values: bytes = b""
 
     def pack(self) -> tuple[bytes, int, int]:
-        """Returns the packed segment, the bytes of its content, and their CRC-32C."""
-        about = json.dumps(
+        """Return the compressed segment, and the size and CRC-32C of its content."""
+        body = json.dumps(
             {
                 _KEYED: self.keys is not None,
                 _LABELLED: self.labels is not None and self.names,
@@ -61,56 +59,56 @@ class Segment:
             },
             ensure_ascii=False,
         ).encode()
-        pieces = [_HEAD.pack(len(self.positions), len(about), len(self.frames)), about]
+        pieces = [_HEADER.pack(len(self.positions), len(body), len(self.frames)), body]
         pieces += [self.positions.tobytes(), self.lengths.astype(np.uint32).tobytes()]
         pieces += [array.tobytes() for array in (self.keys, self.labels) if array is not None]
-        return _pack(b"".join([*pieces, self.values, self.frames]))
+        return _compress(b"".join([*pieces, self.values, self.frames]))
 
 
 def unpack_segment(content: bytes) -> Segment:
-    """Returns the segment whose content this is."""
-    records, about_bytes, frame_bytes = _HEAD.unpack_from(content)
-    at = _HEAD.size + about_bytes
-    about = json.loads(content[_HEAD.size : at])
+    """Return the segment with this uncompressed content."""
+    records, body_bytes, frame_bytes = _HEADER.unpack_from(content)
+    at = _HEADER.size + body_bytes
+    body = json.loads(content[_HEADER.size : at])
     positions = np.frombuffer(content, np.uint64, records, at)
     at += 8 * records
     lengths = np.frombuffer(content, np.uint32, records, at).astype(np.int64)
     at += 4 * records
     keys = labels = None
-    if about[_KEYED]:
+    if body[_KEYED]:
         keys = np.frombuffer(content, np.uint64, records, at)
         at += 8 * records
-    if about[_LABELLED] is not False:
+    if body[_LABELLED] is not False:
         labels = np.frombuffer(content, np.uint32, records, at)
         at += 4 * records
-    values = content[at : at + about[_VALUES]]
+    values = content[at : at + body[_VALUES]]
     at += len(values)
     frames = memoryview(content)[at : at + frame_bytes]
-    names = tuple(about[_LABELLED] or ())
+    names = tuple(body[_LABELLED] or ())
     return Segment(positions, lengths, frames, keys, labels, names, values)
 
 
-def slices(lengths: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yields (first row, row behind the last) of slices that hold about so many bytes at most.
+def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive slices of rows with at most ``max_bytes`` each.
 
     Args:
         lengths: Bytes of each row; shape [rows].
-        most: Bytes; a longer row is a slice of its own.
+        max_bytes: Limit of a slice; a longer row is a slice of one row.
     """
     ends = np.cumsum(lengths)
     start = done = 0
     while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, done + most, side="right")))
+        stop = max(start + 1, int(np.searchsorted(ends, done + max_bytes, side="right")))
         yield start, stop
         start, done = stop, int(ends[stop - 1])
 
 
 def pack_lines(lines: Sequence[str]) -> tuple[bytes, int, int]:
-    """Returns lines of text packed as ``Segment.pack`` does; for rejects."""
-    return _pack("".join(f"{line}\n" for line in lines).encode())
+    """Return lines of text (rejects), compressed like ``Segment.pack`` does."""
+    return _compress("".join(f"{line}\n" for line in lines).encode())
 
 
-def _pack(content: bytes) -> tuple[bytes, int, int]:
+def _compress(content: bytes) -> tuple[bytes, int, int]:
     packed: bytes = pa.Codec(_CODEC).compress(content, asbytes=True)
     return packed, len(content), google_crc32c.value(content)
 
@@ -128,7 +126,7 @@ def read_segment(ref: SegmentRef, reader: RandomReader) -> bytes:
     packed = reader.read_at(ref.offset, ref.length)
     try:
         content: bytes = pa.Codec(_CODEC).decompress(packed, ref.size, asbytes=True)
-    except (OSError, pa.ArrowException) as error:  # what the decoder says of damage
+    except (OSError, pa.ArrowException) as error:  # the LZ4 data is damaged
         raise OutputError(f"{ref.run} is damaged ({error}): run again.") from error
     if google_crc32c.value(content) != ref.crc32c:
         raise OutputError(f"{ref.run} is damaged: run again.")
