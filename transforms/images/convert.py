@@ -20,6 +20,7 @@ from shardmill.transforms.images.decode import (
     plain_message,
     turn,
 )
+from shardmill.transforms.images.pillow_warnings import ignore_pillow_warnings
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
@@ -106,6 +107,7 @@ class EncodedImage(NamedTuple):
     channels: tuple[Sums, ...]
 
 
+@ignore_pillow_warnings()
 def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
     """Turns the bytes of an image file into the bytes that a record holds.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import threading
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -43,10 +42,6 @@ _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
 # Very large images are decoded one at a time, so that a folder of bombs cannot add up.
 _one_big_image = threading.Lock()
-# Pillow warns of what we check ourselves (bombs) or accept (odd EXIF, odd TIFF tags).
-warnings.filterwarnings("ignore", module=r"PIL\.")
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-
 
 Box = tuple[float, float, float, float]
 

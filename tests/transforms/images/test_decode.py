@@ -103,7 +103,6 @@ def test_an_orientation_that_does_not_exist_turns_nothing(orientation):
     assert_corners(pixels(data), 4)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damaged_exif_turns_nothing():
     good = oriented(np.asarray(corners(60, 40)), "JPEG", 6)
     for damage in (b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0garbage!!!!"):
@@ -338,7 +337,6 @@ def test_a_truncated_image_is_refused(kind):
         assert refusal(data[: int(len(data) * share)]).error in ("decode", "not_an_image")
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_damage_is_refused_or_decoded_and_never_anything_else():
     """2,000 damaged files of all formats: a RejectedError with a listed reason, or an image."""
     rng = random.Random(20)
@@ -365,7 +363,6 @@ def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
     return "ok"
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_messages_are_the_same_each_time_and_name_no_addresses():
     files = [data[: len(data) // 2] for data in samples().values()] + [LFS, b"", b"\xff\xd8\xff"]
     first = [outcome_of(data, full()) for data in files]

@@ -70,7 +70,6 @@ def plain_pillow(data: bytes) -> Image.Image | None:
     return image
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::RuntimeWarning:PIL")
 @pytest.mark.parametrize("name", SETS)
 def test_what_pillow_decodes_is_accepted_and_the_rest_refused_with_a_reason(shared_data, name):
     for path in files(shared_data, name):
@@ -207,7 +206,6 @@ COMPARED = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::RuntimeWarning:PIL")
 @pytest.mark.parametrize("name", SETS)
 def test_pixels_are_those_of_tensorflow(shared_data, name):
     from tensorflow.errors import InvalidArgumentError
