@@ -13,9 +13,9 @@ from fractions import Fraction
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.placement import PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec, count_shards, plan_parts
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
 

@@ -31,11 +31,12 @@ from shardmill.transforms.build import coders
 from shardmill.transforms.build.assemble import assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census, CountRefs
 from shardmill.transforms.build.encoder import Example, Item
-from shardmill.transforms.build.finalize import Built, SinkSpec, finish
-from shardmill.transforms.build.outcome import Outcome
+from shardmill.transforms.build.finalize import Built, finish
+from shardmill.transforms.build.outcome import report, take_reported
 from shardmill.transforms.build.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.build.transform import WriteShards, make_plan, place_ref
 from shardmill.transforms.match.labels import LabelSpec
@@ -128,7 +129,6 @@ def make_sink(output: str) -> SinkSpec:
         place=PlaceSpec(Splits.parse("train:0.9,validation:0.1")),
         shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), shard_bytes=1 << 20),
         root=ROOT,
-        invocation="scale",
     )
 
 
@@ -240,9 +240,9 @@ def _identify(placed: list) -> str:
 class Watch(threading.Thread):
     """Notes memory, and when the plan is there; ends a process that grows too large."""
 
-    def __init__(self, watched: progress.Progress, limit: float) -> None:
+    def __init__(self, shown: progress.Progress, limit: float) -> None:
         super().__init__(daemon=True)
-        self.watched, self.limit = watched, limit
+        self.shown, self.limit = shown, limit
         self.peaks: dict[str, float] = {}
         self.ended = threading.Event()
 
@@ -259,7 +259,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Watches."""
         while not self.ended.wait(0.05):
-            if self.watched.total is not None:
+            if self.shown.total is not None:
                 EVENTS.setdefault("plan", now())
             phase, used = self.phase(), memory()
             self.peaks[phase] = max(self.peaks.get(phase, 0.0), used)
@@ -274,12 +274,12 @@ def measure_build(size: int, folder: Path) -> dict:
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     sink = make_sink(str(folder / "out"))
-    watch = Watch(progress.watch(sink.invocation), float(os.environ.get("SCALE_GIB", "12")))
+    watch = Watch(progress.Progress(), float(os.environ.get("SCALE_GIB", "12")))
     tasks = [(start, min(start + _BATCH, size)) for start in range(0, size, _BATCH)]
     labels = LabelSpec("directory")
     began, before = now(), memory()
     watch.start()
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with progress.collect(watch.shown), beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = (
             pipeline
             | beam.Create(tasks)
@@ -287,12 +287,13 @@ def measure_build(size: int, folder: Path) -> dict:
             | beam.FlatMap(lambda task: map(make_ref, range(*task))).with_output_types(InputRef)
             | "Label" >> beam.Map(labels.with_label).with_output_types(InputRef)
             | WriteShards(sink, TinyEncoder())
-            | beam.Map(Outcome.check)
+            | beam.Map(report, "scale")
         )
     ended = now()
     watch.ended.set()
     watch.join()
-    outcome = watch.watched.outcome
+    outcome = take_reported("scale")
+    assert outcome is not None
     manifest = json.loads(outcome.manifest)
     assert outcome.status == "published", outcome
     assert manifest["written"] == size
@@ -334,7 +335,7 @@ class Counted:
 def measure_finish(size: int, folder: Path) -> dict:
     """Measures what comes after the parts, for a number of parts: four of them make a shard."""
     sink = make_sink(str(folder / "out"))
-    sink = replace(sink, shards=replace(sink.shards, shard_examples=4), invocation="")
+    sink = replace(sink, shards=replace(sink.shards, shard_examples=4))
     storage, encoder, series = (
         Counted(open_storage(sink.output)),
         TinyEncoder(),

@@ -22,10 +22,10 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.images.encoder import read_input
 from shardmill.transforms.match.labels import LabelSpec

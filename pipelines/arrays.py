@@ -17,8 +17,8 @@ from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
 from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.arrays.row_index import RowPlacement
 from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays, count_array_parts
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.build.spec import SinkSpec
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,12 @@ class ArraysJob:
         return self.spec.sink
 
 
-def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> ArraysJob:
+def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysJob:
     """Returns the job of a config; reads the headers of all arrays, and all labels.
 
     Args:
         config: The options.
         runner: Name of the runner, for the manifest.
-        invocation: Identity of this run, so that its progress can be watched.
 
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
@@ -53,13 +52,12 @@ def resolve(config: ArraysConfig, *, runner: str = "", invocation: str = "") -> 
     found = resolve_input(config.query)
     packing: Packing = "deflated" if config.compression == "gzip" else "none"
     encoder = ArrayEncoder(
-        found.arrays, found.label, _placing(config, found), packing, config.threads, invocation
+        found.arrays, found.label, _placing(config, found), packing, config.threads
     )
     sink = replace(
         config.sink_spec(config_id("arrays", encoder.versions(), config.identity()), found.root),
         config=config.identity(),
         runner=runner,
-        invocation=invocation,
         finishing=ArraysFinishing(text_labels=bool(found.label and found.label.texts)),
     )
     return ArraysJob(config, ArraysSpec(sink, encoder, found.files, found.warnings))

@@ -13,10 +13,10 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLA
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.parts import FORMAT_VERSION
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec, parse_bytes
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.transform import absolute
 
 

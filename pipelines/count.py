@@ -75,13 +75,12 @@ class CountJob:
     spec: CountSpec
 
 
-def resolve(config: CountConfig, *, runner: str = "", invocation: str = "") -> CountJob:
+def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     """Returns the job of a config; finds the input and looks at where the manifest goes.
 
     Args:
         config: The options.
         runner: Name of the runner, for the manifest.
-        invocation: Identity of this run, so that its progress can be watched.
 
     Raises:
         ShardmillError: The input is missing, or the manifest would replace what is no count.
@@ -99,7 +98,6 @@ def resolve(config: CountConfig, *, runner: str = "", invocation: str = "") -> C
         manifest=manifest,
         processes=config.processes,
         runner=runner,
-        invocation=invocation,
     )
     return CountJob(tuple(matches), spec)
 

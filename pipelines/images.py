@@ -12,9 +12,9 @@ import apache_beam as beam
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import (
@@ -41,13 +41,12 @@ class ImagesJob:
     sink: SinkSpec
 
 
-def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> ImagesJob:
+def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     """Returns the job of a config; finds the input and reads the labels file.
 
     Args:
         config: The options.
         runner: Name of the runner, for the manifest.
-        invocation: Identity of this run, so that its progress can be watched.
 
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
@@ -62,7 +61,6 @@ def resolve(config: ImagesConfig, *, runner: str = "", invocation: str = "") -> 
         labels=config.label_spec.fixed,
         config=config.identity(),
         runner=runner,
-        invocation=invocation,
         keep_id=config.keep_id(),
     )
     return ImagesJob(config, match, sink)

@@ -19,10 +19,10 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.build.census import Census, why_unusable
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import parse_bytes
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import (
     MatchFiles,
@@ -66,13 +66,12 @@ class RowsJob:
         return self.spec.sink
 
 
-def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> RowsJob:
+def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     """Returns the job of a config; finds the input, and reads or infers the schema.
 
     Args:
         config: The options.
         runner: Name of the runner, for the manifest.
-        invocation: Identity of this run, so that its progress can be watched.
 
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
@@ -95,7 +94,6 @@ def resolve(config: RowsConfig, *, runner: str = "", invocation: str = "") -> Ro
         config.sink_spec(config_id("rows", versions, options), match.root),
         config={name: value for name, value in options.items() if name != "schema"},
         runner=runner,
-        invocation=invocation,
         finishing=RowsFinishing(
             _has_text_labels(config, columns) and preprocessing is None, preprocessing is not None
         ),

@@ -23,6 +23,7 @@ from shardmill.schemas.errors import (
     StaleBuildError,
     StorageError,
 )
+from shardmill.schemas.storage import open_storage
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -111,8 +112,8 @@ class Ended:
         return found
 
 
-def new_invocation() -> str:
-    """Returns an identity for one run of the command."""
+def new_run_id() -> str:
+    """Return a new identity for a run."""
     return uuid.uuid4().hex[:12]
 
 
@@ -128,16 +129,16 @@ def plain_error(error: BaseException) -> ShardmillError | None:
 
 
 def run_pipeline(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], invocation: str,
-    output: str, *, unit: Unit = "images", build: str = "",
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
+    *, unit: Unit = "images", build: str = "",
 ) -> Outcome:  # fmt: skip
     """Runs a pipeline to its end and returns its outcome; see ``run_job``."""
-    return run_job(define, runner, argv, invocation, output, unit=unit, build=build).outcome
+    return run_job(define, runner, argv, output, unit=unit, build=build).outcome
 
 
 def run_job(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], invocation: str,
-    output: str, *, unit: Unit = "images", build: str = "",
+    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
+    *, unit: Unit = "images", build: str = "",
 ) -> Ended:  # fmt: skip
     """Runs a pipeline to its end.
 
@@ -145,10 +146,9 @@ def run_job(
         define: Adds the transforms to a pipeline.
         runner: A name as ``take_runner`` gives it.
         argv: Beam's other flags.
-        invocation: Identity of this run.
         output: Folder of the dataset.
-        unit: What progress is told in, where the pipeline runs in this process.
-        build: Folder of the build, by whose parts progress is told where it runs elsewhere.
+        unit: Unit of the progress, where the pipeline runs in this process.
+        build: Folder of the build, whose parts are counted where it runs elsewhere.
 
     Raises:
         ShardmillError: The run failed with a sentence of ours.
@@ -156,9 +156,10 @@ def run_job(
         Staged: The flags say that others run it.
     """
     found = find_runner(runner)
-    options = found.prepare(argv, f"shardmill-{invocation}")
+    run_id = new_run_id()
+    options = found.prepare(argv, f"shardmill-{run_id}")
     for tries in range(1, _STALE_TRIES + 1):
-        this = _Try(found, options, invocation, output, unit, build, tries > 1)
+        this = _Try(found, options, run_id, output, unit, build, tries > 1)
         try:
             return _run_once(define, this)
         except Exception as error:
@@ -173,11 +174,11 @@ def run_job(
 
 @dataclass(frozen=True)
 class _Try:
-    """One try of an invocation; ``stale`` says that another builder's work ended the last one."""
+    """One try of a run; ``stale``: the try before ended since another builder had published."""
 
     runner: Runner
     argv: Sequence[str]
-    invocation: str
+    run_id: str
     output: str
     unit: Unit
     build: str
@@ -192,45 +193,70 @@ def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
     from shardmill.transforms.runtime import progress
 
     runner = this.runner
-    watched = _watch(this)
-    try:
-        options = PipelineOptions([*this.argv])
-        with _interruptible(runner) as interrupted, contextlib.ExitStack() as stack:
-            pipeline = beam.Pipeline(runner=runner.make(), options=options)
-            # Beam removes it only after a run that it began.
-            stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
-            found = define(pipeline)
-            staged = runner.staged_at(options)
-            if staged:  # nobody will read its outcome: the job itself must say that it failed
-                found | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
-            if not runner.in_process:
-                stack.enter_context(quiet_threads())
-            stack.enter_context(show_progress(watched))
-            running = _Running(runner, pipeline, interrupted)
-            result, job = running.to_its_end(watched, this.build)
-    finally:
-        progress.unwatch(this.invocation)
+    shown = _progress(this)
+    options = PipelineOptions([*this.argv])
+    with _interruptible(runner) as interrupted, contextlib.ExitStack() as stack:
+        pipeline = beam.Pipeline(runner=runner.make(), options=options)
+        # Beam removes it only after a run that it began.
+        stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
+        found = define(pipeline)
+        staged = runner.staged_at(options)
+        if staged:  # no command will read its outcome: the job itself must fail
+            found | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
+        elif runner.in_process:
+            found | "ReportOutcome" >> beam.Map(outcomes.report, this.run_id)
+            stack.enter_context(progress.collect(shown))
+        else:
+            report = beam.Map(outcomes.report_by_file, this.run_id, this.output)
+            found | "ReportOutcome" >> report
+        if not runner.in_process:
+            stack.enter_context(quiet_threads())
+        stack.enter_context(show_progress(shown))
+        running = _Running(runner, pipeline, interrupted)
+        result, job = running.to_its_end(shown, this.build)
     if staged:
         raise Staged(staged)
-    outcome: Outcome | None = watched.outcome
+    return Ended(_outcome(this), result, job)
+
+
+def _outcome(this: _Try) -> Outcome:
+    """Return the outcome of a run that ended.
+
+    Raises:
+        OutputError: The runner left none.
+    """
+    from shardmill.transforms.build import outcome as outcomes
+
+    outcome = outcomes.take_reported(this.run_id)
     if outcome is None:  # another process published
-        outcome = outcomes.fetch(this.invocation, this.output)
+        outcome = outcomes.fetch(this.run_id, this.output)
         if this.output:
-            outcomes.sweep(this.output)
+            outcomes.delete_stale_outcomes(this.output)
     if outcome is None:
         where = f"in {this.output}: see its log" if this.output else "for want of --manifest"
-        raise OutputError(f"The runner {runner.name} ended, but left no outcome {where}.")
-    return Ended(outcome, result, job)
+        raise OutputError(f"The runner {this.runner.name} ended, but left no outcome {where}.")
+    if this.stale and outcome.status == "up_to_date" and this.build:
+        _delete_build(this.output, this.build)
+    return outcome
 
 
-def _watch(this: _Try) -> Progress:
-    from shardmill.transforms.runtime import progress
+def _delete_build(output: str, build: str) -> None:
+    """Delete what this run wrote after another builder had published the same and deleted it.
+
+    Only then: else the folder may hold parts of the same options over other inputs.
+    """
+    storage = open_storage(output)
+    with storage.lock(output):
+        storage.delete_tree(build)
+
+
+def _progress(this: _Try) -> Progress:
+    from shardmill.transforms.runtime.progress import Progress
 
     if not this.runner.in_process:
-        return progress.Progress(phase="starting", unit="parts", refused="")
-    watched = progress.watch(this.invocation, stale=this.stale)
-    watched.unit, (watched.per_unit, watched.refused) = this.unit, _UNITS[this.unit]
-    return watched
+        return Progress(phase="starting", unit="parts", refused="")
+    per_unit, rejected = _UNITS[this.unit]
+    return Progress(unit=this.unit, per_unit=per_unit, refused=rejected)
 
 
 @dataclass
@@ -315,7 +341,7 @@ __all__ = [
     "Interrupted",
     "Staged",
     "Unit",
-    "new_invocation",
+    "new_run_id",
     "plain_error",
     "run_job",
     "run_pipeline",

@@ -101,10 +101,9 @@ def cpu_seconds(*args: str | Path) -> float:
 def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
     """Builds in this process, by Beam's in-memory runner, and returns what came of it."""
     config = ImagesConfig(**{name: _text(value) for name, value in options.items()})
-    invocation = run.new_invocation()
-    job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
+    job = resolve(config, runner=run.IN_MEMORY)
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], invocation, job.sink.output
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output, build=job.sink.build
     )
     return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
 

@@ -68,9 +68,8 @@ def run_build(
     runner, beam_flags = run.take_runner(beam_flags)
     if config.dry_run:
         runner = run.IN_MEMORY
-    invocation = run.new_invocation()
     find_runner(runner).check_places([("--input", config.input), ("--output", config.output)])
-    job = pipeline_module.resolve(config, runner=runner, invocation=invocation)
+    job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
         check_writable(output)
@@ -78,7 +77,7 @@ def run_build(
         with quiet_logs(debug=debug):
             ended = run.run_job(
                 lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
-                invocation, output, unit=INPUT_KINDS[kind].unit, build=job.sink.build,
+                output, unit=INPUT_KINDS[kind].unit, build=job.sink.build,
             )  # fmt: skip
     except run.Staged as staged:
         print(staged)

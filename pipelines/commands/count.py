@@ -59,15 +59,14 @@ def main(argv: list[str]) -> int:
         from shardmill.pipelines.preflight import check_accepts_files
         from shardmill.transforms.runtime.process_pool import close_all
     started = time.monotonic()
-    invocation = run.new_invocation()
-    job = resolve(config, runner=runner, invocation=invocation)
+    job = resolve(config, runner=runner)
     folder = job.spec.manifest.rpartition("/")[0]
     if folder:
         check_accepts_files(folder, f"--manifest={job.spec.manifest}")
     try:
         with quiet_logs(debug=debug):
             ended = run.run_job(
-                lambda pipeline: outcomes(pipeline, job), runner, beam_flags, invocation, folder,
+                lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder,
                 unit="MiB",
             )  # fmt: skip
     except run.Staged as staged:

@@ -36,11 +36,8 @@ SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read
 def count(*inputs: Path | str, **options) -> Manifest:
     """Count in this process with Beam's in-memory runner, and check the invariants."""
     config = CountConfig(input=tuple(map(str, inputs)), **options)
-    invocation = run.new_invocation()
-    job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
-    outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], invocation, "", unit="MiB"
-    )
+    job = resolve(config, runner=run.IN_MEMORY)
+    outcome = run.run_pipeline(lambda root: outcomes(root, job), run.IN_MEMORY, [], "", unit="MiB")
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     jsonschema.validate(json.loads(outcome.manifest), SCHEMA)

@@ -21,7 +21,7 @@ import pytest
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.images import build, outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.pipelines.run import IN_MEMORY, new_invocation, run_pipeline
+from shardmill.pipelines.run import IN_MEMORY, run_pipeline
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.storage import open_storage
@@ -78,10 +78,13 @@ def album(tmp_path) -> Path:
 def run(source: Path | str, output: Path | str, **options):
     """Runs the images pipeline in this process, as the command does, and returns its outcome."""
     config = ImagesConfig(str(source), str(output), **{**OPTIONS, **options})
-    invocation = new_invocation()
-    job = resolve(config, runner=IN_MEMORY, invocation=invocation)
+    job = resolve(config, runner=IN_MEMORY)
     return run_pipeline(
-        lambda pipeline: outcomes(pipeline, job), IN_MEMORY, [], invocation, job.sink.output
+        lambda pipeline: outcomes(pipeline, job),
+        IN_MEMORY,
+        [],
+        job.sink.output,
+        build=job.sink.build,
     )
 
 

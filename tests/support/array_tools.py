@@ -30,14 +30,14 @@ def job_of(**options) -> ArraysJob:
     texts = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
-    return resolve(ArraysConfig(**texts), runner=run.IN_MEMORY, invocation=run.new_invocation())
+    return resolve(ArraysConfig(**texts), runner=run.IN_MEMORY)
 
 
 def run_job(job: ArraysJob) -> Outcome:
     """Run a job in this process with Beam's in-memory runner."""
     sink = job.spec.sink
     return run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.invocation, sink.output,
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.output,
         unit="MiB",
     )  # fmt: skip
 

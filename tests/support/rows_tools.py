@@ -36,11 +36,10 @@ def build_rows(**options) -> tuple[Outcome, Manifest | None]:
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
     config = RowsConfig(**texts)
-    invocation = run.new_invocation()
-    job = resolve(config, runner=run.IN_MEMORY, invocation=invocation)
+    job = resolve(config, runner=run.IN_MEMORY)
     output = config.absolute_output
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], invocation, output
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], output, build=job.sink.build
     )
     return outcome, read_manifest(open_storage(output), output)
 

@@ -49,7 +49,6 @@ class ArrayEncoder:
         placement: How rows are placed in parts.
         packing: Compression of the members.
         threads: Number of concurrent reads; 0 for one per core.
-        invocation: Identity of this run, so that its progress can be watched.
     """
 
     arrays: tuple[ArrayFile, ...]
@@ -57,7 +56,6 @@ class ArrayEncoder:
     placement: RowPlacement
     packing: Packing
     threads: int = 0
-    invocation: str = ""
 
     @property
     def expected_bytes(self) -> int | None:
@@ -93,13 +91,11 @@ class ArrayEncoder:
         if self.label:
             values = self.label.values(read(self.label.array))
         step = max(1, _BLOCK_BYTES // max(1, sum(each.shape[1] for each in raw)))
-        watched = progress.progress_of(self.invocation)
         for first in range(0, len(rows), step):
             rows_of_block = slice(first, first + step)
             block_values = None if values is None else values[rows_of_block]
             yield self._block([each[rows_of_block] for each in raw], block_values, labels)
-            if watched is not None:
-                watched.add(sum(each[rows_of_block].size for each in raw), 0)
+            progress.current().add(sum(each[rows_of_block].size for each in raw))
 
     def _block(
         self, raw: Sequence[npt.NDArray[np.uint8]], values: npt.NDArray[Any] | None,

@@ -18,10 +18,10 @@ from shardmill.schemas.refs import ArrayRef, InputRef
 from shardmill.transforms.arrays.array_file import check_stored
 from shardmill.transforms.arrays.encoder import ArrayEncoder
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import PartKey, Placed, PlacedRef, Series
 from shardmill.transforms.build.planning import PART_BYTES, Plan, ShardSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
     BuildShards,
@@ -82,10 +82,8 @@ class WriteArrays(beam.PTransform):
 def start_plan(spec: ArraysSpec) -> Plan:
     """Return the plan, and report its size as progress."""
     plan = plan_arrays(spec)
-    watched = announce(spec.sink, plan)
-    if watched is not None:
-        placement = spec.encoder.placement
-        watched.begin("encoding", placement.rows * (spec.encoder.expected_bytes or 0))
+    size = spec.encoder.placement.rows * (spec.encoder.expected_bytes or 0)
+    announce(spec.sink, plan, "encoding", size)
     return plan
 
 

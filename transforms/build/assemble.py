@@ -10,13 +10,11 @@ from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.member_index import empty_shard
-from shardmill.transforms.build.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.build.parts import PartFile
 from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import ShardSpec, count_shards, deal_parts
 from shardmill.transforms.build.rechunk import loses_records, repack
-
-SHARDS_FOLDER = "shards"
+from shardmill.transforms.build.spec import PARTS_FOLDER, SHARDS_FOLDER
 
 
 @dataclass(frozen=True)

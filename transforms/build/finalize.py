@@ -6,9 +6,9 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
@@ -18,13 +18,13 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.encoder import Beside, Encoder, Finishing
+from shardmill.transforms.build.encoder import Beside, Encoder
 from shardmill.transforms.build.outcome import Outcome, Status
-from shardmill.transforms.build.parts import FOLDER as PARTS_FOLDER
 from shardmill.transforms.build.parts import parse_sidecar
-from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
-from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.shard_reuse import Takeover, describe_series, series_ids, take_over
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import Move
 from shardmill.transforms.publish.publish import publish
@@ -33,61 +33,6 @@ from shardmill.transforms.statistics.sums import compute_statistics, merge_summa
 
 _SHOWN_REJECTS = 3
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
-
-
-@dataclass(frozen=True)
-class SinkSpec:
-    """What the sink makes; a small picklable value that travels to every worker.
-
-    Attributes:
-        output: Folder of the dataset, absolute.
-        config_id: Identity of all options that decide bytes.
-        place: How refs find their places.
-        shards: How many shards there are and what they are called.
-        compression: ``gzip`` or ``none``.
-        labels: Labels that were given, or None to collect them.
-        max_reject_fraction: How many inputs may be refused; one always may.
-        overwrite: Whether another dataset may be replaced.
-        dry_run: Plan only, write nothing.
-        root: Folder that keys are relative to.
-        config: Options as the manifest shows them (an allow-list).
-        runner: Name of the runner.
-        invocation: Identity of this run of the command.
-        finishing: What the pipeline adds at the end.
-        keep_id: Identity of the options that decide the shards of one label, whatever the others
-            are; empty where shards are never kept.
-    """
-
-    output: str
-    config_id: str
-    place: PlaceSpec
-    shards: ShardSpec
-    compression: Literal["gzip", "none"] = "gzip"
-    labels: tuple[str, ...] | None = None
-    max_reject_fraction: float = 0.05
-    overwrite: bool = False
-    dry_run: bool = False
-    root: str = ""
-    config: dict[str, Any] = field(default_factory=dict)
-    runner: str = ""
-    invocation: str = ""
-    finishing: Finishing = field(default_factory=Finishing)
-    keep_id: str = ""
-
-    @property
-    def build_name(self) -> str:
-        """Name of the build folder in the output."""
-        return shard_names.BUILD_PREFIX + self.config_id
-
-    @property
-    def build(self) -> str:
-        """Path of the build folder."""
-        return join(self.output, self.build_name)
-
-    @property
-    def parts(self) -> str:
-        """Path of the folder of parts."""
-        return join(self.build, PARTS_FOLDER)
 
 
 class Built(NamedTuple):

@@ -1,4 +1,4 @@
-"""Outcomes: what came of a run, and how whoever started it is told."""
+"""Outcomes: the results of runs, and how they reach the process that started the run."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import apache_beam as beam
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.runtime import progress
 
-_FORGOTTEN_NS = 3600 * 10**9
+_STALE_NS = 3600 * 10**9
+_reported: dict[str, Outcome] = {}  # by run, of runs whose workers are threads of this process
 Status = Literal["published", "up_to_date", "failed", "dry_run"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         status: ``published``, ``up_to_date``, ``failed`` or ``dry_run``.
         message: One sentence for a person when nothing was published.
-        parts_made: Parts that this run made.
-        parts_found: Parts that it found finished.
-        matched: Inputs matched.
-        series: For a dry run: split, label, refs, input bytes and parts of each series; no parts
-            where its published shards would stay.
-        manifest: Text of the manifest that was published; the one on the disk may be another's by
-            the time that somebody reads it.
-        kept: Published shards that stayed as they were, and how many examples they hold.
+        parts_made: Number of parts that this run made.
+        parts_found: Number of finished parts that it reused.
+        matched: Number of inputs matched.
+        series: For a dry run: split, label, references, input bytes and parts of each series; no
+            parts where its published shards would stay.
+        manifest: Text of the published manifest; another builder may replace the file before the
+            caller reads it.
+        kept: Number of published shards that stayed as they were, and of examples in them.
     """
 
     status: Status
@@ -45,7 +45,7 @@ class Outcome:
     kept: tuple[int, int] = (0, 0)
 
     def check(self) -> Outcome:
-        """Returns the outcome unless it is a failure.
+        """Return the outcome unless it is a failure.
 
         Raises:
             ShardmillError: The run failed; the message says why.
@@ -55,26 +55,35 @@ class Outcome:
         return self
 
 
-def deliver(outcome: Outcome, invocation: str, folder: str) -> None:
-    """Tells whoever started a run what came of it: directly in this process, else by a small file.
+def report(outcome: Outcome, run_id: str) -> Outcome:
+    """Hand an outcome to the run that was started in this process; return the outcome."""
+    _reported[run_id] = outcome
+    return outcome
+
+
+def take_reported(run_id: str) -> Outcome | None:
+    """Return the outcome that ``report`` handed over, and forget it; None when there is none."""
+    return _reported.pop(run_id, None)
+
+
+def report_by_file(outcome: Outcome, run_id: str, folder: str) -> Outcome:
+    """Write an outcome to a small file for the process that started the run; return the outcome.
 
     Args:
-        outcome: What came of it.
-        invocation: Identity of the run; nobody waits when it is empty.
-        folder: Where the file goes; empty for nowhere.
+        outcome: The outcome.
+        run_id: Identity of the run.
+        folder: Folder of the file; empty for no file.
     """
-    watched = progress.progress_of(invocation)
-    if watched is not None:
-        watched.outcome = outcome
-    elif invocation and folder:
+    if folder:
         text = json.dumps(asdict(outcome)).encode()
-        open_storage(folder).replace(outcome_path(folder, invocation), text)
+        open_storage(folder).replace(outcome_path(folder, run_id), text)
+    return outcome
 
 
-def fetch(invocation: str, folder: str) -> Outcome | None:
-    """Returns what ``deliver`` left in a folder and takes it away, or None."""
+def fetch(run_id: str, folder: str) -> Outcome | None:
+    """Return the outcome that ``report_by_file`` wrote, or None; delete the file."""
     storage = open_storage(folder)
-    path = outcome_path(folder, invocation)
+    path = outcome_path(folder, run_id)
     try:
         body = json.loads(storage.read(path))
     except FileNotFoundError:
@@ -85,10 +94,14 @@ def fetch(invocation: str, folder: str) -> Outcome | None:
     return Outcome(**body)
 
 
-def sweep(folder: str) -> None:
-    """Takes away outcomes that nobody fetched in an hour: whoever waited for them was killed."""
+def delete_stale_outcomes(folder: str) -> None:
+    """Delete outcomes that were not fetched within an hour: their commands were killed.
+
+    Args:
+        folder: Folder of the outcomes.
+    """
     storage = open_storage(folder)
-    limit = time.time_ns() - _FORGOTTEN_NS
+    limit = time.time_ns() - _STALE_NS
     for entry in storage.list_dir(folder):
         name = entry.path.rsplit("/", 1)[-1]
         if name.startswith(shard_names.OUTCOME_PREFIX) and name.endswith(".json"):
@@ -97,9 +110,9 @@ def sweep(folder: str) -> None:
                 storage.delete(entry.path)
 
 
-def outcome_path(folder: str, invocation: str) -> str:
-    """Returns where a worker in another process leaves the outcome of a run."""
-    return join(folder, f"{shard_names.OUTCOME_PREFIX}{invocation}.json")
+def outcome_path(folder: str, run_id: str) -> str:
+    """Return the path of the file with the outcome of a run."""
+    return join(folder, f"{shard_names.OUTCOME_PREFIX}{run_id}.json")
 
 
 @dataclass(eq=False)

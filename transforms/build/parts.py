@@ -23,7 +23,6 @@ from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import seal, unseal
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
-FOLDER = "parts"
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
 _SUMMARIES = 256  # that wait to be added up
 

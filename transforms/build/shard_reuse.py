@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, PixelSums, SeriesEntry, Shard
@@ -24,13 +23,11 @@ from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import NOTHING_KEPT, Kept, fingerprint
 from shardmill.transforms.publish.publish import read_manifest, replaced_error
 from shardmill.transforms.statistics.sums import Summary, Sums
-
-if TYPE_CHECKING:  # finish.py, where it stands, needs this module
-    from shardmill.transforms.build.finalize import SinkSpec
 
 # Reasons that lie in the moment and not in the file, so that another try may end otherwise.
 _PASSING = frozenset({"changed", "not_found", "unreadable"})

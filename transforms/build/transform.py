@@ -17,12 +17,12 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import Storage, open_storage
+from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census, CountRefs, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
-from shardmill.transforms.build.finalize import Built, SinkSpec, finish, planned_outcome
-from shardmill.transforms.build.outcome import Outcome, deliver
+from shardmill.transforms.build.finalize import Built, finish, planned_outcome
+from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.parts import (
     Part,
     PartFile,
@@ -42,6 +42,7 @@ from shardmill.transforms.build.placement import (
 )
 from shardmill.transforms.build.planning import Plan, plan_parts
 from shardmill.transforms.build.shard_reuse import keep_series, series_ids
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import SumTotals, Totals
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.transform import MatchedInputs
@@ -87,23 +88,11 @@ def settle_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None 
         ids = spec.config_id, plan.input_id
         problem = why_not_up_to_date(storage, spec.output, published, *ids)
         if not problem:
-            _tidy(storage, spec)
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if not spec.overwrite:
             return Plan("failed", problem)
         plan = keep_series(storage, spec, plan, published, series or {})
     return replace(plan, status="dry_run") if spec.dry_run else plan
-
-
-def _tidy(storage: Storage, spec: SinkSpec) -> None:
-    """Deletes what this builder wrote after another one published the same and took the folder.
-
-    Only then: the folder may hold the unfinished parts of the same options over other inputs.
-    """
-    watched = progress.progress_of(spec.invocation)
-    if watched is not None and watched.stale and not spec.dry_run:
-        with storage.lock(spec.output):
-            storage.delete_tree(spec.build)
 
 
 def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
@@ -143,22 +132,22 @@ class _WritePart(beam.DoFn):
         storage = open_storage(spec.output)
         name = part_id(spec.config_id, key, refs, plan.labels)
         found = find_part(storage, spec.parts, name)
-        watched = None
-        if spec.finishing.watches_inputs:
-            watched = progress.progress_of(spec.invocation)
+        watches = spec.finishing.watches_inputs
         if found is not None:
-            if watched:
-                watched.add(len(refs), sum(found.rejects.values()))
+            if watches:
+                progress.current().add(len(refs), sum(found.rejects.values()))
             return found
         packing = encoder.packing if spec.compression == "gzip" else "none"
         job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
         items = encode_refs(encoder, refs, plan.labels)
-        return write_part(storage, job, items if watched is None else _counted(items, watched))
+        return write_part(storage, job, _counted(items) if watches else items)
 
 
-def _counted(items: Iterable[Item], watched: progress.Progress) -> Iterator[Item]:
+def _counted(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, each counted in the progress of the run."""
+    shown = progress.current()
     for item in items:
-        watched.step(rejected=isinstance(item, Reject))
+        shown.add(1, isinstance(item, Reject))
         yield item
 
 
@@ -187,48 +176,43 @@ def _finish(
 ) -> Outcome:  # fmt: skip
     storage = open_storage(spec.output)
     if plan.status != "build":
-        outcome = planned_outcome(plan, census)
-    else:
-        try:
-            built = Built(shards, {Series(*series): each for series, each in totals})
-            outcome = finish(storage, spec, encoder, plan, census, built)
-        except FileNotFoundError as error:
-            raise _stale(error) from error
-    deliver(outcome, spec.invocation, "" if spec.dry_run else spec.output)
-    return outcome
+        return planned_outcome(plan, census)
+    try:
+        built = Built(shards, {Series(*series): each for series, each in totals})
+        return finish(storage, spec, encoder, plan, census, built)
+    except FileNotFoundError as error:
+        raise _stale(error) from error
 
 
 def announce(
-    spec: SinkSpec, plan: Plan, series: Mapping[Series, tuple[int, int]] | None = None
-) -> progress.Progress | None:
-    """Tells whoever watches from elsewhere how many parts there will be, about.
+    spec: SinkSpec, plan: Plan, phase: str, inputs: int,
+    series: Mapping[Series, tuple[int, int]] | None = None,
+) -> None:  # fmt: skip
+    """Report the size of a build: to the run of this process, else by a file in the build folder.
 
     Args:
-        spec: The sink's.
+        spec: What is written.
         plan: What is to be done.
-        series: (refs, bytes) of each series, where that is known: few refs leave parts empty.
-
-    Returns:
-        Who watches in this process and is yet to be told, if there is anything to build.
+        phase: Name of the next phase.
+        inputs: Number of inputs, in the unit of the run's progress.
+        series: (references, bytes) of each series, where known: few references leave parts empty.
     """
-    if plan.status != "build" or not spec.invocation:
-        return None
-    watched = progress.progress_of(spec.invocation)
-    if watched is None:
-        parts = 0.0
-        for name, number in plan.parts.items():
-            if name not in plan.kept:
-                refs = series[name][0] if series and name in series else None
-                parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
-        progress.leave_total(spec.build, round(parts))
-    return watched
+    if plan.status != "build":
+        return
+    if progress.is_collected():
+        progress.current().start(phase, inputs)
+        return
+    parts = 0.0
+    for name, number in plan.parts.items():
+        if name not in plan.kept:
+            refs = series[name][0] if series and name in series else None
+            parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
+    progress.leave_total(spec.build, round(parts))
 
 
 def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
-    watched = announce(spec, plan, census.series)
-    if watched is not None:
-        watched.total = census.refs - sum(census.series[series][0] for series in plan.kept)
-        watched.phase = "encoding"
+    inputs = census.refs - sum(census.series[series][0] for series in plan.kept)
+    announce(spec, plan, "encoding", inputs, census.series)
     return plan
 
 

@@ -40,7 +40,6 @@ class CountSpec:
         manifest: Path of the manifest to write; empty for none.
         processes: Number of processes that read at the same time on one worker.
         runner: Name of the runner.
-        invocation: Identity of this run, so that its progress can be watched.
     """
 
     root: str
@@ -48,7 +47,6 @@ class CountSpec:
     manifest: str = ""
     processes: int = 1
     runner: str = ""
-    invocation: str = ""
 
     @property
     def config_id(self) -> str:

@@ -22,7 +22,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
-from shardmill.transforms.build.outcome import Outcome, deliver
+from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
 from shardmill.transforms.match.counts import Duplicate, MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum_match_counts
@@ -63,13 +63,13 @@ class CountRecords(beam.PTransform):
         found = (
             refs
             | "KeepReadable" >> beam.Filter(lambda ref: not ref.error)
-            | "InspectFiles" >> beam.ParDo(_Look(spec.check, spec.invocation))
+            | "InspectFiles" >> beam.ParDo(_Look(spec.check))
         )
         counts = (
             found
             | "CutRanges" >> beam.FlatMap(_ranges)
             | "SpreadRanges" >> beam.Reshuffle()
-            | "ScanRanges" >> beam.ParDo(_Scan(spec.check, spec.processes, spec.invocation))
+            | "ScanRanges" >> beam.ParDo(_Scan(spec.check, spec.processes))
         )
         files = (
             {"found": found, "counts": counts}
@@ -112,9 +112,8 @@ def _ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[
 class _Look(beam.DoFn):
     """Looks at each file's beginning; at remote ones several at a time."""
 
-    def __init__(self, check: Check, invocation: str) -> None:
+    def __init__(self, check: Check) -> None:
         self._check = check
-        self._invocation = invocation
         self._range_bytes = _HOP_RANGE_BYTES if check == "index" else _RANGE_BYTES
         self._held: list[InputRef] = []
 
@@ -141,19 +140,17 @@ class _Look(beam.DoFn):
 
     def _look(self, ref: InputRef) -> tuple[str, tuple[InputRef, FileRanges]]:
         found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
-        watched = progress.progress_of(self._invocation)
-        if watched is not None:
-            watched.begin("counting", sum(part.end - part.start for part in found.ranges))
+        size = sum(part.end - part.start for part in found.ranges)
+        progress.current().extend("counting", size)
         return ref.key, (ref, found)
 
 
 class _Scan(beam.DoFn):
     """Scans ranges: each as it comes, or many together in processes where that is worth while."""
 
-    def __init__(self, check: Check, processes: int, invocation: str) -> None:
+    def __init__(self, check: Check, processes: int) -> None:
         self._check = check
         self._processes = processes
-        self._invocation = invocation
         self._held: list[tuple[str, Range]] = []
 
     def start_bundle(self) -> None:
@@ -170,15 +167,13 @@ class _Scan(beam.DoFn):
 
     def _scan_all(self) -> Iterator[tuple[str, RangeCount]]:
         held, self._held = sorted(self._held, key=lambda item: (-item[1].cost, item)), []
-        watched = progress.progress_of(self._invocation)
         worth = sum(part.cost for _, part in held) >= WORTH_PROCESSES
         keys = {part: key for key, part in held}
         scan = functools.partial(scan_range, check=self._check)
         for part, scanned in run_all(scan, list(keys), self._processes if worth else 1):
             metrics.RANGES.inc()
             metrics.RECORDS.inc(scanned.records)
-            if watched is not None:
-                watched.add(scanned.end - scanned.start, scanned.fault is not None)
+            progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
             yield keys[part], scanned
 
 
@@ -194,11 +189,9 @@ def _join(
 
 
 def _finish(_: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
-    folder = spec.manifest.rpartition("/")[0]
     outcome = _outcome(files, counts, spec)
     if outcome.manifest and spec.manifest:
         open_storage(spec.manifest).replace(spec.manifest, outcome.manifest.encode())
-    deliver(outcome, spec.invocation, folder)
     return outcome
 
 

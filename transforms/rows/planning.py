@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardmill.transforms.build.census import Census, CountRefs, why_unusable
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import settle_plan
 from shardmill.transforms.rows.runs.make import CsvFile
 

@@ -19,10 +19,10 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.census import Census, SumCensuses
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import BuildInput, BuildShards, announce
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
@@ -104,7 +104,7 @@ class WriteRows(beam.PTransform):
         graph = []
         if spec.preprocessing is not None:
             built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(
-                spec.runs, spec.preprocessing, spec.threads, spec.sink.invocation
+                spec.runs, spec.preprocessing, spec.threads
             )
             graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
@@ -131,13 +131,11 @@ class WriteRows(beam.PTransform):
 def announced(spec: RowsSpec, census: Census) -> Plan:
     """Returns the plan, and tells whoever watches how much there is to do."""
     plan = plan_rows(spec.plan, census)
-    watched = announce(spec.sink, plan)
-    if watched is not None:
-        size = sum(size for _, size in census.series.values())
-        if spec.preprocessing is None:
-            watched.begin("encoding", size)
-        else:  # rows are read twice
-            watched.begin("analysing", 2 * size)
+    size = sum(size for _, size in census.series.values())
+    if spec.preprocessing is None:
+        announce(spec.sink, plan, "encoding", size)
+    else:  # rows are read twice
+        announce(spec.sink, plan, "analysing", 2 * size)
     return plan
 
 
@@ -183,7 +181,6 @@ def write_runs(
     """
     ref, part = InputRef(*task[0]), RowRange(*task[2])
     file = CsvFile(ref, task[1])
-    watched = progress.progress_of(spec.sink.invocation)
     pieces = read_cells(spec.runs, file, part)
     number = 0
     try:
@@ -201,9 +198,9 @@ def write_runs(
                     spec.runs, plan, file, name, cells, graph.path if graph else ""
                 )
             rejects = sum(run.rejects.values())
-            if watched is not None:
-                watched.phase = "encoding"
-                watched.add(spec.runs.size_of(part), rejects)
+            shown = progress.current()
+            shown.phase = "encoding"
+            shown.add(spec.runs.size_of(part), rejects)
             yield from place_segments(spec.runs, plan, ref, (part.start, number), run)
             yield TaggedOutput(TALLIES, Census(matched=run.rows))
             if part.end >= 0:

@@ -1,36 +1,35 @@
-"""Progress and outcomes: what the command shows while a pipeline runs.
+"""Progress: the counts that a command shows while a pipeline runs.
 
-Only the process that started a pipeline watches it. A worker in another process finds nobody
-watching, counts with Beam's metrics alone (``metrics``), and leaves small files: how many parts
-there will be, beside the parts, and the outcome.
+Only the process that started a run shows its progress. Workers in other processes count with
+Beam's metrics alone (``metrics``), and write the number of parts that they expect to the build
+folder, for the command that monitors the job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.storage import join, open_storage
 
 
-@dataclass
+@dataclass(eq=False)
 class Progress:
-    """Counts of one running pipeline; each is written by one thread and read by another.
+    """Counts of one run: workers write them, the display reads them.
 
     Attributes:
         phase: What is being done.
-        total: Inputs to go through, once that is known.
-        done: Inputs gone through.
-        rejects: Inputs refused so far.
-        unit: What inputs are called.
-        per_unit: How many inputs make one unit.
-        refused: What refused ones are called.
-        outcome: What came of it, in the end.
-        stale: Whether an earlier try ended because another builder took its files away.
+        total: Inputs to process, or None until that is known.
+        done: Inputs processed.
+        rejects: Inputs rejected so far.
+        unit: Name of the unit that is shown.
+        per_unit: Inputs in one unit.
+        refused: Name of rejected inputs; empty where they are not counted.
         notices: Lines to be shown once.
     """
 
@@ -41,58 +40,65 @@ class Progress:
     unit: str = "images"
     per_unit: int = 1
     refused: str = "rejected"
-    outcome: Any = None
-    stale: bool = False
     notices: deque[str] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def step(self, *, rejected: bool) -> None:
-        """Counts one input."""
-        with self.lock:
-            self.done += 1
-            self.rejects += rejected
-
-    def add(self, inputs: int, rejects: int) -> None:
-        """Counts several inputs at once."""
+    def add(self, inputs: int, rejects: int = 0) -> None:
+        """Count processed inputs, and how many of them were rejected."""
         with self.lock:
             self.done += inputs
             self.rejects += rejects
 
-    def begin(self, phase: str, inputs: int) -> None:
-        """Enters a phase, or stays in it, with more inputs to go through."""
+    def start(self, phase: str, total: int) -> None:
+        """Enter a phase with a number of inputs to process."""
+        with self.lock:
+            self.phase, self.total = phase, total
+
+    def extend(self, phase: str, inputs: int) -> None:
+        """Enter a phase, or stay in it, with more inputs to process."""
         with self.lock:
             self.phase = phase
             self.total = (self.total or 0) + inputs
 
 
-_watched: dict[str, Progress] = {}
+_shown: list[Progress] = []
+_NOT_SHOWN = Progress()
 
 
-def watch(invocation: str, *, stale: bool = False) -> Progress:
-    """Starts watching an invocation in this process; see ``Progress`` for ``stale``."""
-    _watched[invocation] = Progress(stale=stale)
-    return _watched[invocation]
+@contextlib.contextmanager
+def collect(progress: Progress) -> Iterator[None]:
+    """Count the work of this process in the progress of a run until the block ends."""
+    _shown.append(progress)
+    try:
+        yield
+    finally:
+        _shown.remove(progress)
 
 
-def unwatch(invocation: str) -> None:
-    """Stops watching."""
-    _watched.pop(invocation, None)
+def current() -> Progress:
+    """Return the progress that counts the work of this process.
+
+    Counts are not shown in processes that did not start the run, nor where several runs share
+    this process: their workers are threads that cannot be assigned to one of them.
+    """
+    shown = tuple(_shown)
+    return shown[0] if len(shown) == 1 else _NOT_SHOWN
 
 
-def progress_of(invocation: str) -> Progress | None:
-    """Returns who watches an invocation in this process, if anybody."""
-    return _watched.get(invocation)
+def is_collected() -> bool:
+    """Return whether this process started a run whose workers are its threads."""
+    return bool(_shown)
 
 
 def leave_total(build: str, parts: int) -> None:
-    """Leaves in a build folder how many parts there will be, for who watches from elsewhere."""
+    """Write the expected number of parts to a build folder, for the command that monitors it."""
     open_storage(build).replace(
         join(build, shard_names.PROGRESS), json.dumps({"parts": parts}).encode()
     )
 
 
 def find_total(build: str) -> int | None:
-    """Returns what ``leave_total`` left in a build folder, or None."""
+    """Return the number of parts that ``leave_total`` wrote to a build folder, or None."""
     try:
         return int(json.loads(open_storage(build).read(join(build, shard_names.PROGRESS)))["parts"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):

@@ -139,7 +139,7 @@ def verify_dataset(
     if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
         processes = 1
     if progress is not None:
-        progress.begin("verifying", sum(part.end - part.start for _, part in tasks))
+        progress.extend("verifying", sum(part.end - part.start for _, part in tasks))
     checked: dict[int, list[CheckedRange]] = {}
     for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
         checked.setdefault(result.shard, []).append(result)

@@ -125,7 +125,7 @@ def send(command: str, inputs: Path, bucket: str, capsys, *more: str) -> Sent:
 @pytest.fixture(autouse=True)
 def _surroundings(service, monkeypatch):
     """Keys as they lie around where commands run; and local inputs, which nobody will read."""
-    monkeypatch.setattr(run, "new_invocation", lambda: "0123456789ab")
+    monkeypatch.setattr(run, "new_run_id", lambda: "0123456789ab")
     monkeypatch.setattr(Dataflow, "check_places", lambda self, places: None)
     for name in ("AWS_SECRET_ACCESS_KEY", "SHARDMILL_TEST_TOKEN", "GOOGLE_API_KEY"):
         monkeypatch.setenv(name, SECRET)

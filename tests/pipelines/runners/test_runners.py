@@ -19,9 +19,9 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import outcome
-from shardmill.transforms.build.finalize import SinkSpec
 from shardmill.transforms.build.placement import PlaceSpec, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import announce
 from shardmill.transforms.publish.cleanup import find_leftovers
 from shardmill.transforms.runtime import metrics
@@ -175,18 +175,18 @@ def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
     """50 refs in 64 parts leave some empty; with many refs none is."""
     spec = SinkSpec(
         str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
-        ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)), invocation="somebody-elsewhere",
+        ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)),
     )  # fmt: skip
     train, kept = Series("train", ""), Series("validation", "")
     plan = Plan("build", parts={train: 64, kept: 8}, kept=frozenset({kept}))
     for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
-        announce(spec, plan, {train: (refs, 0), kept: (9, 0)})
+        announce(spec, plan, "encoding", refs, {train: (refs, 0), kept: (9, 0)})
         assert find_total(spec.build) in wanted
-    announce(spec, plan)
+    announce(spec, plan, "encoding", 0)
     assert find_total(spec.build) == 64
     # Where nothing is built nothing is written.
     (tmp_path / spec.build_name / "progress.json").unlink()
-    announce(spec, Plan("up_to_date", parts={train: 64}))
+    announce(spec, Plan("up_to_date", parts={train: 64}), "encoding", 0)
     assert find_total(spec.build) is None
 
 
@@ -213,7 +213,7 @@ def test_outcomes_that_nobody_fetched_go_after_an_hour(tmp_path):
         path.write_text("{}")
     for path in (old, other):
         os.utime(path, (time.time() - 3_700,) * 2)
-    outcome.sweep(str(tmp_path))
+    outcome.delete_stale_outcomes(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {new.name, other.name}
 
 

@@ -16,10 +16,11 @@ from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.build import assemble
 from shardmill.transforms.build import rechunk as repacking
-from shardmill.transforms.build.assemble import PARTS_FOLDER, ShardJob, assemble_shard
+from shardmill.transforms.build.assemble import ShardJob, assemble_shard
 from shardmill.transforms.build.parts import PartFile
 from shardmill.transforms.build.placement import Series
 from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.build.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset
 from tests.support.readers import dataset_files, gzip_records, tf_records

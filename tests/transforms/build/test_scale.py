@@ -22,9 +22,10 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import assemble, coders, parts, transform
 from shardmill.transforms.build.census import CountRefs
 from shardmill.transforms.build.encoder import Example, Item
-from shardmill.transforms.build.finalize import Built, SinkSpec, finish
+from shardmill.transforms.build.finalize import Built, finish
 from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import SumTotals, Totals
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles, find_input

@@ -19,9 +19,10 @@ from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.finalize import SinkSpec, planned_outcome
+from shardmill.transforms.build.finalize import planned_outcome
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.shard_reuse import take_over
+from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import make_plan
 from shardmill.transforms.match.transform import match_now
 from shardmill.transforms.publish.journal import Journal, Kept, Move, fingerprint

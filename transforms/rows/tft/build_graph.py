@@ -52,13 +52,11 @@ class BuildGraph(beam.PTransform):
         spec: How ranges are read.
         preprocessing: The user's preprocessing_fn.
         threads: Ranges that a worker reads in parallel.
-        invocation: Identity of this command, for its progress display.
     """
 
     spec: RunSpec
     preprocessing: Preprocessing
     threads: int
-    invocation: str = ""
 
     def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[TransformGraph]:
         """Wire reading, analysis and storing."""
@@ -71,9 +69,7 @@ class BuildGraph(beam.PTransform):
             (ranges, filler)
             | "AddFiller" >> beam.Flatten()
             | "ReadTrainingRows"
-            >> beam.ParDo(
-                MapAhead(train_batches, self.threads), spec, AsSingleton(plan), self.invocation
-            )
+            >> beam.ParDo(MapAhead(train_batches, self.threads), spec, AsSingleton(plan))
         )
         rows = (
             batches
@@ -88,25 +84,20 @@ class BuildGraph(beam.PTransform):
         )
 
 
-def train_batches(
-    task: Any, spec: RunSpec, plan: Plan, invocation: str = ""
-) -> Iterator[pa.RecordBatch]:
+def train_batches(task: Any, spec: RunSpec, plan: Plan) -> Iterator[pa.RecordBatch]:
     """Yield the training rows of a range, unless a graph is stored already.
 
     Args:
         task: The range, or None for the filler.
         spec: How ranges are read.
         plan: The plan of the build.
-        invocation: Identity of this command, for its progress display.
     """
     stored = plan.status != "build" or find_graph(spec.build, plan.input_id) is not None
     if task is None:
         if stored:  # the analysis fails without any row
             yield filler_batch(spec.table.columns)
         return
-    watched = progress.progress_of(invocation)
-    if watched is not None:
-        watched.add(spec.size_of(RowRange(*task[2])), 0)
+    progress.current().add(spec.size_of(RowRange(*task[2])))
     if stored:
         return
     ref = InputRef(*task[0])

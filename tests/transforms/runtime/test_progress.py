@@ -1,0 +1,52 @@
+"""Progress and outcomes of runs in one process never mix."""
+
+import threading
+
+from shardmill.pipelines import run
+from shardmill.pipelines.images import outcomes, resolve
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.transforms.build.outcome import Outcome, report, take_reported
+from shardmill.transforms.runtime import progress
+from tests.conftest import make_photos
+
+
+def test_work_is_counted_only_while_one_run_collects() -> None:
+    first, second = progress.Progress(), progress.Progress()
+    progress.current().add(5)
+    with progress.collect(first):
+        progress.current().add(1)
+        with progress.collect(second):  # the workers of two runs cannot be told from each other
+            progress.current().add(10)
+            assert progress.is_collected()
+        progress.current().add(2, 1)
+    progress.current().add(5)
+    assert not progress.is_collected()
+    assert (first.done, first.rejects, second.done) == (3, 1, 0)
+
+
+def test_outcomes_are_kept_apart_by_run() -> None:
+    report(Outcome("published"), "a")
+    report(Outcome("failed"), "b")
+    found = [take_reported(name) for name in ("a", "b", "a")]
+    assert found == [Outcome("published"), Outcome("failed"), None]
+
+
+def test_two_runs_at_a_time_in_one_process_get_their_own_outcomes(tmp_path) -> None:
+    counts = {"few": 3, "many": 11}
+    found: dict[str, Outcome] = {}
+
+    def build(name: str) -> None:
+        source = make_photos(tmp_path / name, {"cat": counts[name]}, size=(20, 20))
+        job = resolve(ImagesConfig(str(source), str(tmp_path / f"{name}-ds"), image_size="8"))
+        found[name] = run.run_pipeline(
+            lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output
+        )
+
+    threads = [threading.Thread(target=build, args=(name,)) for name in counts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: each.status for name, each in found.items()} == dict.fromkeys(counts, "published")
+    assert {name: each.matched for name, each in found.items()} == counts
+    assert not progress.is_collected()

@@ -1,0 +1,68 @@
+"""SinkSpec: what a build writes, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.storage import join
+from shardmill.transforms.build.encoder import Finishing
+from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.planning import ShardSpec
+
+PARTS_FOLDER = "parts"  # in the build folder
+SHARDS_FOLDER = "shards"
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """What a build writes; a small picklable value that is sent to every worker.
+
+    Attributes:
+        output: Folder of the dataset, absolute.
+        config_id: Identity of all options that decide bytes.
+        place: How references are assigned to splits and positions.
+        shards: Number and names of shards.
+        compression: ``gzip`` or ``none``.
+        labels: Labels that were given, or None to collect them.
+        max_reject_fraction: Largest share of rejected inputs; one reject is always allowed.
+        overwrite: Whether another dataset may be replaced.
+        dry_run: Plan only, write nothing.
+        root: Folder that keys are relative to.
+        config: Options as the manifest shows them (an allow-list).
+        runner: Name of the runner.
+        finishing: What the pipeline adds at the end.
+        keep_id: Identity of the options that decide the shards of one label, whatever the others
+            are; empty where shards are never reused.
+    """
+
+    output: str
+    config_id: str
+    place: PlaceSpec
+    shards: ShardSpec
+    compression: Literal["gzip", "none"] = "gzip"
+    labels: tuple[str, ...] | None = None
+    max_reject_fraction: float = 0.05
+    overwrite: bool = False
+    dry_run: bool = False
+    root: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    runner: str = ""
+    finishing: Finishing = field(default_factory=Finishing)
+    keep_id: str = ""
+
+    @property
+    def build_name(self) -> str:
+        """Name of the build folder in the output."""
+        return shard_names.BUILD_PREFIX + self.config_id
+
+    @property
+    def build(self) -> str:
+        """Path of the build folder."""
+        return join(self.output, self.build_name)
+
+    @property
+    def parts(self) -> str:
+        """Path of the folder of parts."""
+        return join(self.build, PARTS_FOLDER)
