@@ -38,9 +38,9 @@ def _run(arguments: list[str]) -> int:
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
-        from shardmill.pipelines.report.terminal import clean  # file names may hold anything
+        from shardmill.pipelines.report.terminal import printable
 
-        print(f"shardmill: {clean(str(error))}", file=sys.stderr)
+        print(f"shardmill: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()

@@ -9,7 +9,7 @@ from shardmill.loaders.steps import find_manifest, load_manifest
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
 from shardmill.pipelines.preflight import complete_publish
-from shardmill.pipelines.report.terminal import clean
+from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 
@@ -59,9 +59,9 @@ def main(argv: list[str]) -> int:
     if manifest.root:
         _reject_count(path, flags)
     verdicts = list(judge(manifest, rules, dt.datetime.now(dt.timezone.utc), counted))
-    print(clean(f"Checked {folder or path}"))
+    print(printable(f"Checked {folder or path}"))
     for verdict in verdicts:
-        print(clean(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}"))
+        print(printable(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}"))
     broken = [verdict for verdict in verdicts if not verdict.holds]
     if not broken:
         return 0

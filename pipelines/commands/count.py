@@ -15,7 +15,7 @@ from shardmill.pipelines.commands.parser import Parser, add_debug, command_parse
 from shardmill.pipelines.report.numbers import human_bytes
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.report.summary import print_counters
-from shardmill.pipelines.report.terminal import clean
+from shardmill.pipelines.report.terminal import printable
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
         raise OutputError(outcome.message)
     manifest = Manifest.from_json(outcome.manifest)
     seconds = time.monotonic() - started
-    print("\n".join(map(clean, lines(manifest, job.spec.manifest, seconds))))
+    print("\n".join(map(printable, lines(manifest, job.spec.manifest, seconds))))
     if manifest.damaged:
         files = manifest.inputs.matched - manifest.inputs.skipped - manifest.inputs.duplicates
         print(

@@ -1,35 +1,31 @@
-"""``shardmill show``: what is in a dataset, a folder or a file. Loads no Beam and no TensorFlow.
+"""``shardmill show``: what is in a dataset, a folder or a file. Imports no Beam and no TensorFlow.
 
-``--json`` prints one object. ``kind`` says of what: ``dataset``, ``folder`` or ``file``.
+``--json`` prints one object. Its ``kind`` is ``dataset``, ``folder`` or ``file``.
 
-A dataset has ``path``, ``manifest`` (its path), ``version``, ``root`` (the folder of files that
-``shardmill count`` counted; null for a dataset of our own), ``finished``, ``runner``,
+A dataset has ``path``, ``manifest`` (its path), ``version``, ``root`` (the folder whose files
+``shardmill count`` counted; null for a dataset that Shardmill built), ``finished``, ``runner``,
 ``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
 ``num_examples``, ``num_bytes``, ``share`` of all examples, ``shards``}); ``labels`` (``class_id``
 or null, ``label``, ``total``, ``splits``: counts, in the order of class ids); ``features``,
 ``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of rejects.jsonl) and
-``damaged`` (files that a count found so).
+``damaged`` (damaged files that a count found).
 
 A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``bytes``,
 ``compression``) and ``more_files``. A file has ``path``, ``bytes`` and ``compression``.
 
-All have ``records``, null where none are asked for or there are none: ``split`` or null, ``file``
-(where the first is), ``first`` (see ``transforms.show.describe_record``) and ``damage`` (why there
-are no more, or an empty text).
+All have ``records``, null if none were requested or there are none: ``split`` or null, ``file``
+(where the first record is), ``first`` (see ``transforms.verify.describe.describe_record``) and
+``damage`` (why there are no more, or an empty text).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import shutil
 import sys
-from typing import Any
 
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.terminal import BLOCKS, Style, plain
-
-_PIPE_WIDTH = 100
 
 _EPILOG = """\
 examples:
@@ -63,39 +59,18 @@ def number(text: str) -> int:
 def main(argv: list[str]) -> int:
     """Print what is at the path; return the exit code."""
     flags = make_parser().parse_args(argv)
-    from shardmill.pipelines.report.show_data import look
-    from shardmill.pipelines.report.show_text import render
+    from shardmill.pipelines.report.show_data import describe_path
 
-    found = look(flags.path, records=flags.records, split=flags.split)
-    # Data may hold characters that the terminal's encoding does not have.
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    report = describe_path(flags.path, records=flags.records, split=flags.split)
     if flags.json:
-        print(json.dumps(found, indent=1))
-    elif sys.stdout.isatty():
-        _print_pretty(found)
-    else:
-        style = Style(_PIPE_WIDTH, blocks=_has_blocks())
-        print("\n".join(plain(line) for line in render(found, style)))
-    return 0
-
-
-def _has_blocks() -> bool:
-    try:
-        BLOCKS.encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _print_pretty(found: dict[str, Any]) -> None:
-    # Only terminals need it, and it takes 50 ms to load.
-    from rich.console import Console
-    from rich.text import Text
-
+        print(json.dumps(report, indent=1))
+        return 0
+    from shardmill.pipelines.report.layout import find_layout, print_report
     from shardmill.pipelines.report.show_text import render
 
-    width = shutil.get_terminal_size().columns
-    console = Console(highlight=False, soft_wrap=True, width=width)
-    for line in render(found, Style(width, blocks=_has_blocks())):
-        console.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)
+    # Data may hold characters that the encoding of the output does not have.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    layout = find_layout(sys.stdout)
+    print_report(render(report, layout), layout, sys.stdout)
+    return 0

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from shardmill.pipelines import run
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes
-from shardmill.pipelines.report.terminal import clean
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from shardmill.pipelines.report.layout import Layout
     from shardmill.transforms.verify.verify import Dataset, Finding
 
 _DESCRIPTION = """\
@@ -60,7 +62,10 @@ def main(argv: list[str]) -> int:
     if flags.json:
         print(json.dumps(report(dataset, findings), ensure_ascii=False))
     else:
-        print("\n".join(map(clean, lines(dataset, findings, seconds))))
+        from shardmill.pipelines.report.layout import find_layout, print_report
+
+        layout = find_layout(sys.stdout)
+        print_report(render(dataset, findings, seconds, layout), layout, sys.stdout)
     if findings:
         files = len({finding.file for finding in findings})
         print(
@@ -73,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 
 def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
-    """Returns what was found as plain data: root, sound, examples, shards and faults."""
+    """Return the findings as plain data: root, sound, examples, shards and faults."""
     return {
         "root": dataset.root,
         "sound": not findings,
@@ -83,10 +88,12 @@ def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
     }
 
 
-def lines(dataset: Dataset, findings: Sequence[Finding], seconds: float) -> Iterator[str]:
-    """Yields a table of the splits, and one line a fault."""
+def render(
+    dataset: Dataset, findings: Sequence[Finding], seconds: float, layout: Layout
+) -> Iterator[RenderableType]:
+    """Yield a table of the splits and one line per fault."""
     faulty = {finding.file for finding in findings}
-    rows = [("split", "examples", "shards", "bytes", "checks")]
+    rows = []
     for name, split in dataset.manifest.splits.items():
         bad = sum(shard.file in faulty for shard in split.shards)
         rows.append(
@@ -98,13 +105,10 @@ def lines(dataset: Dataset, findings: Sequence[Finding], seconds: float) -> Iter
                 f"{bad:,} faulty" if bad else "all sound",
             )
         )
-    yield f"Verified {dataset.root}"
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        name, *numbers, checks = row
-        aligned = (text.rjust(width) for text, width in zip(numbers, widths[1:-1], strict=True))
-        yield f"  {name.ljust(widths[0])}  {'  '.join(aligned)}  {checks}"
+    yield layout.whole_line(f"Verified {dataset.root}")
+    header = ("split", "examples", "shards", "bytes", "checks")
+    yield layout.table(rows, "<>>><", header=header)
     size = sum(split.num_bytes for split in dataset.manifest.splits.values())
-    yield f"  {seconds:,.1f} s, {human_bytes(size / max(seconds, 1e-9))}/s"
+    yield layout.line(f"  {seconds:,.1f} s, {human_bytes(size / max(seconds, 1e-9))}/s")
     for finding in findings:
-        yield f"  fault  {finding.file}: {finding.message}"
+        yield layout.whole_line(f"  fault  {finding.file}: {finding.message}")

@@ -1,4 +1,4 @@
-"""What ``shardmill show`` finds: a dataset, a folder or a file, as one JSON-like value."""
+"""The value that ``shardmill show --json`` prints: a dataset, a folder or a file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from shardmill.loaders.steps import find_manifest, load_manifest
+from shardmill.pipelines.preflight import complete_publish
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
@@ -21,16 +22,16 @@ from shardmill.transforms.verify.describe import describe_record
 
 MAX_FILES = 20
 MAX_REJECTS = 5
-_NO_NUMBERS = frozenset({"root", "rejected_by_reason"})
-_TRIED = 200  # files that are opened to find those with records
-_WALKED = 10_000
+_NOT_NUMBERS = frozenset({"root", "rejected_by_reason"})
+_MAX_OPENED = 200  # files that are opened to find those with records
+_MAX_WALKED = 10_000
 
 
-def look(path: str, *, records: int = 3, split: str = "") -> dict[str, Any]:
-    """Returns what is at a path; the keys are those of ``shardmill show --json``.
+def describe_path(path: str, *, records: int = 3, split: str = "") -> dict[str, Any]:
+    """Return what is at a path; ``commands/show.py`` documents the keys.
 
     Raises:
-        InputError: Nothing is there, or nothing that can be shown.
+        InputError: There is nothing, or nothing that can be shown.
         UsageError: The split is unknown, or there are no splits.
     """
     storage = open_storage(path)
@@ -38,33 +39,33 @@ def look(path: str, *, records: int = 3, split: str = "") -> dict[str, Any]:
     if entry is None:
         raise InputError(f"{path or 'the path'} does not exist: give a dataset or a TFRecord file.")
     if entry.kind == "dir" and _is_dataset(storage, path):
-        return look_at_dataset(path, records, split)
+        return describe_dataset(path, records, split)
     if entry.kind != "dir" and path.endswith(".json"):
-        return look_at_dataset(path, records, split)
+        return describe_dataset(path, records, split)
     if split:
         raise UsageError(f"--split={split}: {path} has no {MANIFEST}, so it has no splits.")
     if entry.kind == "dir":
-        return look_at_folder(storage, path, records)
-    return look_at_file(path, records)
+        return describe_folder(storage, path, records)
+    return describe_file(path, records)
 
 
-def look_at_file(path: str, records: int) -> dict[str, Any]:
-    """Returns what is in one file.
+def describe_file(path: str, records: int) -> dict[str, Any]:
+    """Return what is in one file.
 
     Raises:
-        InputError: It holds no TFRecords.
+        InputError: It has no TFRecords.
     """
     try:
         with open_records(path) as reader:
-            found = {"kind": "file", "path": path, "bytes": reader.size}
-            found["compression"] = reader.compression
+            report = {"kind": "file", "path": path, "bytes": reader.size}
+            report["compression"] = reader.compression
     except DamagedError as error:
         raise InputError(f"{path} cannot be shown: {error}.") from error
-    return {**found, "records": read_records([path], records)}
+    return {**report, "records": read_records([path], records)}
 
 
-def look_at_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
-    """Returns the TFRecord files below a folder.
+def describe_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
+    """Return the TFRecord files below a folder.
 
     Raises:
         InputError: There are none.
@@ -72,7 +73,7 @@ def look_at_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
     entries = sorted(_walk(storage, path), key=lambda entry: entry.path)
     files: list[dict[str, Any]] = []
     left = entries[:]
-    for entry in entries[:_TRIED]:
+    for entry in entries[:_MAX_OPENED]:
         if len(files) == MAX_FILES:
             break
         left.remove(entry)
@@ -85,7 +86,7 @@ def look_at_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
         files.append({"file": name, "bytes": entry.size, "compression": packed})
     if not files:
         raise InputError(
-            f"{path} holds neither a {MANIFEST} nor TFRecord files: give a dataset, a folder of "
+            f"{path} has neither a {MANIFEST} nor TFRecord files: give a dataset, a folder of "
             "TFRecord files, or one such file."
         )
     body: dict[str, Any] = {"kind": "folder", "path": path, "files": files, "more_files": len(left)}
@@ -93,8 +94,8 @@ def look_at_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
     return body
 
 
-def look_at_dataset(path: str, records: int, split: str) -> dict[str, Any]:
-    """Returns what a manifest says, and the first records of a split.
+def describe_dataset(path: str, records: int, split: str) -> dict[str, Any]:
+    """Return the content of a manifest, and the first records of a split.
 
     Raises:
         InputError: The manifest cannot be read.
@@ -102,35 +103,35 @@ def look_at_dataset(path: str, records: int, split: str) -> dict[str, Any]:
     """
     folder, file = find_manifest(path)
     if folder:
-        _settle(folder)
+        complete_publish(folder)
     manifest = load_manifest(file)
     try:
-        found = describe_manifest(manifest)
+        report = describe_manifest(manifest)
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{file} cannot be read: a field is malformed ({error}).") from error
     if split and split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
         raise UsageError(f"--split={split}: the dataset has no such split; it has {known}.")
     base = manifest.root or folder or file.rpartition("/")[0] or "."
-    found = {"kind": "dataset", "path": folder or file, "manifest": file, **found}
+    report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
     ours = manifest.inputs.rejected and not manifest.root
-    found["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
-    chosen = split or _fullest(manifest)
+    report["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
+    chosen = split or _default_split(manifest)
     shards = manifest.splits[chosen].shards if chosen else ()
     paths = [join(base, shard.file) for shard in shards if shard.records]
     shown = read_records(paths, records)
-    found["records"] = None if shown is None else {**shown, "split": chosen}
-    return found
+    report["records"] = None if shown is None else {**shown, "split": chosen}
+    return report
 
 
 def describe_manifest(manifest: Manifest) -> dict[str, Any]:
-    """Returns what a manifest says; nothing is read.
+    """Return the content of a manifest; reads no file.
 
     Raises:
-        ValueError: Or TypeError or AttributeError: a field is malformed.
+        ValueError, TypeError, AttributeError: A field is malformed.
     """
     inputs = asdict(manifest.inputs)
-    _check_numbers(value for name, value in inputs.items() if name not in _NO_NUMBERS)
+    _check_numbers(value for name, value in inputs.items() if name not in _NOT_NUMBERS)
     _check_numbers(inputs["rejected_by_reason"].values())
     for split in manifest.splits.values():
         _check_numbers((split.num_bytes, *split.label_counts.values()))
@@ -166,13 +167,13 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
 def _check_numbers(values: Iterable[Any]) -> None:
     for value in values:
         if type(value) is not int or value < 0:
-            raise ValueError(f"{value!r} is no number")
+            raise ValueError(f"{value!r} is not a number")
 
 
 def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
-    """Returns the first records of some files, or None when there are none to read.
+    """Return the first records of some files, or None if there is no file.
 
-    Damage does not stop a look: it is told, after what came before it.
+    Damage is reported in the value, with the records before it.
     """
     first: list[dict[str, Any]] = []
     begun = damage = ""
@@ -194,7 +195,7 @@ def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
 
 
 def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yields all labels by class id, then those that only the counts know."""
+    """Yield all labels by class id, then labels that have counts only."""
     counts = {name: split.label_counts for name, split in manifest.splits.items()}
     ids: dict[str, int | None] = {label: number for number, label in enumerate(manifest.labels)}
     for split in counts.values():
@@ -206,8 +207,8 @@ def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:
         yield {"class_id": number, "label": str(label), "total": total, "splits": by_split}
 
 
-def _fullest(manifest: Manifest) -> str:
-    """Returns train, or the first split with examples, or none."""
+def _default_split(manifest: Manifest) -> str:
+    """Return train, or the first split with examples, or an empty text."""
     full = [name for name, split in manifest.splits.items() if split.num_examples]
     return "train" if "train" in full else (full[0] if full else "")
 
@@ -223,7 +224,7 @@ def _first_rejects(path: str) -> list[dict[str, str]]:
                 if len(rejects) == MAX_REJECTS:
                     break
     except (FileNotFoundError, StorageError):
-        return rejects  # a look at the rest is still of use
+        return rejects  # the rest of the dataset can still be shown
     return rejects
 
 
@@ -239,25 +240,16 @@ def _is_dataset(storage: Storage, path: str) -> bool:
     return any(storage.stat(join(path, name)) is not None for name in (MANIFEST, JOURNAL))
 
 
-def _settle(folder: str) -> None:
-    """Completes an unfinished publication, as every command does that meets one."""
-    storage = open_storage(folder)
-    if storage.stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish.publish import settle  # seldom needed, and not light
-
-        settle(storage, folder)
-
-
 def _walk(storage: Storage, path: str) -> Iterator[Entry]:
-    """Yields files that may hold records, below a folder; links to files, but not to folders."""
+    """Yield files that may hold records, below a folder; links to files, but not to folders."""
     base = len(path.rstrip("/")) + 1
-    for found in itertools.islice(storage.walk(path), _WALKED):
-        names = found.path[base:].rstrip("/").split("/")
+    for item in itertools.islice(storage.walk(path), _MAX_WALKED):
+        names = item.path[base:].rstrip("/").split("/")
         if any(name.startswith(".") for name in names) or claims_other(names[-1]):
             continue
-        entry: Entry | None = found
-        if found.kind == "other":
-            with contextlib.suppress(StorageError):  # a link that leads nowhere
-                entry = storage.stat(found.path)
+        entry: Entry | None = item
+        if item.kind == "other":
+            with contextlib.suppress(StorageError):  # a dangling link
+                entry = storage.stat(item.path)
         if entry is not None and entry.kind == "file" and entry.size:
             yield entry
