@@ -1,4 +1,4 @@
-"""The rows pipeline end to end: every cell of a table comes back from the shards."""
+"""The rows pipeline end to end: the shards contain every cell of a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.conftest import shardmill
+from tests.support.csv_tools import python_rows
 from tests.support.fault_tools import PROGRESS
 from tests.support.rows_tools import (
     Read,
@@ -20,7 +21,6 @@ from tests.support.rows_tools import (
     make_table,
     number,
     published,
-    python_rows,
     rejects_of,
     run_here,
     text,
@@ -28,12 +28,12 @@ from tests.support.rows_tools import (
 
 
 def yes(cell: str) -> int:
-    """Returns 1 for yes, and 0 for no."""
+    """Return 1 for yes and 0 for no."""
     return {"yes": 1, "no": 0}[cell.lower()]
 
 
 def columns(spec: str) -> dict[str, Read]:
-    """Returns how to read columns: ``i age t name`` are an integer and a text."""
+    """Return converters by column: ``i age t name`` are an integer and a text."""
     kinds: dict[str, Read] = {"i": int, "f": number, "t": text, "b": yes}
     words = spec.split()
     return {name: kinds[kind] for kind, name in zip(words[::2], words[1::2], strict=True)}
@@ -41,7 +41,7 @@ def columns(spec: str) -> dict[str, Read]:
 
 @dataclass(frozen=True)
 class Table:
-    """A real table, as a person reads it."""
+    """A real table with its columns and label counts, determined by hand."""
 
     file: str
     rows: int
@@ -125,7 +125,7 @@ TABLES = [
 
 
 def total_counts(manifest) -> dict[str, int]:
-    """Returns how often each label stands in all splits together."""
+    """Return the label counts of all splits together."""
     total: Counter[str] = Counter()
     for split in manifest.splits.values():
         total.update(split.label_counts)
@@ -133,7 +133,7 @@ def total_counts(manifest) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
-def test_every_cell_of_a_real_table_comes_back(table, shared_data, tmp_path, capsys) -> None:
+def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path, capsys) -> None:
     path = shared_data / "csv" / "tables" / table.file
     _, manifest = build_rows(input=path, output=tmp_path / "ds", label=table.label, **table.options)
     examples = check_dataset(tmp_path / "ds", manifest, table.label)
@@ -149,7 +149,7 @@ def test_every_cell_of_a_real_table_comes_back(table, shared_data, tmp_path, cap
 
 
 def housing(count: int) -> list[list[object]]:
-    """Returns rows like those of California housing: what its columns hold, where it lacks some."""
+    """Return rows like those of California housing, with missing cells."""
     rng = random.Random(4)
     rows: list[list[object]] = []
     for _ in range(count):
@@ -171,7 +171,7 @@ HOUSING = columns(
 )
 
 
-def test_a_table_like_california_housing(tmp_path) -> None:
+def test_shards_contain_every_cell_of_a_large_table(tmp_path) -> None:
     path = make_table(tmp_path / "housing.csv", list(HOUSING), housing(3_000))
     _, manifest = build_rows(input=path, output=tmp_path / "ds", label="ocean_proximity")
     examples = check_dataset(tmp_path / "ds", manifest, "ocean_proximity")
@@ -183,7 +183,7 @@ def test_a_table_like_california_housing(tmp_path) -> None:
     assert labels == sorted({row[9] for row in rows}) == list(manifest.labels)
 
 
-# Every kind of column, as a person would write it.
+# Every kind of column.
 MIXED = columns("i id t name f weight i count t zip t date b member t wide t note f ratio")
 MIXED_ROWS = [
     ["1", "Ann", "1.5", "3", "01234", "2024-01-31", "yes", "9223372036854775808", 'a "q"', "1e-3"],
@@ -194,7 +194,7 @@ MIXED_ROWS = [
 ]
 
 
-def test_every_kind_of_column(tmp_path, capsys) -> None:
+def test_shards_contain_every_kind_of_column(tmp_path, capsys) -> None:
     path = make_table(tmp_path / "in.csv", list(MIXED), MIXED_ROWS)
     examples, manifest = published(input=path, output=tmp_path / "ds", splits="train:1")
     assert counted(examples) == expected(list(MIXED), MIXED_ROWS, MIXED)
@@ -210,7 +210,7 @@ def test_every_kind_of_column(tmp_path, capsys) -> None:
     assert re.search(r"\b5\b", out), out
 
 
-def test_the_whole_command(tmp_path) -> None:
+def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     rows = [[n, f"{n / 4}", "spam" if n % 3 else "ham", f"text {n}"] for n in range(400)]
     rows[77][1] = "heavy"
     make_table(tmp_path / "mail1.csv", ["id", "score", "class", "body"], rows[:200])
@@ -245,7 +245,7 @@ def test_the_whole_command(tmp_path) -> None:
     assert other.stderr.count("\n") == 1
 
 
-def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
+def test_dry_run_writes_nothing(tmp_path, capsys) -> None:
     make_table(tmp_path / "in.csv", ["a"], [[1], [2]])
     (tmp_path / "pp.py").write_text("def preprocessing_fn(inputs):\n    return inputs\n")
     before = sorted(tmp_path.rglob("*"))

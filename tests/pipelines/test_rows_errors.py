@@ -1,4 +1,4 @@
-"""Mistakes with rows: one plain sentence each, and nothing written."""
+"""Errors of the rows command: one sentence each, and nothing is written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import ShardmillError
 from tests.support.rows_tools import build_rows, check_dataset, make_table, rejects_of, run_here
 
-# (flags, exit code, what the sentence says)
-MISTAKES = [
+# (flags, exit code, words of the message)
+ERRORS = [
     (["--label=nme"], 2, "did you mean 'name'?"),
     (["--label=color"], 2, "--label=color is no column: the input has 'id', 'name', 'x'."),
     (["--key=color"], 2, "--key=color is no column: the input has 'id', 'name', 'x'."),
@@ -27,7 +27,7 @@ MISTAKES = [
     (["--schema=twice.pbtxt"], 2, "has the feature 'id' twice"),
     (["--preprocessing=missing.py"], 2, "--preprocessing=missing.py does not exist"),
     (["--preprocessing=folder"], 2, "--preprocessing=folder is a folder"),
-    (["--preprocessing=syntax.py"], 2, "syntax.py is no valid Python (line 2"),
+    (["--preprocessing=syntax.py"], 2, "syntax.py is not valid Python (line 2"),
     (["--preprocessing=nothing.py"], 2, "preprocessing_fn"),
     (["--preprocessing=module.py"], 2, "the module 'no_such_module' is not installed"),
     (["--preprocessing=fine.py", "--splits=test:1"], 2, "learns from the split train"),
@@ -88,7 +88,7 @@ MISTAKES = [
 
 
 def make_inputs(folder) -> None:
-    """Writes a good table, and many things that are none."""
+    """Write a valid table, and many invalid inputs."""
     make_table(folder / "in.csv", ["id", "name", "x"], [[1, "a", 0.5], [2, "b", 1.5]])
     feature = 'feature {{ name: "{}" type: {} presence {{ min_fraction: 1 }} }}\n'
     (folder / "short.pbtxt").write_text(feature.format("id", "INT"))
@@ -119,9 +119,9 @@ def make_inputs(folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "message"), MISTAKES, ids=[" ".join(case[0])[:50] for case in MISTAKES]
+    ("flags", "code", "message"), ERRORS, ids=[" ".join(case[0])[:50] for case in ERRORS]
 )
-def test_a_mistake_gets_one_sentence_and_writes_nothing(
+def test_fails_in_one_sentence_and_writes_nothing(
     flags, code, message, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -146,22 +146,22 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("flags", "message"), USAGE)
-def test_usage(flags, message, capsys) -> None:
+def test_reports_missing_and_unknown_flags(flags, message, capsys) -> None:
     code, out, err = run_here(capsys, "rows", *flags)
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
 
 
-# A table of 100 rows whose first 60 say that "n" is an int64; the sample ends before the rest.
 def make_late(folder, bad: int):
+    """Write a table whose sample infers int64 for "n"; ``bad`` later rows have text there."""
     rows = [[number, number * 2, "abc" * 9] for number in range(4_000)]
-    for place in range(bad):
-        rows[3_000 + 7 * place][1] = f"n/a {place}"
+    for number in range(bad):
+        rows[3_000 + 7 * number][1] = f"n/a {number}"
     return make_table(folder / "late.csv", ["id", "n", "text"], rows)
 
 
-def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> None:
+def test_too_many_bad_rows_name_the_column_and_the_fix(tmp_path, capsys) -> None:
     path = make_late(tmp_path, 140)
     options = {"input": path, "output": tmp_path / "ds", "sample_bytes": "64KiB"}
     flags = [f"--{name}={value}" for name, value in options.items()]
@@ -172,7 +172,7 @@ def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> N
     assert "140 of them in column 'n', for example late.csv:3002: 'n/a 0' is not an int64" in err
     assert "make it FLOAT or BYTES in the schema" in err
     assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
-    # What the sentence says: raise the limit, or change the schema.
+    # Both fixes of the message work: a higher limit, and another schema.
     outcome, manifest = build_rows(**options, max_reject_fraction=0.035)
     assert outcome.status == "published"
     rejects = rejects_of(tmp_path / "ds")
@@ -194,7 +194,7 @@ def test_too_many_bad_rows_name_the_column_and_the_change(tmp_path, capsys) -> N
     assert (manifest.written, manifest.inputs.rejected) == (4_000, 0)
 
 
-def test_one_bad_row_never_fails_a_build(tmp_path) -> None:
+def test_one_bad_row_does_not_fail_a_build(tmp_path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("a,b\n1,2\n3\n")
     _, manifest = build_rows(input=path, output=tmp_path / "ds")
@@ -205,6 +205,6 @@ def test_one_bad_row_never_fails_a_build(tmp_path) -> None:
     assert reject["message"].startswith("the row has 1 cell, not 2")
 
 
-def test_a_bad_config_fails_before_there_is_a_pipeline() -> None:
+def test_config_checks_its_values() -> None:
     with pytest.raises(ShardmillError, match="--header=second: must be"):
         RowsConfig(input="a", output="b", header="second")

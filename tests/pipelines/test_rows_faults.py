@@ -1,4 +1,4 @@
-"""Inputs of rows that change under the reader, and inputs that are made to do harm."""
+"""Rows from inputs that change during the build, and from malicious inputs."""
 
 import bz2
 import gzip
@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.fault_tools import SOAK, Ended, Watched, check_dataset, zygote
 from tests.support.readers import tf_examples
+from tests.support.rows_tools import rejects_of
 
 pytestmark = pytest.mark.heavy
 
@@ -28,21 +29,21 @@ PEAK = 900  # MiB, of which some 210 are Python, Beam and Arrow
 
 
 def run(source: Path | str, output: Path, *flags: object, **kwargs) -> Ended:
-    """Runs the real command; whatever the input, it ends well or in one sentence."""
+    """Run the command; it must succeed, or fail with one sentence, in bounded memory."""
     ended = zygote().run("rows", f"--input={source}", f"--output={output}", *flags, **kwargs)
     assert ended.code in (0, 1, 2), ended
     if ended.code:
-        said = ended.stderr.splitlines()
+        last = ended.stderr.splitlines()[-1]
         assert "Traceback" not in ended.stderr
-        assert said[-1].startswith("shardmill: "), ended.stderr
-        assert len(said[-1]) < 3_000
+        assert last.startswith("shardmill: "), ended.stderr
+        assert len(last) < 3_000
     assert ended.peak < PEAK, ended
-    printable(ended.stdout + ended.stderr)
+    assert_printable(ended.stdout + ended.stderr)
     return ended
 
 
-def printable(text: str) -> None:
-    """Asserts that nothing can take over a terminal."""
+def assert_printable(text: str) -> None:
+    """Check that the text has no terminal control characters."""
     assert all(letter.isprintable() or letter == "\n" for letter in text), repr(text[:500])
 
 
@@ -55,7 +56,7 @@ def published(source: Path | str, output: Path, *flags: object, **kwargs) -> dic
 
 def check_dataset_of_rows(output: Path) -> None:
     labels = output / "labels.txt"
-    if not labels.exists():  # as there is no label
+    if not labels.exists():  # check_dataset expects the file
         labels.touch()
         check_dataset(output)
         labels.unlink()
@@ -67,11 +68,6 @@ def reasons(manifest: dict) -> dict[str, int]:
     return manifest["inputs"]["rejected_by_reason"]
 
 
-def rejects_of(output: Path) -> list[dict]:
-    (path,) = [*output.glob("rejects.jsonl"), *output.glob(".build-*/rejects.jsonl")]
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def ids_of(output: Path) -> Counter:
     examples = [e for path in sorted(output.glob("*.tfrecord.gz")) for e in tf_examples(path)]
     return Counter(example["id"][0] for example in examples)
@@ -80,7 +76,7 @@ def ids_of(output: Path) -> Counter:
 # Inputs that change between listing and reading.
 
 
-def replaced(path: Path) -> None:
+def replace_file(path: Path) -> None:
     size = path.stat().st_size
     path.unlink()
     path.write_bytes(b"9" * size)
@@ -91,7 +87,7 @@ CHANGES = {
     "truncated": (lambda path: os.truncate(path, 40), "changed"),
     "emptied": (lambda path: os.truncate(path, 0), "changed"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"9,9,x\n"), "changed"),
-    "replaced": (replaced, "changed"),
+    "replaced": (replace_file, "changed"),
     "touched": (lambda path: os.utime(path, ns=(1, 1)), "changed"),
 }
 
@@ -110,8 +106,8 @@ def make_tables(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("moment", ["/runs", "/parts"])
-def test_inputs_that_change_under_a_real_build(tmp_path, moment):
-    """Stopped before the first run, or before the first part, when all is read already."""
+def test_rejects_inputs_that_change_during_the_build(tmp_path, moment):
+    """The build stops before the first run, or before the first part, when all was read."""
     source, output = make_tables(tmp_path / "tables"), tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", f"--schema={source / 'schema.pbtxt'}"]
     flags += ["--max_reject_fraction=1", "--threads=1"]
@@ -125,26 +121,26 @@ def test_inputs_that_change_under_a_real_build(tmp_path, moment):
     assert ended.code == 0, ended.stderr
     check_dataset_of_rows(output)
     manifest = json.loads((output / "manifest.json").read_text())
-    refused = {reject["key"].partition("@")[0]: reject["error"] for reject in rejects_of(output)}
+    rejected = {reject["key"].partition("@")[0]: reject["error"] for reject in rejects_of(output)}
     if moment == "/parts":
-        assert not refused
+        assert not rejected
         assert manifest["written"] == 800
         return
-    # The file whose run was about to be written had been read, and one may have been ahead.
-    assert len(refused) >= len(CHANGES) - 2
-    for key, error in refused.items():
+    # The file whose run was about to be written had been read, and maybe the next one.
+    assert len(rejected) >= len(CHANGES) - 2
+    for key, error in rejected.items():
         assert error == list(CHANGES.values())[int(key[0])][1]
     ids = ids_of(output)
     assert set(ids.values()) == {1}
     for number in range(8):
         own = sum(id_ // 100 == number for id_ in ids)
-        assert own == (0 if f"{number}.csv" in refused else 100)
+        assert own == (0 if f"{number}.csv" in rejected else 100)
     again = zygote().run("rows", *flags)
-    assert again.code == 1  # other inputs now
+    assert again.code == 1  # the inputs differ now
     assert "--overwrite" in again.sentence
 
 
-def test_a_file_more_or_less_is_another_dataset(tmp_path):
+def test_adding_or_removing_a_file_needs_overwrite(tmp_path):
     source, output = make_tables(tmp_path / "tables"), tmp_path / "out"
     first = published(source, output)
     shutil.copy(source / "0.csv", source / "new.csv")
@@ -159,47 +155,49 @@ def test_a_file_more_or_less_is_another_dataset(tmp_path):
     assert published(source, output, "--overwrite")["written"] == first["written"] - 100
 
 
-# Rows and files that are too much.
+# Rows and files that are too large.
+
+# name: (row, reason, copies of GOOD before and after it)
+HARMFUL_ROWS = {
+    "100 MiB": (lambda: b"5,1.5," + b"x" * (100 * MIB), "too_large", 1),
+    "100,000 cells": (lambda: b",".join([b"1"] * 100_000), "ragged", 1),
+    **{
+        f"unclosed quote in {size} MiB": (
+            lambda: b'7,1.5,"open', "quote", size * MIB // 2 // len(GOOD)
+        )
+        for size in ([20, 200] if SOAK else [8])
+    },
+}  # fmt: skip
 
 
-def test_one_row_of_100_megabytes(tmp_path):
+@pytest.mark.parametrize("case", HARMFUL_ROWS)
+def test_a_harmful_row_is_one_reject(tmp_path, case):
+    row, reason, copies = HARMFUL_ROWS[case]
     path = tmp_path / "x.csv"
-    path.write_bytes(HEADER + GOOD + b"5,1.5," + b"x" * (100 * MIB) + b"\n" + GOOD)
+    path.write_bytes(b"".join([HEADER, GOOD * copies, row(), b"\n", GOOD * copies]))
     manifest = published(path, tmp_path / "out")
-    assert reasons(manifest) == {"too_large": 1}
-    assert manifest["written"] == 10_000
-
-
-@pytest.mark.parametrize("size", [20, 200] if SOAK else [8])
-def test_a_quote_that_nobody_closed(tmp_path, size):
-    """In the middle of a large file: the one row is refused, all before and behind it are there."""
-    times = size * MIB // 2 // len(GOOD)
-    path = tmp_path / "x.csv"
-    path.write_bytes(HEADER + GOOD * times + b'7,1.5,"open\n' + GOOD * times)
-    manifest = published(path, tmp_path / "out")
-    assert reasons(manifest) == {"quote": 1}
-    assert manifest["written"] == 2 * times * 5_000
+    assert (reasons(manifest), manifest["written"]) == ({reason: 1}, 10_000 * copies)
     (reject,) = rejects_of(tmp_path / "out")
-    assert reject["key"] == f"x.csv:{times * 5_000 + 2}"
+    assert reject["key"] == f"x.csv:{copies * 5_000 + 2}"
+    assert len(reject["message"]) < 300
 
 
-@pytest.mark.parametrize("packing", ["gzip", "bzip2"])
-def test_a_bomb(tmp_path, packing):
-    """300 MB of the same letter in some hundred kilobytes, behind good rows, beside a good file."""
-    pack = {"gzip": lambda data: gzip.compress(data, 6), "bzip2": bz2.compress}[packing]
+@pytest.mark.parametrize("compression", ["gzip", "bzip2"])
+def test_a_decompression_bomb_is_one_reject(tmp_path, compression):
+    """300 MB of one letter in a few hundred kilobytes, after valid rows, next to a valid file."""
+    compress = {"gzip": lambda data: gzip.compress(data, 6), "bzip2": bz2.compress}[compression]
     source = tmp_path / "tables"
     source.mkdir()
-    zeros = pack(bytes(8 * MIB).replace(b"\0", b"x")) * (40 if not SOAK else 400)
-    (source / "bomb.csv").write_bytes(pack(HEADER + GOOD) + zeros + pack(b"\n" + GOOD))
+    bomb = compress(b"x" * (8 * MIB)) * (40 if not SOAK else 400)
+    (source / "bomb.csv").write_bytes(compress(HEADER + GOOD) + bomb + compress(b"\n" + GOOD))
     (source / "good.csv").write_bytes(HEADER + GOOD)
     manifest = published(source, tmp_path / "out")
     assert set(reasons(manifest)) == {"too_large"}
-    # The good file, and the rows before the bomb.
-    assert manifest["written"] == 10_000
+    assert manifest["written"] == 10_000  # the valid file, and the rows before the bomb
 
 
 @pytest.mark.parametrize("rows", [1_000_000 if SOAK else 50_000])
-def test_very_many_bad_rows(tmp_path, rows):
+def test_counts_very_many_bad_rows(tmp_path, rows):
     path, schema = tmp_path / "x.csv", tmp_path / "schema.pbtxt"
     schema.write_text(SCHEMA)
     path.write_bytes(HEADER + GOOD + b"x1,1.5,t\n" * rows + GOOD)
@@ -213,17 +211,8 @@ def test_very_many_bad_rows(tmp_path, rows):
     assert reasons(manifest) == {"cast": rows}
 
 
-def test_a_row_of_very_many_cells(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(HEADER + GOOD + b",".join([b"1"] * 100_000) + b"\n" + GOOD)
-    manifest = published(path, tmp_path / "out")
-    assert (reasons(manifest), manifest["written"]) == ({"ragged": 1}, 10_000)
-    (reject,) = rejects_of(tmp_path / "out")
-    assert len(reject["message"]) < 300
-
-
 @pytest.mark.parametrize("columns", [20_000] if SOAK else [1_000])
-def test_very_many_columns(tmp_path, columns):
+def test_reads_very_many_columns(tmp_path, columns):
     path = tmp_path / "x.csv"
     names = b",".join(b"c%d" % number for number in range(columns))
     path.write_bytes(names + b"\n" + b",".join([b"7"] * columns) + b"\n")
@@ -232,7 +221,7 @@ def test_very_many_columns(tmp_path, columns):
     assert len(manifest["features"]) == columns
 
 
-def test_more_columns_than_a_table_has(tmp_path):
+def test_rejects_more_than_100_000_columns(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b",".join(b"c%d" % n for n in range(150_000)) + b"\n1\n")
     ended = run(path, tmp_path / "out")
@@ -240,7 +229,7 @@ def test_more_columns_than_a_table_has(tmp_path):
     assert "100,000" in ended.stderr
 
 
-def test_a_name_of_a_megabyte(tmp_path):
+def test_reads_a_column_name_of_a_megabyte(tmp_path):
     path, output = tmp_path / "x.csv", tmp_path / "out"
     path.write_bytes(b"id," + b"n" * MIB + b"\n" + b"1,2\n" * 20)
     published(path, output, "--splits=train:1")
@@ -261,8 +250,8 @@ ODD = {
 }
 
 
-def test_odd_names_of_columns(tmp_path):
-    """They come back from the records and the schema as they were, and break no terminal."""
+def test_keeps_unusual_column_names(tmp_path):
+    """Records and schema have the names unchanged; the terminal gets no control characters."""
     path, output = tmp_path / "x.csv", tmp_path / "out"
     header = ",".join('"' + name.replace('"', '""') + '"' for name in ODD.values())
     row = ",".join(str(number) for number in range(len(ODD)))
@@ -281,14 +270,14 @@ def test_odd_names_of_columns(tmp_path):
         assert run(path, tmp_path / "other", flag).code == 2
     ended = zygote().run("show", output)
     assert ended.code == 0, ended.stderr
-    printable(ended.stdout)
+    assert_printable(ended.stdout)
     schema_file = output / "schema.pbtxt"
     path.write_bytes(f"{header}\n{row.replace('0', 'zero')}\n{row}\n{row}\n".encode())
     ended = run(path, tmp_path / "strict", f"--schema={schema_file}", "--max_reject_fraction=0")
     assert ended.code in (0, 1)
 
 
-def test_names_of_columns_that_are_no_utf_8(tmp_path):
+def test_rejects_column_names_that_are_not_utf_8(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"id,g\xff\n1,2\n")
     ended = run(path, tmp_path / "out")
@@ -297,7 +286,7 @@ def test_names_of_columns_that_are_no_utf_8(tmp_path):
     assert published(path, tmp_path / "out", "--encoding=latin-1")["written"] == 1
 
 
-def test_nuls_in_cells(tmp_path):
+def test_keeps_nuls_in_cells(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(HEADER + b"1,2.5,a\0b\n\0,2.5,x\n2,2.5,\0\n" + GOOD)
     schema = tmp_path / "schema.pbtxt"
@@ -312,7 +301,7 @@ def test_nuls_in_cells(tmp_path):
 # Labels, keys and splits.
 
 
-def test_labels_with_control_characters(tmp_path):
+def test_rejects_labels_with_control_characters(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(HEADER + GOOD + b'1,2.5,"new\nline"\n1,2.5,\x1b[31mred\n')
     manifest = published(path, tmp_path / "out", "--label=word")
@@ -321,7 +310,7 @@ def test_labels_with_control_characters(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1_000_000] if SOAK else [30_000])
-def test_very_many_labels_keys_and_splits(tmp_path, rows):
+def test_accepts_very_many_labels_and_keys_but_not_splits(tmp_path, rows):
     path = tmp_path / "x.csv"
     path.write_bytes(HEADER + b"".join(b"%d,1.5,w%d\n" % (n, n) for n in range(rows)))
     manifest = published(path, tmp_path / "labels", "--label=word")
@@ -336,7 +325,7 @@ def test_very_many_labels_keys_and_splits(tmp_path, rows):
     assert len(list((tmp_path / "splits").rglob("*"))) < 10
 
 
-def test_integers_as_labels(tmp_path):
+def test_counts_integer_labels_without_labels_txt(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(HEADER + b"".join(b"%d,1.5,w\n" % (n % 3) for n in range(300)))
     manifest = published(path, tmp_path / "out", "--label=id", "--splits=train:1")
@@ -344,7 +333,7 @@ def test_integers_as_labels(tmp_path):
     assert not (tmp_path / "out/labels.txt").exists()
 
 
-def test_long_names_of_splits_and_many_of_them(tmp_path):
+def test_rejects_rows_with_invalid_split_names(tmp_path):
     path = tmp_path / "x.csv"
     names = [f"s{n}" for n in range(100)] + ["x" * MIB, "a/b", "../up", "new\nline", ""]
     rows = "".join(f'{n},1.5,"{name}"\n' for n, name in enumerate(names))
@@ -356,7 +345,7 @@ def test_long_names_of_splits_and_many_of_them(tmp_path):
     assert max(len(reject["message"]) for reject in rejects_of(tmp_path / "out")) < 400
 
 
-def test_shares_of_very_many_splits(tmp_path):
+def test_splits_by_very_many_shares(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(HEADER + GOOD)
     shares = ",".join(f"s{number}:1/200" for number in range(200))
@@ -364,7 +353,7 @@ def test_shares_of_very_many_splits(tmp_path):
     assert sum(split["num_examples"] for split in manifest["splits"].values()) == 5_000
 
 
-def test_keys_of_a_megabyte(tmp_path):
+def test_finds_duplicates_by_keys_of_a_megabyte(tmp_path):
     path, key = tmp_path / "x.csv", b"k" * MIB
     rows = [b"%d,1.5,%d%s\n" % (number, number, key) for number in range(12)]
     again = [b"0,1.5,0%s\n" % key, b"77,1.5,1%s\n" % key]
@@ -377,10 +366,10 @@ def test_keys_of_a_megabyte(tmp_path):
     assert len(reject["message"]) < 500
 
 
-# Names that are not what they seem.
+# Paths outside the input, and paths that are not files.
 
 
-def test_lists_that_lead_elsewhere(tmp_path):
+def test_does_not_read_listed_files_outside_the_root(tmp_path):
     source = tmp_path / "tables"
     source.mkdir()
     (tmp_path / "secret.csv").write_bytes(HEADER + b"666666,1.5,x\n")
@@ -396,7 +385,7 @@ def test_lists_that_lead_elsewhere(tmp_path):
     assert found == {"outside_root": 1, "not_found": 1}
 
 
-def test_pipes_folders_and_links(tmp_path):
+def test_rejects_pipes_and_links_outside_the_root(tmp_path):
     source = tmp_path / "tables"
     (source / "folder.csv").mkdir(parents=True)
     (source / "good.csv").write_bytes(HEADER + GOOD)

@@ -1,4 +1,4 @@
-"""Builds of rows from, to and between buckets, on an emulator."""
+"""Builds of rows from and to buckets of an emulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def upload(folder: Path, uri: str) -> str:
 
 
 def download(uri: str, folder: Path) -> Path:
-    """Copies an object tree to disk, for the readers of other people."""
+    """Copy an object tree to disk, for independent readers."""
     for entry in GcsStorage().walk(uri):
         target = folder / entry.path[len(uri) + 1 :]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def download(uri: str, folder: Path) -> Path:
 
 @pytest.fixture
 def tables(tmp_path) -> Path:
-    """Five tables, one of them gzipped, one with two bad rows, one named as URLs dislike."""
+    """Write five tables: one gzipped, one with two bad rows, one with a name that URLs escape."""
     folder = tmp_path / "tables"
     folder.mkdir()
     for number, name in enumerate(("a.csv", "b.csv.gz", "c.csv", "d #1 100% ü?.csv", "e.csv")):
@@ -58,7 +58,7 @@ def tables(tmp_path) -> Path:
 
 @pytest.fixture
 def local(tables, tmp_path) -> dict[str, bytes]:
-    """The dataset that is built from disk to disk."""
+    """Return the files of the dataset built from disk to disk."""
     outcome, manifest = build_rows(input=tables, output=tmp_path / "local", **OPTIONS)
     assert outcome.status == "published"
     assert (manifest.written, manifest.inputs.rejected) == (ROWS * FILES, 2)
@@ -66,7 +66,7 @@ def local(tables, tmp_path) -> dict[str, bytes]:
 
 
 def comparable(folder: Path) -> dict[str, bytes]:
-    """The files of a dataset, without the places that rejects name."""
+    """Return the files of a dataset, without the URIs of rejects."""
     files = dict(dataset_files(folder))
     lines = [json.loads(line) for line in files.pop("rejects.jsonl").splitlines()]
     files["rejects"] = repr([{**line, "uri": ""} for line in lines]).encode()
@@ -74,13 +74,13 @@ def comparable(folder: Path) -> dict[str, bytes]:
 
 
 def check_bucket(output: str, folder: Path, local: dict[str, bytes]) -> None:
-    """Asserts that a dataset is the local one, and nothing else is there."""
+    """Check that a bucket contains exactly the local dataset."""
     assert comparable(download(output, folder)) == local
     names = {entry.path.rsplit("/", 1)[1] for entry in GcsStorage().walk(output)}
     assert names == {*(set(local) - {"rejects"}), "rejects.jsonl", "manifest.json"}
 
 
-def test_every_way_between_disk_and_bucket_gives_the_same_bytes(tables, local, bucket, tmp_path):
+def test_storages_do_not_change_bytes(tables, local, bucket, tmp_path):
     remote = upload(tables, f"{bucket}/in/tables #1")
     for name, source in (("from disk", str(tables)), ("from bucket", remote)):
         outcome, _ = build_rows(input=source, output=f"{bucket}/out/{name}", **OPTIONS)
@@ -92,21 +92,21 @@ def test_every_way_between_disk_and_bucket_gives_the_same_bytes(tables, local, b
     assert again.status == "up_to_date"
 
 
-def of_runs(front) -> list:
+def run_calls(front) -> list:
     return [call for call in front.calls if "/runs/" in call.name]
 
 
-def test_how_many_calls_a_run_and_a_segment_cost(tables, local, strict_bucket, front, tmp_path):
+def test_number_of_calls_per_run_and_segment(tables, local, strict_bucket, front, tmp_path):
     remote, output = upload(tables, f"{strict_bucket}/in"), f"{strict_bucket}/out"
     front.calls.clear()
     outcome, _ = build_rows(input=remote, output=output, **OPTIONS)
     assert outcome.status == "published"
-    calls = of_runs(front)
+    calls = run_calls(front)
     counts = Counter((call.kind, call.name.rpartition(".")[2]) for call in calls)
     segments = outcome.parts_made * FILES
     assert counts["upload", "run"] == counts["upload", "json"] == FILES
-    # A look for the sidecar before a run is made, and before and behind its reading where it is
-    # not known whether there is one more.
+    # The sidecar is looked up before a run is written, and before and after reading a range whose
+    # number of runs is not known.
     assert counts["download", "json"] + counts["get", "json"] <= 3 * FILES + 2
     assert counts["download", "run"] <= segments
     assert counts["get", "run"] <= segments
@@ -117,7 +117,7 @@ def test_how_many_calls_a_run_and_a_segment_cost(tables, local, strict_bucket, f
 
 
 class Stop:
-    """Holds up calls that change something from the n-th upload with some ending on."""
+    """Blocks calls that change objects, from the n-th upload with an ending on."""
 
     def __init__(self, front, number: int, ending: str) -> None:
         self.reached, self.release = threading.Event(), threading.Event()
@@ -136,7 +136,7 @@ class Stop:
 @pytest.mark.parametrize(
     ("number", "ending"), [(4, ".run"), (2, ".part")] if SOAK else [(4, ".run")]
 )
-def test_a_killed_build_goes_on_with_the_runs_it_has(
+def test_resumes_a_killed_build_from_its_runs(
     tables, local, strict_bucket, front, tmp_path, number, ending
 ):
     remote, output = upload(tables, f"{strict_bucket}/in"), f"{strict_bucket}/out"
@@ -152,25 +152,23 @@ def test_a_killed_build_goes_on_with_the_runs_it_has(
         process.send_signal(signal.SIGKILL)
         process.wait()
         stop.release.set()
-    time.sleep(0.2)  # calls that were held up are carried out now, as by a slow network
+    time.sleep(0.2)  # blocked calls complete after the kill, as in a slow network
     made = [e for e in GcsStorage().walk(output) if "/runs/" in e.path and e.path.endswith(".json")]
     assert len(made) == (3 if ending == ".run" else FILES)
     front.reset()
     outcome, _ = build_rows(input=remote, output=output, **OPTIONS)
     assert outcome.status == "published"
     assert sum(
-        c.kind == "upload" and c.name.endswith(".run") for c in of_runs(front)
+        c.kind == "upload" and c.name.endswith(".run") for c in run_calls(front)
     ) == FILES - len(made)
     check_bucket(output, tmp_path / "out", local)
 
 
-def test_tables_replaced_or_deleted_after_the_match_are_rejects(
-    tables, strict_bucket, front, tmp_path
-):
+def test_rejects_tables_replaced_or_deleted_after_the_match(tables, strict_bucket, front, tmp_path):
     remote = upload(tables, f"{strict_bucket}/in")
     lock, done = threading.Lock(), []
 
-    def meddle(call) -> None:
+    def change_inputs(call) -> None:
         with lock:
             first = call.kind == "upload" and call.name.endswith(".run") and not done
             done.extend([1] if first else [])
@@ -179,14 +177,14 @@ def test_tables_replaced_or_deleted_after_the_match_are_rejects(
             storage.replace(f"{remote}/e.csv", b"id,value,word\n1,2,other\n")
             storage.delete(f"{remote}/d #1 100% ü?.csv")
 
-    front.hook = meddle
+    front.hook = change_inputs
     outcome, manifest = build_rows(
         input=remote, output=f"{strict_bucket}/out", max_reject_fraction=0.5, threads=1, **OPTIONS
     )
     assert outcome.status == "published", outcome.message
     found = dict(manifest.inputs.rejected_by_reason)
     assert found.pop("ragged", 0) == 2
-    # The next file had been read before, maybe.
+    # The next file may have been read before.
     assert 1 <= sum(found.values()) <= 2
     assert set(found) <= {"changed", "not_found"}
     assert manifest.written == ROWS * (FILES - sum(found.values()))

@@ -1,4 +1,4 @@
-"""Killed, raced and damaged builds of rows come out as if nothing had happened."""
+"""Killed, concurrent and damaged builds of rows publish the same bytes as an undisturbed one."""
 
 import bz2
 import gzip
@@ -35,12 +35,12 @@ from tests.support.fault_tools import (
 pytestmark = pytest.mark.heavy
 
 FEW = ("--label=word", "--shard_examples=800", "--max_reject_fraction=0.2")
-RUNS = 8  # one a file
-STEPS = 210  # changes to the file system that a whole build makes, roughly
+RUNS = 8  # one per file
+STEPS = 210  # approximate number of file-system changes of a whole build
 
 
 def make_tables(folder: Path) -> Path:
-    """Writes eight tables, two of them compressed; two of the rows will be rejects."""
+    """Write eight tables, two of them compressed, with two bad rows."""
     folder.mkdir(parents=True)
     for number in range(RUNS):
         rows = "".join(
@@ -55,7 +55,7 @@ def make_tables(folder: Path) -> Path:
         if number == 2:
             name, packed = "2.csv.bz2", bz2.compress(data)
         (folder / name).write_bytes(packed)
-    (folder / "README.md").write_text("no table")
+    (folder / "README.md").write_text("not a table")
     schema = folder / "schema.pbtxt"
     schema.write_text(
         'feature { name: "id" type: INT presence { min_fraction: 1 } }\n'
@@ -83,7 +83,7 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(source, tmp_path_factory) -> dict[str, bytes]:
-    """What an undisturbed build writes."""
+    """Return the files of an undisturbed build."""
     folder = tmp_path_factory.mktemp("rows_kill")
     ended = built(source, folder / "out", watch=Watched(folder / "out", log=folder / "log"))
     assert ended.parts()[0] >= 16
@@ -98,7 +98,7 @@ def wanted(source, tmp_path_factory) -> dict[str, bytes]:
 
 
 def written(log: Path, ending: str) -> int:
-    """How many files that end so came to their names."""
+    """Return the number of files with this ending that were renamed to their final name."""
     lines = log.read_text().splitlines()
     return sum(" os.rename " in f" {line}" and line.endswith(ending) for line in lines)
 
@@ -108,7 +108,7 @@ def finished(output: Path, folder: str) -> int:
 
 
 def resume(source: Path, output: Path, wanted: dict[str, bytes], tmp_path: Path) -> Ended:
-    """Runs a killed build again: it makes what is missing and nothing else."""
+    """Run a killed build again; it must write only what is missing."""
     runs, parts = finished(output, "runs"), finished(output, "parts")
     over = (output / JOURNAL).exists() or (output / "manifest.json").exists()
     log = tmp_path / "resumed"
@@ -124,7 +124,7 @@ def resume(source: Path, output: Path, wanted: dict[str, bytes], tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(40 if SOAK else 2))
-def test_killed_between_steps(source, wanted, tmp_path, seed):
+def test_resumes_after_being_killed_at_random_steps(source, wanted, tmp_path, seed):
     output, rng = tmp_path / "out", random.Random(seed)
     for _ in range(1 + seed % 2 * rng.randint(1, 3)):
         at = rng.randint(2, STEPS)
@@ -135,7 +135,7 @@ def test_killed_between_steps(source, wanted, tmp_path, seed):
     resume(source, output, wanted, tmp_path)
 
 
-# (what is about to be changed, the how manyth change from there)
+# (path that is about to be changed, number of changes from there)
 MOMENTS = [("/runs/", 3), ("/runs/", 20), ("/parts/", 9), ("/shards/", 2), (JOURNAL, 4)]
 SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
 
@@ -146,7 +146,7 @@ SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, sig
     if SOAK
     else list(zip(MOMENTS[::2], SIGNALS, strict=True)),
 )
-def test_ended_at_a_known_moment(source, wanted, tmp_path, moment, number):
+def test_resumes_after_a_signal_at_a_known_moment(source, wanted, tmp_path, moment, number):
     output = tmp_path / "out"
     watch = Watched(output, since=moment[0], at=(moment[1],), number=signal.SIGSTOP)
     command = zygote().start(*rows(source, output), watch=watch)
@@ -164,20 +164,20 @@ def test_ended_at_a_known_moment(source, wanted, tmp_path, moment, number):
 
 
 @pytest.mark.parametrize("offset", [0.02 * n for n in range(40)] if SOAK else [0.1])
-def test_two_builders_at_once(source, wanted, tmp_path, offset):
+def test_one_of_two_concurrent_builders_publishes(source, wanted, tmp_path, offset):
     output = tmp_path / "out"
     commands = []
     for _ in range(2):
         commands.append(zygote().start(*rows(source, output)))
-        time.sleep(offset)  # how far one is ahead of the other
+        time.sleep(offset)  # the second builder starts later
     ended = [command.wait() for command in commands]
     assert [one.code for one in ended] == [0, 0], ended
     assert sum("Published" in one.stdout for one in ended) == 1
     assert check_dataset(output) == wanted
 
 
-def test_what_is_published_outlives_builds_that_fail(source, wanted, tmp_path):
-    """Killed, refused, or without enough good rows: the old dataset stays, byte by byte."""
+def test_failing_builds_do_not_change_the_published_dataset(source, wanted, tmp_path):
+    """Builds that are killed, lack --overwrite or have too many rejects."""
     output = tmp_path / "out"
     built(source, output)
     manifest = (output / "manifest.json").read_bytes()
@@ -202,7 +202,7 @@ def test_what_is_published_outlives_builds_that_fail(source, wanted, tmp_path):
     assert check_dataset(output) == wanted
 
 
-def test_clean_knows_the_folders_of_rows(source, tmp_path):
+def test_clean_deletes_the_build_folder_of_rows(source, tmp_path):
     output = tmp_path / "out"
     watch = Watched(output, since="/parts/", at=(5,))
     assert zygote().run(*rows(source, output), watch=watch).code == -signal.SIGKILL
@@ -232,7 +232,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def another(path: Path) -> None:
+def copy_other_sidecar(path: Path) -> None:
     shutil.copy(next(p for p in sorted(path.parent.glob("*.json")) if p != path), path)
 
 
@@ -242,7 +242,7 @@ DAMAGES = {
     "garbage sidecar": lambda path: path.write_bytes(b"\x00\xff" * 40),
     "sidecar of another type": lambda path: path.write_text("[1, 2]"),
     "sidecar with a flipped bit": flip,
-    "sidecar of another run": another,
+    "sidecar of another run": copy_other_sidecar,
     "sidecar of a part": lambda path: shutil.copy(
         next((path.parent.parent / "parts").glob("*.json")), path
     ),
@@ -255,7 +255,7 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def unpublished(source, tmp_path_factory) -> Path:
-    """A build whose runs, parts and shards are there, that failed on its rejects."""
+    """Return a build with runs, parts and shards that failed because of its rejects."""
     output = tmp_path_factory.mktemp("rows_kill") / "out"
     flags = [flag for flag in rows(source, output) if "max_reject" not in flag]
     assert zygote().run(*flags, "--max_reject_fraction=0").code == 1
@@ -265,8 +265,8 @@ def unpublished(source, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "damages", [[name] for name in DAMAGES] if SOAK else [list(DAMAGES)[::2], list(DAMAGES)[1::2]]
 )
-def test_damaged_runs_are_made_anew(source, wanted, unpublished, tmp_path, damages):
-    """Each damage to a run of its own; exactly those runs are made again."""
+def test_writes_only_damaged_runs_again(source, wanted, unpublished, tmp_path, damages):
+    """Each damage affects a different run."""
     output = tmp_path / "out"
     shutil.copytree(unpublished, output)
     for damage, sidecar in zip(damages, sidecars(output), strict=False):
@@ -278,8 +278,10 @@ DAMAGED_LATE = {"flipped": flip, "truncated": lambda path: os.truncate(path, 60)
 
 
 @pytest.mark.parametrize("damage", DAMAGED_LATE)
-def test_a_run_damaged_before_it_is_merged_is_one_sentence(source, wanted, tmp_path, damage):
-    """The build stands still before its first part, a run is damaged; the next command mends it."""
+def test_fails_in_one_sentence_if_a_run_is_damaged_before_the_merge(
+    source, wanted, tmp_path, damage
+):
+    """The run is damaged while the build is stopped before its first part; a rerun repairs it."""
     output = tmp_path / "out"
     watch = Watched(output, since="/parts", at=(1,), number=signal.SIGSTOP)
     command = zygote().start(*rows(source, output), watch=watch)
@@ -293,8 +295,8 @@ def test_a_run_damaged_before_it_is_merged_is_one_sentence(source, wanted, tmp_p
     assert resume_with(source, output, wanted, tmp_path) == 1
 
 
-def test_a_run_gone_before_it_is_merged_is_made_again(source, wanted, tmp_path):
-    """As when another command cleaned: the same command begins anew by itself."""
+def test_starts_again_if_a_run_is_deleted_before_the_merge(source, wanted, tmp_path):
+    """As if `clean` ran during the build: the command starts the job again by itself."""
     output = tmp_path / "out"
     watch = Watched(output, since="/parts", at=(1,), number=signal.SIGSTOP)
     command = zygote().start(*rows(source, output), watch=watch)
@@ -306,18 +308,18 @@ def test_a_run_gone_before_it_is_merged_is_made_again(source, wanted, tmp_path):
 
 
 def resume_with(source: Path, output: Path, wanted: dict[str, bytes], tmp_path: Path) -> int:
-    """Builds on and returns the number of runs that were made."""
-    log = tmp_path / "mended"
+    """Resume a build and return the number of runs that were written."""
+    log = tmp_path / "resumed"
     built(source, output, watch=Watched(output, log=log))
     assert check_dataset(output) == wanted
     return written(log, ".run")
 
 
-# Work that is done twice.
+# Work that is done more than once.
 
 
 def tasks_of(source: Path, output: Path):
-    """A job's parts as the pipeline hands them to its workers."""
+    """Return spec, plan and ranges of a job, as its workers receive them."""
     schema = str(source / "schema.pbtxt")
     job = resolve(
         RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
@@ -337,8 +339,8 @@ def tasks_of(source: Path, output: Path):
     return job.spec, plan, tasks
 
 
-def test_each_range_made_many_times_at_once_has_one_winner(source, tmp_path):
-    """A bundle that Beam runs again, or twice at a time, tells of the same segments."""
+def test_concurrent_attempts_at_a_range_return_the_same_segments(source, tmp_path):
+    """Beam may run a bundle again, or twice concurrently."""
     spec, plan, tasks = tasks_of(source, tmp_path / "out")
     assert len(tasks) == RUNS
 
@@ -357,7 +359,7 @@ def test_each_range_made_many_times_at_once_has_one_winner(source, tmp_path):
 
 
 @pytest.mark.skipif(not SOAK, reason="a real process was killed in test_kill: make soak")
-def test_a_process_as_users_start_it(source, wanted, tmp_path):
+def test_builds_in_a_fresh_process(source, wanted, tmp_path):
     output = tmp_path / "out"
     done = shardmill(*rows(source, output))
     assert (done.returncode, done.stderr) == (0, "")
@@ -376,9 +378,9 @@ def preprocessing_fn(inputs):
 """
 
 
-@pytest.mark.skipif(not SOAK, reason="TensorFlow takes long to start")
+@pytest.mark.skipif(not SOAK, reason="TensorFlow starts slowly")
 @pytest.mark.parametrize("moment", [("/transforms/", 2), ("/transforms/", 30), ("/runs/", 9)])
-def test_killed_around_the_analysis(source, tmp_path, moment):
+def test_resumes_after_being_killed_during_the_analysis(source, tmp_path, moment):
     (tmp_path / "fn.py").write_text(PREPROCESSING)
     command = [flag for flag in rows(source, "OUT") if not flag.startswith(("--label", "--output"))]
     command.append(f"--preprocessing={tmp_path / 'fn.py'}")

@@ -1,4 +1,4 @@
-"""Builds of rows take about the same memory however many rows there are."""
+"""Peak memory of a build of rows does not depend on the number of rows."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ CHUNK = 5_000
 
 
 def write_table(path: Path, rows: int) -> Path:
-    """Writes a table of numbers, shares and categories; no two chunks of rows are alike."""
+    """Write a table of numbers, fractions and categories; chunks of rows differ."""
     rng = np.random.default_rng(7)
     texts = []
     for number in range(4):

@@ -1,4 +1,4 @@
-"""What the options of rows do: schemas, files, splits, keys, shards, and the bytes they give."""
+"""Options of rows: schemas, files, splits, keys, shards and determinism."""
 
 from __future__ import annotations
 
@@ -72,15 +72,14 @@ def people(folder: Path, rows: list[list[str]] = PEOPLE_ROWS) -> Path:
     return make_table(folder / "people.csv", PEOPLE, rows)
 
 
-def test_an_inferred_schema_given_back_is_the_same_dataset(tmp_path) -> None:
+def test_passing_the_inferred_schema_is_up_to_date(tmp_path) -> None:
     options = {"input": people(tmp_path), "output": tmp_path / "ds", "splits": TRAIN}
     published(**options)
     before = dataset_files(tmp_path / "ds")
     schema = tmp_path / "ds" / "schema.pbtxt"
     assert build_rows(**options, schema=schema)[0].status == "up_to_date"
     assert dataset_files(tmp_path / "ds") == before
-    # As others write it: comments, another order of fields, no spaces.
-    text = schema.read_text().replace("\n", " \n# said by hand\n")
+    text = schema.read_text().replace("\n", " \n# a comment\n")
     (tmp_path / "same.pbtxt").write_text(text)
     assert build_rows(**options, schema=tmp_path / "same.pbtxt")[0].status == "up_to_date"
     (tmp_path / "other.pbtxt").write_text(EDITED)
@@ -90,8 +89,8 @@ def test_an_inferred_schema_given_back_is_the_same_dataset(tmp_path) -> None:
     assert dataset_files(tmp_path / "ds") == before
 
 
-def test_an_edited_schema_does_what_it_says(tmp_path) -> None:
-    """A column left out, another type, a default, optional, several values, domains."""
+def test_applies_an_edited_schema(tmp_path) -> None:
+    """It leaves out a column and sets a type, a default, presence, a separator and domains."""
     (tmp_path / "schema.pbtxt").write_text(EDITED)
     examples, manifest = published(
         input=people(tmp_path), output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
@@ -107,14 +106,13 @@ def test_an_edited_schema_does_what_it_says(tmp_path) -> None:
         if not name:
             del example["name"]
         wanted.append(example)
-    # An absent list and an empty one are the same to every reader.
+    # Readers do not distinguish an absent list from an empty one.
     assert counted([{"tags": [], **example} for example in examples]) == counted(wanted)
     assert any("'score'" in w or " score" in w for w in manifest.warnings)
     assert manifest.labels == ("A", "B")
 
 
-def test_the_feature_spec_of_the_schema_reads_the_records(tmp_path) -> None:
-    """The judge is TensorFlow Transform's reading of the schema, and TensorFlow's of records."""
+def test_tft_feature_spec_of_the_schema_parses_the_records(tmp_path) -> None:
     import tensorflow as tf
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
@@ -163,7 +161,7 @@ BAD_CELLS = [
 ]
 
 
-def test_each_cell_that_does_not_fit_is_a_reject_and_no_good_row_is_lost(tmp_path) -> None:
+def test_rejects_cells_that_do_not_fit_and_keeps_valid_rows(tmp_path) -> None:
     good = ["Ann", "31", "1.5", "1|2", "yes", "007", "A"]
     rows = []
     for column, value, _, _ in BAD_CELLS:
@@ -185,16 +183,16 @@ def test_each_cell_that_does_not_fit_is_a_reject_and_no_good_row_is_lost(tmp_pat
     assert manifest.inputs.rejected == len(examples) == len(BAD_CELLS)
     assert len({frozen(example) for example in examples}) == 1
     rejects = rejects_of(tmp_path / "ds")
-    for place, (reject, (column, _, error, words)) in enumerate(
+    for number_, (reject, (column, _, error, words)) in enumerate(
         zip(rejects, BAD_CELLS, strict=True)
     ):
-        line = 2 * place + 3
+        line = 2 * number_ + 3
         assert (reject["key"], reject["error"]) == (f"people.csv:{line}", error)
         assert (reject["line"], reject["column"]) == (line, column)
         assert words in reject["message"]
 
 
-def test_null_values(tmp_path) -> None:
+def test_null_values_are_missing_cells(tmp_path) -> None:
     rows = [["1", "x"], ["-", "-"], ["", ""], ["3", "NA"]]
     path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
     examples, manifest = published(
@@ -232,7 +230,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_forms_of_files(name, tmp_path) -> None:
+def test_reads_file_formats(name, tmp_path) -> None:
     data, options = FORMS[name]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_bytes(data)
@@ -243,8 +241,8 @@ def test_forms_of_files(name, tmp_path) -> None:
     assert manifest.inputs.rejected == 0
 
 
-def test_line_ends_and_compression_side_by_side(tmp_path) -> None:
-    """A folder: each file is read as it is written; junk and other files are no input."""
+def test_reads_a_folder_of_mixed_line_breaks_and_compressions(tmp_path) -> None:
+    """Hidden files and files with other suffixes are skipped."""
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     plain = TABLE.replace("a,\nb", "a,b").encode()
@@ -273,7 +271,7 @@ def test_line_ends_and_compression_side_by_side(tmp_path) -> None:
     assert manifest.inputs.rejected == 0
 
 
-def test_files_that_do_not_fit_are_rejected_as_wholes(tmp_path) -> None:
+def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     folder = tmp_path / "in"
     for number_ in range(30):
         make_table(folder / f"{number_:02d}.csv", ["a", "b"], [[number_, "x"], [number_, "y"]])
@@ -292,7 +290,7 @@ def test_files_that_do_not_fit_are_rejected_as_wholes(tmp_path) -> None:
         "00.csv": "columns", "empty.csv": "empty", "picture.csv": "not_csv",
     }  # fmt: skip
     assert "it has no column 'a', 'b', only 'other', 'names'" in found["00.csv"][1]
-    # The first file is the odd one: a schema and a key that others fit hold.
+    # Schema and key fit the other files, though not the first one.
     outcome, _ = build_rows(
         input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds" / "schema.pbtxt", key="b",
         splits=TRAIN, max_reject_fraction=1.0,
@@ -300,7 +298,7 @@ def test_files_that_do_not_fit_are_rejected_as_wholes(tmp_path) -> None:
     assert outcome.status == "published"
 
 
-def test_a_list_of_files(tmp_path) -> None:
+def test_reads_a_listing(tmp_path) -> None:
     for name in ("a", "b"):
         make_table(tmp_path / f"{name}.csv", ["n"], [[name], [name * 2]])
     (tmp_path / "list.txt").write_text("b.csv\na.csv\nmissing.csv\n\nb.csv\n")
@@ -320,14 +318,14 @@ def test_a_list_of_files(tmp_path) -> None:
 
 
 def records_of(folder: Path, manifest: Manifest) -> dict[str, set[tuple]]:
-    """Returns the records of each split."""
+    """Return the records of each split."""
     return {
         name: {frozen(example) for example in examples}
         for name, examples in by_split(folder, manifest).items()
     }
 
 
-def test_rows_keep_their_split_when_a_file_is_added(tmp_path) -> None:
+def test_rows_keep_their_split_when_files_or_rows_are_added(tmp_path) -> None:
     folder = tmp_path / "in"
     make_table(folder / "m.csv", ["n", "t"], [[n, f"m{n}"] for n in range(300)])
     options = {"splits": "train:0.6,validation:0.25,test:0.15"}
@@ -340,7 +338,7 @@ def test_rows_keep_their_split_when_a_file_is_added(tmp_path) -> None:
     for name, rows in old.items():
         assert rows < new[name]
     assert sum(map(len, new.values())) == 600
-    # Rows that are appended move nothing either.
+    # Appended rows do not move other rows either.
     with (folder / "m.csv").open("a") as target:
         target.write("".join(f"{n},m{n}\n" for n in range(300, 350)))
     _, more = build_rows(input=folder, output=tmp_path / "three", **options)
@@ -348,7 +346,7 @@ def test_rows_keep_their_split_when_a_file_is_added(tmp_path) -> None:
         assert new[name] < rows
 
 
-def test_another_seed_is_another_shuffle(tmp_path) -> None:
+def test_seed_changes_order_and_splits(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", ["n"], [[n] for n in range(200)])
     orders, sides = [], []
     for seed in (0, 1):
@@ -365,7 +363,7 @@ def test_another_seed_is_another_shuffle(tmp_path) -> None:
 def test_groups_stay_in_one_split_across_files(tmp_path) -> None:
     rng = random.Random(2)
     rows = [[f"p{n % 40}", n] for n in range(400)]
-    rows += [["", n] for n in range(400, 440)]  # without a group a row goes by itself
+    rows += [["", n] for n in range(400, 440)]  # a row without a group is placed alone
     rng.shuffle(rows)
     make_table(tmp_path / "in" / "a.csv", ["patient", "n"], rows[:200])
     make_table(tmp_path / "in" / "b.csv", ["patient", "n"], rows[200:])
@@ -386,7 +384,7 @@ def test_groups_stay_in_one_split_across_files(tmp_path) -> None:
     assert {next(iter(side)) for side in sides.values()} == alone == {"train", "validation"}
 
 
-def test_split_by_a_column(tmp_path) -> None:
+def test_split_by_column(tmp_path) -> None:
     words = ["train", "TRAIN", " Training ", "val", "valid", "dev", "validation", "test", "holdout"]
     rows = [[n, word] for n, word in enumerate(words)] + [[90, ""], [91, "a/b"]]
     path = make_table(tmp_path / "in.csv", ["n", "part"], rows)
@@ -420,7 +418,7 @@ def test_splits_by_directory(tmp_path) -> None:
     assert found == {"train": [0, 0], "validation": [1, 1, 1], "test": [2, 2, 2, 2]}
 
 
-def test_keys_make_duplicates_and_conflicts_visible(tmp_path) -> None:
+def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
     rows = [[f"k{n}", n] for n in range(60)]
     make_table(tmp_path / "in" / "a.csv", ["key", "n"], rows)
     others = [["k7", 7], ["k8", 8], ["k9", 900], ["new", 1], ["", 2]]
@@ -435,19 +433,18 @@ def test_keys_make_duplicates_and_conflicts_visible(tmp_path) -> None:
     conflict = next(r for r in rejects_of(tmp_path / "ds") if r["error"] == "key_conflict")
     assert conflict["key"].startswith("b.csv")
     assert "the --key key='k9' of another row in a.csv, but other values" in conflict["message"]
-    # The place of a row is its key's, wherever the row stands.
+    # The position depends on the key only, not on file, line or column order.
     moved = make_table(tmp_path / "moved.csv", ["n", "key"], [[n, key] for key, n in rows[::-1]])
     build_rows(**{**options, "input": tmp_path / "in" / "a.csv"}, output=tmp_path / "one")
     build_rows(**{**options, "input": moved}, output=tmp_path / "two")
-    names = ("train-00000-of-00001.tfrecord.gz",)
-    for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    name = "train-00000-of-00001.tfrecord.gz"
+    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 # Shards.
 
 
-def test_shards(tmp_path) -> None:
+def test_number_size_and_names_of_shards(tmp_path) -> None:
     rng = random.Random(1)
     rows = [[n, rng.randbytes(40).hex()] for n in range(3_000)]
     path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
@@ -481,7 +478,7 @@ GOLDEN = "a,b,c,d\n" + "".join(
 
 
 def test_golden_shard_bytes(tmp_path) -> None:
-    """Pins records, order, framing, members and index of rows."""
+    """Pins records, order, framing, gzip members and member index."""
     (tmp_path / "golden.csv").write_text(GOLDEN)
     found = {}
     for compression in ("gzip", "none"):
@@ -494,7 +491,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
     wanted = dict(enumerate(map(golden_record, range(40))))
     payloads = gzip_records(found["gzip"])
     assert sorted(payloads) == sorted(wanted.values())
-    # Made by Shardmill once, with the deflate of constraints.txt, and never to change.
+    # Written once with the deflate version of constraints.txt; must never change.
     assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == {
         "gzip": "97cd97cac3afcb73c1e9e509a769c3226f42d90a2f60ba24973867de58067c7f",
         "none": "1c3cbd56df12bb1f7d60dac68f6aa4c7f067a23b5243631a26b4fe9cc35bd74c",
@@ -502,7 +499,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
 
 
 def golden_record(n: int) -> bytes:
-    """Returns what protobuf makes of a row."""
+    """Return a row serialized by protobuf."""
     import tensorflow as tf
 
     example = tf.train.Example()
@@ -515,7 +512,7 @@ def golden_record(n: int) -> bytes:
 
 
 def mixed(folder: Path) -> Path:
-    """Writes files with all kinds of cells, quoted newlines and bad rows."""
+    """Write files with all kinds of cells, quoted line breaks and bad rows."""
     rng = random.Random(3)
     for name in ("one.csv", "two.csv"):
         rows = [
@@ -542,22 +539,22 @@ def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None
     assert b"two.csv:" in first["rejects.jsonl"]
     for number_, (threads, size) in enumerate(((1, 0), (5, 0), (2, 1_500), (2, 40)), 1):
         if size:
-            monkeypatch.setattr(RunSpec, "__init__", smaller(size))
+            monkeypatch.setattr(RunSpec, "__init__", with_range_bytes(size))
         build_rows(output=tmp_path / f"{number_}", threads=threads, **options)
         assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
 
 
 RunSpec = make.RunSpec
-_MADE = RunSpec.__init__
+_INIT = RunSpec.__init__
 
 
-def smaller(size: int):
-    """Returns how to make a RunSpec with ranges of a size."""
+def with_range_bytes(size: int):
+    """Return a constructor of RunSpec with small ranges."""
 
-    def made(self, *args, **kwargs) -> None:
-        _MADE(self, *args, **{**kwargs, "range_bytes": size})
+    def init(self, *args, **kwargs) -> None:
+        _INIT(self, *args, **{**kwargs, "range_bytes": size})
 
-    return made
+    return init
 
 
 FRESH = """
@@ -569,7 +566,7 @@ build_rows(input=sys.argv[2], output=sys.argv[3], schema=sys.argv[2] + "/schema.
 """
 
 
-def test_fresh_processes_and_several_workers_write_the_same_bytes(tmp_path) -> None:
+def test_bytes_do_not_depend_on_processes_or_workers(tmp_path) -> None:
     folder = mixed(tmp_path / "in")
     for number_ in (1, 2):
         subprocess.run(
@@ -589,7 +586,7 @@ def test_fresh_processes_and_several_workers_write_the_same_bytes(tmp_path) -> N
         assert dataset_splits(tmp_path / mode) == dataset_splits(tmp_path / "1")
 
 
-def test_what_decides_the_identity(tmp_path) -> None:
+def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", ["a", "b"], [[1, "x"], [2, "y"]])
     from shardmill.pipelines.rows import resolve
 
@@ -612,7 +609,7 @@ def test_what_decides_the_identity(tmp_path) -> None:
     assert plain not in ids
 
 
-def test_build_in_a_pipeline_of_ones_own(tmp_path) -> None:
+def test_build_in_a_custom_pipeline(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", ["a"], [[n] for n in range(9)])
     config = RowsConfig(input=str(path), output=str(tmp_path / "ds"))
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:

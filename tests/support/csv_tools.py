@@ -63,7 +63,8 @@ def read_bytes(folder: Path, data: bytes, range_bytes: int = 1 << 20, **dialect)
     return read_csv(path, Dialect(**dialect), range_bytes)
 
 
-def by_python(text: str, **options) -> list[list[str]]:
+def python_rows(data: bytes | str, encoding: str = "utf-8-sig", **options) -> list[list[str]]:
     """Return the rows of Python's csv module, without empty ones."""
     csv.field_size_limit(1 << 30)
+    text = data if isinstance(data, str) else data.decode(encoding)
     return [row for row in csv.reader(io.StringIO(text, newline=""), **options) if row]

@@ -1,9 +1,8 @@
-"""Builds datasets of rows, and judges them by Python's csv module and TensorFlow."""
+"""Build datasets of rows; check them with Python's csv module and TensorFlow."""
 
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,14 +23,13 @@ from shardmill.transforms.publish.publish import read_manifest
 from tests.conftest import ROOT
 
 JSON_SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
-LEFT = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl"}
+SIDE_FILES = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl"}
 MISSING_TEXTS, MISSING_NUMBERS = {""}, {"", "?", "NA"}
-# What Python makes of a cell, as a record holds it.
-Read = Callable[[str], Any]
+Read = Callable[[str], Any]  # converts a cell to the value that its record should have
 
 
 def build_rows(**options) -> tuple[Outcome, Manifest | None]:
-    """Builds in this process, by Beam's in-memory runner, and returns what came of it."""
+    """Build in this process with Beam's in-memory runner; return outcome and manifest."""
     texts = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
@@ -45,14 +43,14 @@ def build_rows(**options) -> tuple[Outcome, Manifest | None]:
 
 
 def run_here(capsys, *args: object) -> tuple[int, str, str]:
-    """Runs the command in this process; returns the exit code, and what it wrote."""
+    """Run the command in this process; return exit code, stdout and stderr."""
     code = cli.main([str(arg) for arg in args])
     out, err = capsys.readouterr()
     return code, out, err
 
 
 def published(**options) -> tuple[list[dict], Manifest]:
-    """Builds a dataset that must be published, checks it, and returns its examples."""
+    """Build a dataset that must be published, check it, and return its examples."""
     outcome, manifest = build_rows(**options)
     assert outcome.status == "published", outcome
     return check_dataset(Path(options["output"]), manifest), manifest
@@ -61,13 +59,13 @@ def published(**options) -> tuple[list[dict], Manifest]:
 def check_dataset(
     folder: Path, manifest: Manifest | None, label: str = "", others: Iterable[str] = ()
 ) -> list[dict]:
-    """Checks a dataset by other people's readers and returns all its examples, split by split.
+    """Check a dataset with independent readers; return its examples, split by split.
 
     Args:
         folder: The dataset.
-        manifest: As it was read.
+        manifest: The manifest as Shardmill reads it.
         label: Feature whose values the manifest should count.
-        others: Files that may stand beside what every dataset has.
+        others: Names of further files that the dataset may contain.
     """
     assert manifest is not None
     body = json.loads((folder / "manifest.json").read_text())
@@ -78,7 +76,7 @@ def check_dataset(
     assert inputs["rejected"] == sum(inputs["rejected_by_reason"].values())
     everything = []
     for split in body["splits"].values():
-        mine = []
+        of_split = []
         for shard in split["shards"]:
             data = (folder / shard["file"]).read_bytes()
             assert len(data) == shard["bytes"]
@@ -87,23 +85,23 @@ def check_dataset(
                 folder / shard["file"], "GZIP" if body["compression"] == "gzip" else ""
             )
             assert len(examples) == shard["records"]
-            mine += examples
-        assert len(mine) == split["num_examples"]
+            of_split += examples
+        assert len(of_split) == split["num_examples"]
         if label:
-            assert split["label_counts"] == label_counts(mine, label)
-        everything += mine
+            assert split["label_counts"] == label_counts(of_split, label)
+        everything += of_split
     assert len(everything) == body["written"] == inputs["accepted"]
     reasons: Counter[str] = Counter()
     for reject in rejects_of(folder):
         reasons[reject["error"]] += reject.get("inputs", 1)
     assert dict(reasons) == inputs["rejected_by_reason"]
-    left = {path.name for path in folder.iterdir()} - set(manifest.files)
-    assert left <= LEFT | set(others)
+    side_files = {path.name for path in folder.iterdir()} - set(manifest.files)
+    assert side_files <= SIDE_FILES | set(others)
     return everything
 
 
 def tf_examples(path: Path, compression: str = "GZIP") -> list[dict]:
-    """Returns each tf.train.Example of a file as {feature: list of values}; tf.data reads them."""
+    """Return each tf.train.Example of a file as {feature: list of values}, read by tf.data."""
     import tensorflow as tf
 
     batches = tf.data.TFRecordDataset(str(path), compression).batch(4_096).as_numpy_iterator()
@@ -116,46 +114,40 @@ def tf_examples(path: Path, compression: str = "GZIP") -> list[dict]:
 
 
 def label_counts(examples: Iterable[Mapping], label: str) -> dict[str, int]:
-    """Returns how often each label stands in examples."""
+    """Return the number of examples with each label."""
     values = (example[label][0] for example in examples)
     return dict(Counter(v.decode() if isinstance(v, bytes) else str(v) for v in values))
 
 
 def by_split(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
-    """Returns the examples of each split in their order."""
+    """Return the examples of each split, in order."""
     return {
         name: [e for shard in split.shards for e in tf_examples(folder / shard.file)]
         for name, split in manifest.splits.items()
     }
 
 
-def python_rows(data: bytes | str, encoding: str = "utf-8-sig", **options) -> list[list[str]]:
-    """Returns what Python's csv module reads, without empty rows."""
-    text = data if isinstance(data, str) else data.decode(encoding)
-    return [row for row in csv.reader(io.StringIO(text, newline=""), **options) if row]
-
-
 def number(cell: str) -> float:
-    """Returns a decimal as the nearest float32, read as a double first."""
+    """Return a decimal as float32, via float64."""
     return float(np.float32(float(cell)))
 
 
 def text(cell: str) -> bytes:
-    """Returns the bytes of a text."""
+    """Return the bytes of a text."""
     return cell.encode()
 
 
 def expected(
     names: Sequence[str], rows: Iterable[Sequence[str]], reads: Mapping[str, Read]
 ) -> Counter[tuple]:
-    """Returns the records that rows should become, by Python's own int, float and str.
+    """Return the expected records of rows, by Python's int, float and str.
 
     Args:
-        names: Of the columns.
-        rows: Their cells.
-        reads: What to make of the cells of each column that is a feature.
+        names: Names of the columns.
+        rows: Cells of each row.
+        reads: Converts the cells of each column that is a feature.
     """
-    found: Counter[tuple] = Counter()
+    records: Counter[tuple] = Counter()
     for row in rows:
         assert len(row) == len(names)
         cells = dict(zip(names, row, strict=True))
@@ -164,22 +156,22 @@ def expected(
             for name, read in reads.items()
             if cells[name] not in (MISSING_TEXTS if read is text else MISSING_NUMBERS)
         }
-        found[frozen(features)] += 1
-    return found
+        records[frozen(features)] += 1
+    return records
 
 
 def frozen(example: Mapping[str, Sequence]) -> tuple:
-    """Returns an example as a value that can be counted."""
+    """Return an example as a hashable value."""
     return tuple(sorted((name, tuple(values)) for name, values in example.items()))
 
 
 def counted(examples: Iterable[Mapping[str, Sequence]]) -> Counter[tuple]:
-    """Returns examples, whatever their order."""
+    """Return the number of equal examples, ignoring their order."""
     return Counter(map(frozen, examples))
 
 
 def make_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
-    """Writes a CSV file by Python's csv module."""
+    """Write a CSV file with Python's csv module."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as target:
         writer = csv.writer(target)
@@ -189,6 +181,6 @@ def make_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def rejects_of(folder: Path) -> list[dict]:
-    """Returns the rejects of a dataset, or of a build that failed."""
+    """Return the rejects of a dataset, or of a failed build."""
     (path,) = [*folder.glob("rejects.jsonl"), *folder.glob(".build-*/rejects.jsonl")]
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -225,7 +225,7 @@ def _hash_rows(
     split = hashes.split
     if spec.group_by:
         groups = cells.columns[spec.group_by]
-        # A row without a group is a group of its own, like an image.
+        # A row without a group is placed alone, like an image.
         split = np.where(_is_empty(groups), hashes.split, hash_texts(seed, groups).split)
     return _RowHashes(split, hashes.position, hashes.split if spec.key else None)
 

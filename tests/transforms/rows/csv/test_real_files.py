@@ -13,7 +13,7 @@ import pytest
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.rows.csv.dialect import Dialect
 from tests.conftest import SHARED
-from tests.support.csv_tools import by_python, read_csv
+from tests.support.csv_tools import python_rows, read_csv
 
 TABLES = SHARED / "csv"
 NOT_CSV = {".names", ".tsv", ".json"}
@@ -140,10 +140,10 @@ def expected_rows(name: str, dialect: Dialect) -> list[list[str]]:
         return [list(map(str, row.values())) for row in json.loads(expected.read_text("utf-8"))]
     clean = path.parent.parent / "clean" / path.name
     if clean.exists():
-        return by_python(clean.read_bytes().decode())[1:]
+        return python_rows(clean.read_bytes().decode())[1:]
     text = path.read_bytes().decode(dialect.encoding, "replace").removeprefix("\ufeff")
     lines = re.split("(?<=\n)", text)[dialect.skip_lines :]
-    rows = by_python("".join(lines), delimiter=dialect.delimiter)
+    rows = python_rows("".join(lines), delimiter=dialect.delimiter)
     first = 1 if dialect.header == "first" else 0
     return [
         row for row in rows[first:] if len(row) == len(rows[0]) and "\ufffd" not in "".join(row)

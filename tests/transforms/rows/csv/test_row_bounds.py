@@ -20,7 +20,7 @@ from shardmill.transforms.rows.csv.row_bounds import Syntax
 from shardmill.transforms.rows.csv.row_ranges import split_ranges
 from shardmill.transforms.rows.csv.row_scanner import RowScanner
 from tests.conftest import examples
-from tests.support.csv_tools import by_python, read_bytes, read_csv
+from tests.support.csv_tools import python_rows, read_bytes, read_csv
 
 COMMA = Syntax(b",", b'"')
 SYNTAXES = [COMMA, Syntax(b";", b"'"), Syntax(b"||", b'"'), Syntax(b"|a|", b'"'), Syntax(b",", b"")]
@@ -129,7 +129,7 @@ def test_reads_what_python_writes(rows, quoting, delimiter, quote, end, range_by
     written = io.StringIO(newline="")
     options = {"delimiter": delimiter, "quotechar": quote}
     csv.writer(written, quoting=quoting, lineterminator=end, **options).writerows(rows)
-    judge = by_python(written.getvalue(), strict=True, **options)
+    judge = python_rows(written.getvalue(), strict=True, **options)
     assume(judge == rows)  # Python leaves a lone carriage return unquoted
     with tempfile.TemporaryDirectory() as folder:
         reading = read_bytes(

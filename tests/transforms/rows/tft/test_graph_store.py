@@ -1,4 +1,4 @@
-"""A build uses one TensorFlow Transform graph, whichever builder was first."""
+"""All builders of an output use one TensorFlow Transform graph, that of the first."""
 
 from __future__ import annotations
 
