@@ -1,5 +1,5 @@
-"""What things are: names, formats, records and where bytes lie.
+"""Data types and formats: records, manifests, schemas, file names and storage.
 
-Importing this package loads neither apache_beam nor tensorflow: trainers import it on machines
-that have only one of them, or none.
+Importing it loads neither apache_beam nor tensorflow: training jobs import it on machines that
+have only one of them, or none.
 """

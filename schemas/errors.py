@@ -1,34 +1,34 @@
-"""Errors that are somebody's to mend: one sentence with the value, the rule and the remedy."""
+"""Errors for the user. The message is a sentence with the value, the rule and the remedy."""
 
 from __future__ import annotations
 
 
 class ShardmillError(Exception):
-    """A failure the user can act on; the message is one plain sentence.
+    """A failure that the user can act on.
 
     Attributes:
-        exit_code: What the command exits with when this ends it.
+        exit_code: Exit code of a command that ends with this error.
     """
 
     exit_code = 1
 
 
 class UsageError(ShardmillError):
-    """A flag or config value that breaks a rule, found before any work starts."""
+    """An invalid flag or config value, detected before any work starts."""
 
     exit_code = 2
 
 
 class InputError(ShardmillError):
-    """The inputs as a whole cannot become a dataset (missing, empty, contradictory)."""
+    """The inputs as a whole are unusable: missing, empty or contradictory."""
 
 
 class OutputError(ShardmillError):
-    """The output cannot be written, or holds something that must not be harmed."""
+    """The output cannot be written, or has files that must not be overwritten."""
 
 
 class StorageError(ShardmillError):
-    """A storage call failed after its retries; trying the whole step again may mend it."""
+    """A storage call failed after its retries; retrying the whole step may succeed."""
 
 
 class DeniedError(StorageError, PermissionError):
@@ -36,12 +36,12 @@ class DeniedError(StorageError, PermissionError):
 
 
 class StaleBuildError(ShardmillError):
-    """Another builder published and took the build folder away while this one was working."""
+    """Another builder published and deleted the build folder during this build."""
 
 
 class FormatError(ShardmillError):
-    """Bytes that break a format they claim to follow (manifest, sidecar, shard)."""
+    """A file does not follow its format (manifest, schema, sidecar, shard)."""
 
 
 class ChangedError(ShardmillError):
-    """A file is not what it was when it was listed."""
+    """A file changed after it was listed."""

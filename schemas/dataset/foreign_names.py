@@ -1,6 +1,7 @@
-"""What the names of TFRecord files say, other people's too: split, number, records.
+"""Information in the names of TFRecord files of any program: split, shard number, records.
 
-Nothing that is counted depends on a name; they tell splits apart and let odd sets be warned of.
+Counts do not depend on names. Names decide the split of a counted file and cause warnings about
+incomplete sets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
 
-# Words that mean a split, in folders and at the end of a name's stem.
+# Words for a split, in the names of folders and at the end of a file name's stem.
 _SPLITS = {**SPLIT_FOLDERS, "eval": "eval", "evaluation": "eval"}
 _SUFFIXES = re.compile(r"(\.(tfrecords?|tfrec|records?|gz|gzip|zlib|zz))+$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<total>\d+).*", re.DOTALL)
@@ -27,12 +28,12 @@ _OTHERS = frozenset(
     for suffix in line.split()
 )
 
-_MOST = 1_000_000  # more is no number of files
-_SHOWN = 5
+_MAX_SHARDS = 1_000_000  # a larger number is not a number of files
+_MAX_SHOWN = 5
 
 
-class Numbered(NamedTuple):
-    """A name of the form ``STEM-00003-of-00008``: the stem with its folder, and the numbers."""
+class _NumberedName(NamedTuple):
+    """The parts of a name of the form ``STEM-00003-of-00008``; the stem includes the folder."""
 
     stem: str
     number: int
@@ -40,17 +41,17 @@ class Numbered(NamedTuple):
 
 
 def claims_other(name: str) -> bool:
-    """Tells whether a file's name claims to be something other than TFRecords."""
+    """Return whether a file name has the suffix of another format than TFRecord."""
     stem = re.sub(r"\.(gz|gzip|zlib|zz)$", "", name, flags=re.IGNORECASE)
     dot = stem.rfind(".")
     return dot > 0 and stem[dot:].lower() in _OTHERS
 
 
 def split_of(path: str) -> str:
-    """Returns the split that a file's name or, failing that, a folder of it tells, or nothing.
+    """Return the split in a file's name or else in one of its folders; empty if there is none.
 
     Args:
-        path: Relative to the input's root, with ``/`` between folders.
+        path: Path relative to the input's root, with ``/`` between folders.
     """
     *folders, name = path.split("/")
     numbered = _NUMBERED.fullmatch(name)
@@ -67,34 +68,34 @@ def split_of(path: str) -> str:
 
 
 def stated_records(path: str) -> int | None:
-    """Returns the number of records that a file's name states, as in ``train07-230.tfrec``.
+    """Return the number of records in a file's name, as in ``train07-230.tfrec``, or None.
 
-    Only what stands behind a shard's number counts as such: ``data-3.tfrecord`` states nothing.
+    It must follow a shard number: ``data-3.tfrecord`` has none.
     """
     name = _SUFFIXES.sub("", path.rpartition("/")[2])
     found = re.search(r"\d+-of-\d+[-_](\d+)$", name) or re.search(r"\d-([1-9]\d*|0)$", name)
     return int(found[1]) if found and not _DATE.search(name) else None
 
 
-def numbered(path: str) -> Numbered | None:
-    """Returns what a name of the form ``STEM-00003-of-00008`` says, or None for others."""
+def _parse_numbered(path: str) -> _NumberedName | None:
+    """Return the parts of a name of the form ``STEM-00003-of-00008``, or None."""
     folder, slash, name = path.rpartition("/")
     found = _NUMBERED.fullmatch(name)
     if not found:
         return None
-    return Numbered(folder + slash + found["stem"], int(found["number"]), int(found["total"]))
+    return _NumberedName(folder + slash + found["stem"], int(found["number"]), int(found["total"]))
 
 
 def missing_shards(paths: Iterable[str]) -> Iterator[str]:
-    """Yields a sentence for each numbered set of files that is not complete."""
+    """Yield a warning for each incomplete set of numbered files."""
     sets: dict[tuple[str, int], set[int]] = {}
     for path in paths:
-        found = numbered(path)
-        if found is not None and found.total < _MOST:
+        found = _parse_numbered(path)
+        if found is not None and found.total < _MAX_SHARDS:
             sets.setdefault((found.stem, found.total), set()).add(found.number)
     for (stem, total), numbers in sorted(sets.items()):
-        gone = sorted(set(range(total)) - numbers)
-        if gone and max(numbers) < total:
-            shown = ", ".join(str(number) for number in gone[:_SHOWN])
-            more = f" and {len(gone) - _SHOWN:,} more" if len(gone) > _SHOWN else ""
-            yield f"of {total:,} files {stem}-*-of-{total:05d} number {shown}{more} is not there"
+        missing = sorted(set(range(total)) - numbers)
+        if missing and max(numbers) < total:
+            shown = ", ".join(str(number) for number in missing[:_MAX_SHOWN])
+            more = f" and {len(missing) - _MAX_SHOWN:,} more" if len(missing) > _MAX_SHOWN else ""
+            yield f"of {total:,} files {stem}-*-of-{total:05d} number {shown}{more} is missing"

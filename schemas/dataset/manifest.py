@@ -1,7 +1,7 @@
 """The manifest: the published list of shards with counts and checksums.
 
-It is written last, so its presence is the sign that a dataset is complete. docs/manifest.md
-explains each field; manifest.schema.json is its JSON Schema.
+It is written last: a dataset with a manifest is complete. docs/manifest.md explains each field;
+manifest.schema.json is its JSON Schema.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import FormatError
 
 VERSION = 1
+_JSON_NAMES = {"side_files": "beside"}
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One published file.
+    """One published shard.
 
     Attributes:
-        file: Name relative to the manifest's folder.
+        file: File name relative to the manifest's folder.
         records: Number of records.
         bytes: Size of the file.
-        crc32c: CRC-32C of the file as 8 hexadecimal digits; None where it was not read whole.
-        label: Label of all its records, where each label has shards of its own, else None.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits; None if it was not read completely.
+        label: Label of all its records with ``--shard_by=label``; else None.
     """
 
     file: str
@@ -35,8 +36,8 @@ class Shard:
     label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the manifest."""
-        # Not asdict, which copies each value: there may be a hundred thousand shards.
+        """Return the JSON object."""
+        # asdict copies each value, which is slow for a hundred thousand shards.
         body: dict[str, Any] = {
             "file": self.file, "records": self.records, "bytes": self.bytes, "crc32c": self.crc32c,
         }  # fmt: skip
@@ -45,7 +46,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class PixelSums:
-    """Exact sums of the pixels of some images; channel by channel, values 0 to 255.
+    """Exact sums of pixel values, 0 to 255, by channel.
 
     Attributes:
         count: Number of pixels.
@@ -60,19 +61,19 @@ class PixelSums:
 
 @dataclass(frozen=True)
 class SeriesEntry:
-    """What became of the inputs of one split and label, where each label has shards of its own.
+    """Result of the inputs of one split and label, with ``--shard_by=label``.
 
     ``refs`` is the sum of the records of its shards, ``rejected_by_reason`` and ``duplicates``.
 
     Attributes:
         split: The split.
         label: The label.
-        id: Identity of all that decides the shards' bytes: 32 hexadecimal digits.
-        refs: Inputs that fell into it.
-        rejected_by_reason: Those that were refused while they were read.
-        duplicates: Those that repeat another's key.
-        multi_frame: Files of which the first of several frames was taken.
-        pixels: Exact sums of the images' pixels; None where they are not counted.
+        id: Digest of everything that decides the bytes of the shards: 32 hexadecimal digits.
+        refs: Number of inputs.
+        rejected_by_reason: Inputs that were rejected when they were read.
+        duplicates: Inputs that repeat the key of another input.
+        multi_frame: Files with several frames, of which only the first was used.
+        pixels: Exact sums of the images' pixels; None if there are no statistics.
     """
 
     split: str
@@ -85,7 +86,7 @@ class SeriesEntry:
     pixels: PixelSums | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the manifest."""
+        """Return the JSON object."""
         body = asdict(self)
         if self.pixels is None:
             del body["pixels"]
@@ -99,10 +100,10 @@ class Damaged:
     Attributes:
         file: Name relative to the manifest's root.
         bytes: Size of the file.
-        reason: A name of ``scan.FAULTS`` or ``rejects.REASONS``.
-        record: Number of the record at which it is damaged, the first being 0.
-        offset: Where that record begins, in bytes of the uncompressed records.
-        message: What exactly.
+        reason: A key of ``scanner.FAULTS`` or ``rejects.REASONS``.
+        record: Number of the damaged record; the first record is 0.
+        offset: Offset of that record in the decompressed data.
+        message: Description of the problem.
     """
 
     file: str
@@ -120,9 +121,9 @@ class Split:
     Attributes:
         num_examples: Number of records.
         num_bytes: Size of all shards.
-        label_counts: Records by label, where there are labels.
-        shards: The files.
-        statistics: What was found out of the values; None where nothing was.
+        label_counts: Number of records by label; empty without labels.
+        shards: The shards.
+        statistics: Statistics of the values; None if there are none.
     """
 
     num_examples: int
@@ -133,13 +134,13 @@ class Split:
 
     @property
     def class_weights(self) -> dict[str, float]:
-        """Balanced weights by label: all classes that occur weigh the same in all, 1 on average."""
+        """Weights by label that balance the classes; the average over the examples is 1."""
         counts = {label: count for label, count in self.label_counts.items() if count}
         labelled = sum(counts.values())
         return {label: labelled / (len(counts) * count) for label, count in counts.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the manifest, without weights and statistics if there are none."""
+        """Return the JSON object, without weights and statistics if there are none."""
         body = asdict(replace(self, shards=(), statistics=None))
         del body["shards"], body["statistics"]
         if self.label_counts:
@@ -151,9 +152,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What became of every matched input.
+    """Number of inputs by outcome.
 
-    ``matched == accepted + rejected + skipped + duplicates`` holds always.
+    ``matched == accepted + rejected + skipped + duplicates`` always holds.
     """
 
     root: str
@@ -180,12 +181,12 @@ class Build:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A dataset, as ``manifest.json`` describes it.
+    """The content of ``manifest.json``.
 
-    ``root`` and ``damaged`` are those of counted files: the folder that the files' names are
-    relative to, by default the manifest's own, and the files that are damaged. ``beside`` lists
-    further files of the dataset, such as those of a TensorFlow Transform graph. ``series`` stands
-    where each label has shards of its own, so that they can be kept when other labels change.
+    ``root`` and ``damaged`` are used by ``count``: the folder to which file names are relative (by
+    default that of the manifest), and the damaged files. ``side_files`` lists other files of the
+    dataset, such as a TensorFlow Transform graph; in JSON it is ``beside``. ``series`` is used by
+    ``--shard_by=label``, which reuses the shards of labels that did not change.
     """
 
     splits: dict[str, Split]
@@ -198,16 +199,17 @@ class Manifest:
     warnings: tuple[str, ...] = ()
     root: str = ""
     damaged: tuple[Damaged, ...] = ()
-    beside: tuple[str, ...] = ()
+    side_files: tuple[str, ...] = ()
     series: tuple[SeriesEntry, ...] = ()
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
-        """Returns the manifest as indented JSON, the version first."""
+        """Return the manifest as indented JSON, with the version first."""
         body = asdict(replace(self, splits={}, series=()))
-        if not self.root:  # a dataset of our own
+        if not self.root:  # not a count
             del body["root"], body["damaged"]
-        if not self.beside:
+        body = {_JSON_NAMES.get(name, name): value for name, value in body.items()}
+        if not self.side_files:
             del body["beside"]
         if not self.series:
             del body["series"]
@@ -219,10 +221,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
-        """Returns the manifest that a JSON text holds.
+        """Return the manifest from its JSON text.
 
         Raises:
-            FormatError: It is no manifest, or of a version that this release cannot read.
+            FormatError: The text is not a manifest, or its version is not supported.
         """
         try:
             body = json.loads(text)
@@ -245,7 +247,7 @@ class Manifest:
                 warnings=tuple(body["warnings"]),
                 root=body.get("root", ""),
                 damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
-                beside=tuple(map(_checked, body.get("beside", ()))),
+                side_files=tuple(map(_checked, body.get("beside", ()))),
                 series=tuple(map(_series, body.get("series", ()))),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -255,11 +257,11 @@ class Manifest:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all shards, split by split."""
+        """File names of all shards, by split."""
         return tuple(shard.file for split in self.splits.values() for shard in split.shards)
 
     def is_dataset(self, config_id: str, input_id: str) -> bool:
-        """Tells whether this is the dataset that a config makes of some inputs."""
+        """Return whether the dataset was built from this config and these inputs."""
         return self.build.config_id == config_id and self.build.input_id == input_id
 
 
@@ -290,9 +292,9 @@ def _series(body: dict[str, Any]) -> SeriesEntry:
     texts = (entry.split, entry.label, entry.id, *reasons)
     counts = (entry.refs, entry.duplicates, entry.multi_frame, *reasons.values())
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"{body} has something else in the place of a text")
+        raise TypeError(f"{body} has a value that is not a text")
     if not all(isinstance(count, int) for count in counts):
-        raise TypeError(f"{body} has something else in the place of a count")
+        raise TypeError(f"{body} has a value that is not a count")
     return entry
 
 
@@ -300,14 +302,14 @@ def _pixels(count: int, totals: list[int], squares: list[int]) -> PixelSums:
     found = PixelSums(count, tuple(totals), tuple(squares))
     whole = all(isinstance(number, int) for number in (count, *totals, *squares))
     if not whole or not found.totals or len(totals) != len(squares):
-        raise TypeError(f"{found} are no sums of channels")
+        raise TypeError(f"{found} are not sums of channels")
     return found
 
 
 def _checked(file: Any) -> str:
-    # A manifest is data: its names must not lead a later command out of the dataset's folder.
+    # File names of an untrusted manifest must not lead a later command out of the dataset's folder.
     if not isinstance(file, str) or "\\" in file or ".." in file.split("/"):
-        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+        raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
     if file.startswith("/") or "\0" in file or not file:
-        raise FormatError(f"the manifest names the file {file!r}, which leads elsewhere")
+        raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
     return file

@@ -1,4 +1,4 @@
-"""Shard names: one authority that formats and parses them."""
+"""Names of shards and of the other files of a dataset. All shard names are made and parsed here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPEC = re.compile(r"0\d{1,2}d|d?")
 
 @dataclass(frozen=True)
 class ShardName:
-    """What a shard's name says; fields that the template leaves out are None."""
+    """The fields of a shard's name; fields that the template does not have are None."""
 
     split: str | None = None
     index: int | None = None
@@ -39,7 +39,7 @@ class ShardName:
 
 
 def quote_label(label: str) -> str:
-    """Returns a label as part of a file name: no separators, no leading dot."""
+    """Return a label as part of a file name: without separators or a leading dot."""
     quoted = quote(label, safe=" +,@=&()[]!'")
     return re.sub(r"^\.", "%2E", quoted)
 
@@ -53,7 +53,7 @@ class ShardTemplate:
             ``label``; numbers may be zero-padded, as in ``{index:05d}``.
 
     Raises:
-        UsageError: A field is unknown, a spec is no zero padding, or the name is not safe.
+        UsageError: A field is unknown, a format is not zero padding, or the name is not safe.
     """
 
     text: str
@@ -63,7 +63,7 @@ class ShardTemplate:
         try:
             parsed = list(string.Formatter().parse(self.text))
         except ValueError as error:
-            raise UsageError(f"{rule} is no valid pattern: {error}.") from error
+            raise UsageError(f"{rule} is not a valid pattern: {error}.") from error
         for _, field, spec, conversion in parsed:
             if field is not None:
                 _check_field(rule, field, spec or "", conversion)
@@ -71,23 +71,25 @@ class ShardTemplate:
         if "/" in literal or "\\" in literal or not literal.isprintable():
             raise UsageError(f"{rule} has a path separator or control character: give a file name.")
         if self.text.startswith(".") or literal in RESERVED:
-            raise UsageError(f"{rule} is a name that Shardmill keeps for itself: choose another.")
+            raise UsageError(
+                f"{rule} is reserved for another file of the dataset: choose another name."
+            )
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields that the template mentions."""
+        """The fields in the template."""
         parsed = string.Formatter().parse(self.text)
         return frozenset(field for _, field, _, _ in parsed if field is not None)
 
     def format(self, name: ShardName) -> str:
-        """Returns the file name of a shard."""
+        """Return the file name of a shard."""
         values = {k: v for k, v in asdict(name).items() if v is not None}
         if name.label is not None:
             values["label"] = quote_label(name.label)
         return self.text.format(**values)
 
     def parse(self, file_name: str) -> ShardName | None:
-        """Returns what a file name says, or None when it does not follow the template."""
+        """Return the fields of a file name, or None if it does not match the template."""
         match = self._pattern().fullmatch(file_name)
         if match is None:
             return None
@@ -121,6 +123,6 @@ def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> No
         )
     if conversion or (spec and field not in _NUMBERS) or not _SPEC.fullmatch(spec):
         raise UsageError(
-            f"{rule} formats {{{field}}} in an unknown way: numbers take zero padding such as "
-            "{index:05d}, texts take nothing."
+            f"{rule} formats {{{field}}} in an unknown way: only numbers have a format, zero "
+            "padding such as {index:05d}."
         )

@@ -1,4 +1,4 @@
-"""Splits: exact shares of the examples, decided by a hash of each key alone."""
+"""Splits: exact shares of the examples, decided only by a hash of each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from shardmill.schemas.errors import UsageError
 
 SplitMode = Literal["fractions", "directory", "listing"]
-# Folder names that mean a split; the names on the right are the field's.
+# Folder names of splits, and the name of each split.
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -28,11 +28,11 @@ _SPACE = 1 << 64
 
 @dataclass(frozen=True)
 class Splits:
-    """How examples are divided.
+    """How examples are divided into splits.
 
     Attributes:
-        mode: By ``fractions`` of the key hash, by the first ``directory`` of the key, or as a
-            ``listing`` says.
+        mode: ``fractions`` of the key hash, first ``directory`` of the key, or a column of the
+            ``listing``.
         shares: Name and share of each split, in order; empty unless the mode is ``fractions``.
     """
 
@@ -41,7 +41,7 @@ class Splits:
 
     @classmethod
     def parse(cls, text: str) -> Splits:
-        """Returns the splits that a ``--splits`` value names.
+        """Return the splits of a ``--splits`` value.
 
         Raises:
             UsageError: A name or share is malformed, or the shares do not sum to 1.
@@ -65,7 +65,7 @@ class Splits:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Splits that are known before looking at the data."""
+        """Names of the splits that are known before the inputs are listed."""
         return tuple(name for name, _ in self.shares)
 
     @cached_property
@@ -79,15 +79,15 @@ class Splits:
         return tuple(bounds)
 
     def of_hash(self, hash64: int) -> str:
-        """Returns the split of an unsigned 64-bit hash; only for the mode ``fractions``."""
+        """Return the split of an unsigned 64-bit hash; only for the mode ``fractions``."""
         for name, bound in self._bounds:
             if hash64 < bound:
                 return name
-        raise ValueError(f"{hash64} is no 64-bit hash, or the splits have no fractions")
+        raise ValueError(f"{hash64} is not a 64-bit hash, or the splits have no fractions")
 
 
 def check_split_name(name: str) -> str | None:
-    """Returns why a name cannot be a split's, or None when it can."""
+    """Return why a name is not a valid split name, or None if it is valid."""
     if _NAME.fullmatch(name):
         return None
     return f"the split name {name!r} must be letters, digits and underscores"
@@ -105,6 +105,6 @@ def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
     if not colon or fraction < 0:
         raise UsageError(
             f"--splits={text}: {item.strip()!r} is not NAME:SHARE with a share from 0 to 1, "
-            "as in train:0.9,validation:0.1; or say directory or listing."
+            "as in train:0.9,validation:0.1; or use directory or listing."
         )
     return name, fraction

@@ -204,7 +204,7 @@ def test_warns_of_names_that_contradict_the_count(tmp_path) -> None:
     manifest = count(tmp_path)
     assert manifest.warnings == (
         "flowers00-5.tfrec: the name says 5 records, it has 4",
-        "of 4 files x-*-of-00004 number 0, 1, 3 is not there",
+        "of 4 files x-*-of-00004 number 0, 1, 3 is missing",
     )
 
 

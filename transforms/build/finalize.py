@@ -147,7 +147,7 @@ def make_manifest(
         labels=labels,
         features=tuple(beside.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
-        beside=tuple(sorted(beside.files)),
+        side_files=tuple(sorted(beside.files)),
         series=describe_series(series_ids(spec.keep_id, plan, census), census, built.totals),
     )
 

@@ -73,7 +73,7 @@ def _read_manifest(storage: Storage, output: str) -> Manifest | None:
     path = join(output, shard_names.MANIFEST)
     try:
         manifest = Manifest.from_json(storage.read(path))
-        check_plain((*manifest.files, *manifest.beside))
+        check_plain((*manifest.files, *manifest.side_files))
     except FileNotFoundError:
         return None
     except FormatError as error:
@@ -282,7 +282,13 @@ def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None
 def _own_files(old: Manifest | None) -> set[str]:
     if old is None:
         return set()
-    own = {*old.files, *old.beside, shard_names.SCHEMA, shard_names.REJECTS, shard_names.MANIFEST}
+    own = {
+        *old.files,
+        *old.side_files,
+        shard_names.SCHEMA,
+        shard_names.REJECTS,
+        shard_names.MANIFEST,
+    }
     return own | {shard_names.LABELS} if old.labels else own
 
 

@@ -1,4 +1,4 @@
-"""Shard names: what is formatted parses back, and nothing else is accepted."""
+"""Shard names: formatted names parse back, and nothing else is accepted."""
 
 import pytest
 from hypothesis import assume, given
@@ -26,7 +26,7 @@ def test_default_names_round_trip(split: str, index: int, total: int) -> None:
 
 
 @given(splits, labels, numbers, numbers)
-def test_label_names_round_trip_and_stay_in_their_folder(split, label, index, total) -> None:
+def test_label_names_round_trip_without_separators(split, label, index, total) -> None:
     assume(label.isprintable())
     template = ShardTemplate(LABEL_TEMPLATE)
     name = ShardName(split, index, total, label=label)
@@ -68,14 +68,14 @@ def test_known_names() -> None:
         ("{index!r}.gz", "formats {index} in an unknown way"),
         ("{index:>9999999}.gz", "formats {index} in an unknown way"),
         ("{label:05d}.gz", "formats {label} in an unknown way"),
-        ("{index", "is no valid pattern"),
+        ("{index", "is not a valid pattern"),
         ("../{index}.gz", "path separator"),
         ("a/{index}.gz", "path separator"),
-        (".{index}.gz", "keeps for itself"),
-        ("manifest.json", "keeps for itself"),
+        (".{index}.gz", "is reserved"),
+        ("manifest.json", "is reserved"),
     ],
 )
-def test_unsafe_patterns_get_one_sentence(text: str, message: str) -> None:
+def test_rejects_unsafe_patterns(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ShardTemplate(text)
     assert message in str(caught.value)
