@@ -322,12 +322,12 @@ def test_rejects_input_that_changes_during_the_build(tmp_path, kind) -> None:
     assert not (tmp_path / "ds/manifest.json").exists()
 
 
+@pytest.mark.parametrize("shape", [(200_000,), (4, 50_000)], ids=["regrouped", "by offset"])
 @pytest.mark.parametrize("pack", [np.savez, np.savez_compressed])
-def test_rejects_member_with_a_changed_byte(tmp_path, pack) -> None:
-    pack(tmp_path / "data.npz", x=np.arange(200_000) % 977)
+def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape) -> None:
+    pack(tmp_path / "data.npz", x=np.arange(200_000).reshape(shape) % 977)
     data = bytearray((tmp_path / "data.npz").read_bytes())
-    place = len(data) // 2
-    data[place] ^= 0x10
+    data[len(data) // 2] ^= 0x10
     (tmp_path / "data.npz").write_bytes(data)
     job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with pytest.raises(ShardmillError, match=r"damaged .*: copy it or save it again") as caught:
