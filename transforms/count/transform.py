@@ -1,4 +1,4 @@
-"""CountRecords: refs to TFRecord files become one manifest of their records."""
+"""CountRecords: count the records of TFRecord files into one manifest."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
-_HOP_RANGE_BYTES = 1 << 30  # where payloads are skipped
-_RANGE_BYTES = 64 << 20
-_HELD = 10_000
-_REMOTE_LOOKS = 16
+_RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
+_MAX_BUFFERED = 10_000  # elements of a bundle that are processed together
+_CONCURRENT_OPENS = 16  # of files in a bucket
 
 
 @dataclass(eq=False)
 class CountRecords(beam.PTransform):
     """Counts the records of TFRecord files: ``MatchFiles(...) | CountRecords(CountSpec(root))``.
 
-    Takes the outputs of ``MatchFiles``, or ``InputRef`` elements, and gives one ``Outcome`` with
-    the manifest's text. Damaged files do not fail it: the manifest lists them.
+    Takes the outputs of ``MatchFiles``, or ``InputRef`` elements, and returns one ``Outcome`` with
+    the manifest as text. Damaged files do not fail it: the manifest lists them.
 
     Args:
-        spec: What is counted, and where the manifest goes.
+        spec: The check, and the path of the manifest.
     """
 
     spec: CountSpec
@@ -51,7 +50,7 @@ class CountRecords(beam.PTransform):
     def expand(
         self, inputs: MatchedInputs | beam.PCollection[InputRef]
     ) -> beam.PCollection[Outcome]:
-        """Wires looking at files, scanning their ranges and joining what was found."""
+        """Wire the inspection of files, the scan of their ranges and the join of the results."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         refs, repeated = (
             matched.refs
@@ -60,33 +59,34 @@ class CountRecords(beam.PTransform):
             | "GroupByKey" >> beam.GroupByKey()
             | "DropDuplicates" >> find_inputs(_drop_duplicates)
         )
-        found = (
+        inspected = (
             refs
             | "KeepReadable" >> beam.Filter(lambda ref: not ref.error)
-            | "InspectFiles" >> beam.ParDo(_Look(spec.check))
+            | "InspectFiles" >> beam.ParDo(_InspectFiles(spec.check))
         )
-        counts = (
-            found
-            | "CutRanges" >> beam.FlatMap(_ranges)
+        scanned = (
+            inspected
+            | "CutRanges" >> beam.FlatMap(_cut_ranges)
             | "SpreadRanges" >> beam.Reshuffle()
-            | "ScanRanges" >> beam.ParDo(_Scan(spec.check, spec.processes))
+            | "ScanRanges" >> beam.ParDo(_ScanRanges(spec.check, spec.processes))
         )
         files = (
-            {"found": found, "counts": counts}
+            {"found": inspected, "counts": scanned}
             | "GroupByFile" >> beam.CoGroupByKey()
-            | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join(sides, spec.check))
+            | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join_ranges(sides, spec.check))
         )
         rejected = (
             refs
             | "KeepRejected" >> beam.Filter(lambda ref: ref.error)
             | "ListRejected" >> beam.Map(_rejected)
         )
-        results = (files, rejected) | "AllFiles" >> beam.Flatten()
+        counted = (files, rejected) | "AllFiles" >> beam.Flatten()
         counts = sum_match_counts([matched.counts, repeated])
         return (
             refs.pipeline
             | "Start" >> beam.Create([0])
-            | "WriteManifest" >> beam.Map(_finish, AsList(results), AsSingleton(counts), spec)
+            | "WriteManifest"
+            >> beam.Map(_write_manifest, AsList(counted), AsSingleton(counts), spec)
         )
 
 
@@ -103,62 +103,61 @@ def _rejected(ref: InputRef) -> CountedFile:
     return CountedFile(ref, FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message)))
 
 
-def _ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
-    key, (_, found) = element
-    for part in found.ranges:
+def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
+    key, (_, file) = element
+    for part in file.ranges:
         yield key, part
 
 
-class _Look(beam.DoFn):
-    """Looks at each file's beginning; at remote ones several at a time."""
+class _InspectFiles(beam.DoFn):
+    """Finds the ranges of files; opens several files of a bucket at the same time."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._range_bytes = _HOP_RANGE_BYTES if check == "index" else _RANGE_BYTES
-        self._held: list[InputRef] = []
+        self._buffer: list[InputRef] = []
 
     def start_bundle(self) -> None:
-        self._held = []
+        self._buffer = []
 
     def process(self, ref: InputRef) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
         if not scheme_of(ref.uri):
-            yield self._look(ref)
+            yield self._inspect(ref)
             return
-        self._held.append(ref)
-        if len(self._held) >= _HELD:
-            yield from self._look_all()
+        self._buffer.append(ref)
+        if len(self._buffer) >= _MAX_BUFFERED:
+            yield from self._inspect_all()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for found in self._look_all():
+        for found in self._inspect_all():
             yield GlobalWindows.windowed_value(found)
 
-    def _look_all(self) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-        held, self._held = self._held, []
-        if held:
-            with ThreadPoolExecutor(min(_REMOTE_LOOKS, len(held))) as threads:
-                yield from threads.map(self._look, held)
+    def _inspect_all(self) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
+        refs, self._buffer = self._buffer, []
+        if refs:
+            with ThreadPoolExecutor(min(_CONCURRENT_OPENS, len(refs))) as threads:
+                yield from threads.map(self._inspect, refs)
 
-    def _look(self, ref: InputRef) -> tuple[str, tuple[InputRef, FileRanges]]:
-        found = find_ranges(ref.uri, ref.version, self._check, self._range_bytes)
+    def _inspect(self, ref: InputRef) -> tuple[str, tuple[InputRef, FileRanges]]:
+        found = find_ranges(ref.uri, ref.version, self._check, _RANGE_BYTES[self._check])
         size = sum(part.end - part.start for part in found.ranges)
         progress.current().extend("counting", size)
         return ref.key, (ref, found)
 
 
-class _Scan(beam.DoFn):
-    """Scans ranges: each as it comes, or many together in processes where that is worth while."""
+class _ScanRanges(beam.DoFn):
+    """Scans ranges: one by one, or a bundle at a time in several processes if it is large."""
 
     def __init__(self, check: Check, processes: int) -> None:
         self._check = check
         self._processes = processes
-        self._held: list[tuple[str, Range]] = []
+        self._buffer: list[tuple[str, Range]] = []
 
     def start_bundle(self) -> None:
-        self._held = []
+        self._buffer = []
 
     def process(self, element: tuple[str, Range]) -> Iterator[tuple[str, RangeCount]]:
-        self._held.append(element)
-        if len(self._held) >= (_HELD if self._processes > 1 else 1):
+        self._buffer.append(element)
+        if len(self._buffer) >= (_MAX_BUFFERED if self._processes > 1 else 1):
             yield from self._scan_all()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -166,55 +165,57 @@ class _Scan(beam.DoFn):
             yield GlobalWindows.windowed_value(scanned)
 
     def _scan_all(self) -> Iterator[tuple[str, RangeCount]]:
-        held, self._held = sorted(self._held, key=lambda item: (-item[1].cost, item)), []
-        worth = sum(part.cost for _, part in held) >= WORTH_PROCESSES
-        keys = {part: key for key, part in held}
+        tasks, self._buffer = sorted(self._buffer, key=lambda item: (-item[1].cost, item)), []
+        is_large = sum(part.cost for _, part in tasks) >= WORTH_PROCESSES
+        keys = {part: key for key, part in tasks}
         scan = functools.partial(scan_range, check=self._check)
-        for part, scanned in run_all(scan, list(keys), self._processes if worth else 1):
+        for part, scanned in run_all(scan, list(keys), self._processes if is_large else 1):
             metrics.RANGES.inc()
             metrics.RECORDS.inc(scanned.records)
             progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
             yield keys[part], scanned
 
 
-def _join(
+def _join_ranges(
     sides: dict[str, Iterable[tuple[InputRef, FileRanges]] | Iterable[RangeCount]], check: Check
 ) -> CountedFile:
-    ((ref, found),) = sides["found"]  # type: ignore[misc]
-    count = join_ranges(found, list(sides["counts"]), check)  # type: ignore[arg-type]
+    ((ref, file),) = sides["found"]  # type: ignore[misc]
+    count = join_ranges(file, list(sides["counts"]), check)  # type: ignore[arg-type]
     metrics.FILES.inc()
     if count.fault is not None:
         metrics.DAMAGED.inc()
     return CountedFile(ref, count)
 
 
-def _finish(_: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
-    outcome = _outcome(files, counts, spec)
+def _write_manifest(
+    _: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec
+) -> Outcome:
+    outcome = _make_outcome(files, counts, spec)
     if outcome.manifest and spec.manifest:
         open_storage(spec.manifest).replace(spec.manifest, outcome.manifest.encode())
     return outcome
 
 
-def _outcome(files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
+def _make_outcome(files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
     if counts.fatal:
         return Outcome("failed", counts.fatal)
     if not files:
-        skipped = counts.skipped
-        passed = f", only {skipped:,} whose names say they are other things" if skipped else ""
+        others = f", only {counts.skipped:,} of other formats by their names"
+        others = others if counts.skipped else ""
         return Outcome(
-            "failed", f"There are no TFRecord files in {spec.root}{passed}: name them in --input."
+            "failed", f"There are no TFRecord files in {spec.root}{others}: name them in --input."
         )
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     return Outcome("published", "", matched=manifest.inputs.matched, manifest=manifest.to_json())
 
 
 def _known_splits(root: str) -> dict[str, str]:
-    """Returns the splits of files that a dataset's own manifest tells, if there is one."""
+    """Return the split of each file in the dataset's own manifest; empty if there is none."""
     path = join(root, MANIFEST)
     try:
         manifest = Manifest.from_json(open_storage(path).read(path))
     except (FileNotFoundError, FormatError, DeniedError):
         return {}
-    if manifest.root:  # counted, not made: its splits are guesses from names too
+    if manifest.root:  # a manifest of a count: its splits are guessed from names too
         return {}
     return {s.file: name for name, split in manifest.splits.items() for s in split.shards}
