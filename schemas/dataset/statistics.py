@@ -1,4 +1,4 @@
-"""Statistics: what a trainer wants to know of the values of a split, as the manifest has it."""
+"""Statistics of the values of a split, as the manifest lists them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _NUMERIC = ("min", "max", "mean", "std")
-_ODD = ("nan", "infinite")
+_OPTIONAL = ("nan", "infinite")
 
 
 @dataclass(frozen=True)
 class PixelStatistics:
-    """The pixels of the written images, channel by channel, in units of 0 to 255.
+    """Statistics of the pixels of the written images, from 0 to 255.
 
     Attributes:
         count: Number of pixels.
@@ -26,21 +26,20 @@ class PixelStatistics:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """The values of one feature.
+    """Statistics of the values of one feature.
 
-    ``min``, ``max``, ``mean`` and ``std`` are those of the finite values, and None where there is
-    none.
+    ``min``, ``max``, ``mean`` and ``std`` describe the finite values and are None if there is none.
 
     Attributes:
-        count: Number of values, also of those that are not finite.
-        missing: Records without a value.
-        min: Least value; an int where the feature holds integers.
-        max: Greatest value.
+        count: Number of values, including NaN and infinite ones.
+        missing: Number of records without a value.
+        min: Smallest value; an int if the feature has integers.
+        max: Largest value.
         mean: Mean.
         std: Population standard deviation.
-        nan: Values that are no numbers.
-        infinite: Values that are infinite.
-        numeric: Whether the values are numbers; of bytes only ``count`` and ``missing`` are known.
+        nan: Number of NaN values.
+        infinite: Number of infinite values.
+        numeric: Whether the values are numbers; bytes have only ``count`` and ``missing``.
     """
 
     count: int
@@ -54,31 +53,31 @@ class FeatureStatistics:
     numeric: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the manifest; values that are not finite only if there are any."""
+        """Return the JSON object; ``nan`` and ``infinite`` are omitted if they are 0."""
         names = ["count", "missing", *(_NUMERIC if self.numeric else ())]
-        names += [name for name in _ODD if getattr(self, name)]
+        names += [name for name in _OPTIONAL if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> FeatureStatistics:
-        """Returns what an object of the manifest says."""
+        """Return the statistics of a JSON object."""
         return cls(**body, numeric="mean" in body)
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of the values of a split.
+    """Statistics of a split.
 
     Attributes:
-        pixels: Of its images; None where there are none.
-        features: By name of the feature, sorted.
+        pixels: Statistics of the pixels; None if the records are not images.
+        features: Statistics of each feature, sorted by name.
     """
 
     pixels: PixelStatistics | None = None
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the manifest, without what is not known."""
+        """Return the JSON object; unknown statistics are omitted."""
         body: dict[str, Any] = {}
         if self.pixels is not None:
             values = self.pixels
@@ -91,7 +90,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Statistics:
-        """Returns what an object of the manifest says."""
+        """Return the statistics of a JSON object."""
         pixels = body.get("pixels")
         return cls(
             None

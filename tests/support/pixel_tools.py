@@ -1,4 +1,4 @@
-"""What the pixel tests share: our pixels as arrays, and images written byte by byte."""
+"""Tools for tests of images: encoded images as arrays, and files written byte by byte."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import struct
 import zlib
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.images.convert import EncodedImage, ImageSpec, encode_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
@@ -17,25 +19,34 @@ RED, GREEN, BLUE, YELLOW = (230, 20, 20), (20, 200, 20), (20, 20, 230), (230, 22
 
 
 def full(channels: int = 3, **options) -> ImageSpec:
-    """The spec of raw pixels at the file's own size."""
+    """Return a spec of raw pixels at the size of the file."""
     return ImageSpec(ResizeSpec(Size(1, 1), "none"), encoding="raw", channels=channels, **options)
 
 
 def sized(width: int, height: int, resize: str = "stretch", **options) -> ImageSpec:
-    """The spec of raw pixels at another size."""
+    """Return a spec of raw pixels at another size."""
     options = {"encoding": "raw", **options}
     return ImageSpec(ResizeSpec(Size(width, height), resize), **options)
 
 
 def as_array(encoded: EncodedImage, channels: int = 3) -> np.ndarray:
-    """Raw pixels as int (height, width, channels), so that differences do not wrap."""
+    """Return raw pixels as int, shape [height, width, channels]: differences do not overflow."""
     shape = (encoded.size.height, encoded.size.width, channels)
     return np.frombuffer(encoded.data, np.uint8).reshape(shape).astype(int)
 
 
 def pixels(data: bytes, channels: int = 3, **options) -> np.ndarray:
-    """What we make of a file, in full."""
+    """Return the pixels of a file at full size."""
     return as_array(encode_image(data, full(channels, **options)), channels)
+
+
+def rejection(data: bytes, spec: ImageSpec | None = None) -> RejectedError:
+    """Return the error with which a file is rejected."""
+    with pytest.raises(RejectedError) as caught:
+        encode_image(data, spec or full())
+    assert caught.value.error in REASONS
+    assert caught.value.stage == "decode"
+    return caught.value
 
 
 def saved(image: Image.Image, kind: str, **options) -> bytes:
@@ -49,14 +60,14 @@ def png_chunk(name: bytes, body: bytes) -> bytes:
 
 
 def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: bytes) -> bytes:
-    """A PNG by the letter of its specification; rows hold their filter bytes."""
+    """Return a PNG (ISO/IEC 15948); rows include their filter bytes."""
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     chunks = [png_chunk(b"IHDR", header), *extra, png_chunk(b"IDAT", zlib.compress(rows))]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + png_chunk(b"IEND", b"")
 
 
 def tiff(pixels: np.ndarray, bits: int, *, sample_format: int = 1, photometric: int = 1) -> bytes:
-    """An uncompressed grey TIFF by the letter of its specification, in the array's byte order."""
+    """Return an uncompressed grey TIFF 6.0 in the byte order of the array."""
     mark, order = (b"MM", ">") if pixels.dtype.byteorder == ">" else (b"II", "<")
     body = _twelve_bits(pixels) if bits == 12 else pixels.tobytes()
     height, width = pixels.shape
@@ -70,14 +81,14 @@ def tiff(pixels: np.ndarray, bits: int, *, sample_format: int = 1, photometric: 
 
 
 def _twelve_bits(pixels: np.ndarray) -> bytes:
-    """Two samples in three bytes, high bits first."""
+    """Pack two samples into three bytes, high bits first."""
     first, second = pixels.reshape(-1, 2).astype(int).T
     packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=1)
     return packed.astype(np.uint8).tobytes()
 
 
 def corners(width: int, height: int) -> Image.Image:
-    """Four coloured quarters: red, green above blue, yellow. No two turns of it look alike."""
+    """Return red and green quarters above blue and yellow: each orientation looks different."""
     image = Image.new("RGB", (width, height), RED)
     middle_x, middle_y = width // 2, height // 2
     image.paste(GREEN, (middle_x, 0, width, middle_y))
@@ -86,7 +97,7 @@ def corners(width: int, height: int) -> Image.Image:
     return image
 
 
-# EXIF 2.32, tag 0112H: which side of the scene the stored row 0 and the stored column 0 show.
+# EXIF 2.32, tag 0112H: side of the scene that the stored row 0 and column 0 show.
 EXIF_SIDES = {
     1: ("top", "left"), 2: ("top", "right"), 3: ("bottom", "right"), 4: ("bottom", "left"),
     5: ("left", "top"), 6: ("right", "top"), 7: ("right", "bottom"), 8: ("left", "bottom"),
@@ -94,7 +105,7 @@ EXIF_SIDES = {
 
 
 def stored_as(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """How a camera stores a picture (height, width, channels) under an EXIF orientation."""
+    """Return an image (height, width, channels) as a camera stores it with an EXIF orientation."""
     row, column = EXIF_SIDES[orientation]
     stored = upright.transpose(1, 0, 2) if row in ("left", "right") else upright
     stored = stored[::-1] if row in ("bottom", "right") else stored

@@ -1,7 +1,7 @@
-"""Totals: what the parts of a series come to, added up on the workers.
+"""Add up the counts and sums of the parts of each series on the workers.
 
-A build may have a million parts, each with the counts of a thousand labels. They are added up where
-they are made, so that the one worker that publishes gets a single small value for each series.
+A build may have a million parts, each with the counts of a thousand labels. They are combined where
+parts are written, so that the worker that publishes receives one small value per series.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 @dataclass
 class Totals:
-    """What some parts come to, whatever the order they are added in.
+    """The totals over some parts; they do not depend on the order of adding.
 
     Attributes:
         made: Parts that this run made.
         found: Parts that it found finished.
         records: Number of records.
-        label_counts: Records by label.
-        rejects: Refused inputs by reason.
+        label_counts: Number of records by label.
+        rejects: Number of rejected inputs by reason.
         duplicates: Refs that repeat another's key.
-        multi_frame: Records that are the first of several frames.
-        versions: Of the codecs that made the parts: one set of (name, version) for each that
-            differs.
-        summary: Exact sums of the records' values.
+        multi_frame: Number of records from files with several frames.
+        versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
+        summary: Sums over the values of the records.
     """
 
     made: int = 0
@@ -44,7 +43,7 @@ class Totals:
 
     @classmethod
     def of(cls, part: Part) -> Totals:
-        """Returns what one part comes to; shares the part's counts, so it is only to be added."""
+        """Return the totals of one part. They share its dictionaries: do not merge into them."""
         return cls(
             made=int(not part.found),
             found=int(part.found),
@@ -58,7 +57,7 @@ class Totals:
         )
 
     def merge(self, other: Totals) -> None:
-        """Adds the totals of other parts."""
+        """Add the totals of other parts."""
         self.made += other.made
         self.found += other.found
         self.records += other.records
@@ -76,26 +75,26 @@ def _count(counts: dict[str, int], more: dict[str, int]) -> None:
 
 
 class SumTotals(beam.CombineFn):
-    """Combines parts into their ``Totals``."""
+    """Combines parts into ``Totals``."""
 
     def create_accumulator(self) -> Totals:
-        """Returns the totals of no part."""
+        """Return the totals of no part."""
         return Totals()
 
     def add_input(self, mutable_accumulator: Totals, element: Part) -> Totals:
-        """Adds one part."""
+        """Add one part."""
         mutable_accumulator.merge(Totals.of(element))
         return mutable_accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Totals]) -> Totals:
-        """Adds up totals."""
+        """Merge totals."""
         total = Totals()
         for accumulator in accumulators:
             total.merge(accumulator)
         return total
 
     def extract_output(self, accumulator: Totals) -> Totals:
-        """Returns the totals."""
+        """Return the totals."""
         return accumulator
 
 

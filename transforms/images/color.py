@@ -1,4 +1,4 @@
-"""Colour: any mode that Pillow decodes to becomes the right 8-bit L, RGB or RGBA."""
+"""Convert images of any Pillow mode to 8-bit grey, RGB or RGBA."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ _PROFILE_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Image.Image:
-    """Returns the image in 8 bits a channel: 1 (L), 3 (RGB) or 4 (RGBA).
+    """Return the image with 8 bits per channel.
 
-    Alpha is laid over white unless 4 channels are asked for. CMYK and YCbCr are converted as
-    libjpeg does; ICC profiles are ignored unless ``icc``, as TensorFlow does.
+    Args:
+        image: A loaded image of any mode.
+        channels: 1 (L), 3 (RGB) or 4 (RGBA). Alpha is composited over white unless it is 4.
+        icc: Whether to convert embedded ICC profiles to sRGB; otherwise they are ignored, as by
+            TensorFlow. CMYK and YCbCr without a profile are converted as libjpeg does.
 
     Raises:
-        RejectedError: The pixels have no defined 8-bit value.
+        RejectedError: The pixels cannot be converted, or their 8-bit value is not defined.
     """
     profile = image.info.get("icc_profile") if icc else None
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
     if image.mode == "LAB":
-        image = _foreign("convert LAB", image.convert, "RGB")
+        image = _call_pillow("convert LAB", image.convert, "RGB")
     elif profile:
         image = _to_srgb(image, profile)
     transparent = image.mode in _ALPHA or "transparency" in image.info
@@ -46,12 +49,12 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
     if image.mode == mode:
         return image
     if channels == 1 and image.mode not in ("1", "L"):
-        image = _foreign("convert to RGB", image.convert, "RGB")
-    return _foreign(f"convert to {mode}", image.convert, mode)
+        image = _call_pillow("convert to RGB", image.convert, "RGB")
+    return _call_pillow(f"convert to {mode}", image.convert, mode)
 
 
-def _foreign(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs one of Pillow's conversions; whatever it raises refuses the image."""
+def _call_pillow(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call one of Pillow's conversions; any exception rejects the image."""
     try:
         return call(*args, **kwargs)
     except Exception as error:  # Pillow's conversions raise many types
@@ -59,7 +62,7 @@ def _foreign(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    rgba = _foreign("convert to RGBA", image.convert, "RGBA")
+    rgba = _call_pillow("convert to RGBA", image.convert, "RGBA")
     white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, rgba).convert("RGB")
 
@@ -79,27 +82,27 @@ def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
 
 
 def _apply_profile(image: Image.Image, profile: Any) -> Image.Image:
-    """Returns the colours in sRGB, alpha left out.
+    """Return the image in sRGB without alpha.
 
-    Grey pixels may carry an RGB profile (R = G = B then); others must be in the profile's space.
+    Grey pixels may have an RGB profile (then R = G = B); others must match the profile.
     """
     space = profile.profile.xcolor_space.strip()
     mode = _PROFILE_MODES.get(space)
     grey = image.mode in ("1", "L", "LA")
     fits = image.mode == "CMYK" if mode == "CMYK" else grey if mode == "L" else mode == "RGB"
     if not fits or (mode == "RGB" and image.mode == "CMYK"):
-        raise ValueError(f"it is for {space}, the pixels are {image.mode}")
+        raise ValueError(f"it is a {space} profile, the pixels are {image.mode}")
     color = image if image.mode == mode else image.convert(mode)
     done: Image.Image | None = ImageCms.profileToProfile(
         color, profile, ImageCms.createProfile("sRGB"), outputMode="RGB"
     )
     if done is None:
-        raise ValueError("the profile gave no image")
+        raise ValueError("littlecms returned no image")
     return done
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scales wide integers and floats to 8 bits, transparency of 16-bit PNGs included."""
+    """Scale 16-bit integers and floats to 8 bits; keep the transparent value of 16-bit PNGs."""
     pixels = np.asarray(image)
     scaled = _from_floats(pixels) if image.mode == "F" else _from_integers(image, pixels)
     if _tag(image, _PHOTOMETRIC) == _WHITE_IS_ZERO:
@@ -116,7 +119,7 @@ def _from_integers(image: Image.Image, pixels: np.ndarray[Any, Any]) -> np.ndarr
     if image.mode == "I":
         _check_range(image, pixels)
     top = (1 << _bits(image)) - 1
-    wide = pixels.astype(np.uint32)  # in place from here on: images may be large
+    wide = pixels.astype(np.uint32)  # in place from here on, as images may be large
     wide *= 255
     wide += top // 2
     wide //= top
@@ -154,7 +157,7 @@ def _bits(image: Image.Image) -> int:
 
 
 def _tag(image: Image.Image, number: int) -> int | None:
-    """Returns a TIFF tag's first value, or None for other formats."""
+    """Return the first value of a TIFF tag; None for other formats."""
     tags = getattr(image, "tag_v2", None)
     value = tags.get(number) if tags is not None else None
     if isinstance(value, tuple):

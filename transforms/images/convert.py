@@ -1,4 +1,4 @@
-"""From a file's bytes to the bytes that a record holds: decode, orient, convert, resize, encode."""
+"""Convert image files to the bytes that records contain: decode, resize, rotate, encode."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from shardmill.transforms.images.color import MODES, to_channels
 from shardmill.transforms.images.decode import (
     MAX_PIXELS,
     Decoded,
+    apply_orientation,
     decode_image,
     plain_message,
-    turn,
 )
 from shardmill.transforms.images.pillow_warnings import ignore_pillow_warnings
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
-_DRAFTED = frozenset({"box", "bilinear", "bicubic", "lanczos"})
+_AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What happens to the pixels of every image.
+    """How images are converted.
 
     Attributes:
-        resize: The target size and the way there.
-        interpolation: One of ``INTERPOLATIONS``; Pillow's filters, which antialias.
-        reducing_gap: See ``geometry.draft_size``.
+        resize: Target size and how to reach it.
+        interpolation: One of ``INTERPOLATIONS``: Pillow's filters, which antialias.
+        reducing_gap: See ``resize.draft_size``.
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
-        icc: Convert embedded ICC profiles to sRGB.
+        icc: Whether embedded ICC profiles are converted to sRGB.
 
     Raises:
-        UsageError: A value is out of range, or two do not go together.
+        UsageError: A value is out of range, or two values exclude each other.
     """
 
     resize: ResizeSpec
@@ -73,25 +73,25 @@ class ImageSpec:
 
     @property
     def packing(self) -> Packing:
-        """How members are packed: compressed images gain nothing from a second compression."""
+        """How members are packed: compressing a JPEG or PNG again saves nothing."""
         return "deflated" if self.encoding == "raw" else "stored"
 
     @property
     def gap(self) -> float:
-        """The reducing gap in force: none for filters that pick single pixels."""
-        return self.reducing_gap if self.interpolation in _DRAFTED else 0.0
+        """Reducing gap that applies: 0 for filters whose output depends on single source pixels."""
+        return self.reducing_gap if self.interpolation in _AVERAGING else 0.0
 
     @property
     def fixed_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels where every image comes out alike; else None."""
-        rule = self.resize
-        alike = rule.resize == "pad" or (
-            rule.resize in ("stretch", "crop") and not rule.only_shrink
+        """Height, width and channels if they are the same for every image; else None."""
+        spec = self.resize
+        is_fixed = spec.resize == "pad" or (
+            spec.resize in ("stretch", "crop") and not spec.only_shrink
         )
-        return (rule.size.height, rule.size.width, self.channels) if alike else None
+        return (spec.size.height, spec.size.width, self.channels) if is_fixed else None
 
     def expected_bytes(self) -> int | None:
-        """Returns about how many bytes a record takes; None where that depends on the input."""
+        """Return the approximate size of a record in bytes; None if it depends on the input."""
         if self.resize.resize == "none":
             return None
         pixels = self.resize.size.width * self.resize.size.height * self.channels
@@ -99,7 +99,14 @@ class ImageSpec:
 
 
 class EncodedImage(NamedTuple):
-    """The bytes that a record holds, what they are, and the sums of the pixels before encoding."""
+    """A converted image.
+
+    Attributes:
+        data: The encoded image, or its pixels.
+        size: Width and height.
+        multi_frame: Whether the file has several frames, of which the first was converted.
+        channels: Sums over the pixels of each channel, before they are encoded.
+    """
 
     data: bytes
     size: Size
@@ -109,20 +116,22 @@ class EncodedImage(NamedTuple):
 
 @ignore_pillow_warnings()
 def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
-    """Turns the bytes of an image file into the bytes that a record holds.
+    """Convert the content of an image file.
 
     Raises:
-        RejectedError: The file cannot become a record; the reason says why.
+        RejectedError: The file cannot be converted.
     """
     decoded = decode_image(data, spec.resize, spec.gap)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
-    image = _framed(_scaled(image, decoded, spec), spec.resize)
+    image = _pad_or_crop(_scale(image, decoded, spec), spec.resize)
     channels = sum_pixels(image.histogram())
-    return EncodedImage(_stored(image, spec), Size(*image.size), decoded.multi_frame, channels)
+    return EncodedImage(
+        _encode_pixels(image, spec), Size(*image.size), decoded.multi_frame, channels
+    )
 
 
-def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Image:
-    """Scales, then turns: the small image is cheaper to turn, and the pixels are the same."""
+def _scale(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Image:
+    """Scale and rotate; to rotate the scaled image is cheaper and gives the same pixels."""
     scaled = spec.resize.scaled(decoded.size)
     width, height = (scaled.height, scaled.width) if decoded.orientation >= 5 else scaled
     if width * height > max(MAX_PIXELS, spec.resize.size.width * spec.resize.size.height):
@@ -132,24 +141,23 @@ def _scaled(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Imag
     if (width, height) != image.size:
         resampling = Image.Resampling[spec.interpolation.upper()]
         image = image.resize((width, height), resampling, box=decoded.box)
-    return turn(image, decoded.orientation)
+    return apply_orientation(image, decoded.orientation)
 
 
-def _framed(image: Image.Image, rule: ResizeSpec) -> Image.Image:
-    """Pads or crops a scaled image to the target."""
-    if rule.resize == "pad" and image.size != rule.size:
-        canvas = Image.new(image.mode, rule.size)
-        left, top = (rule.size.width - image.width) // 2, (rule.size.height - image.height) // 2
+def _pad_or_crop(image: Image.Image, spec: ResizeSpec) -> Image.Image:
+    if spec.resize == "pad" and image.size != spec.size:
+        canvas = Image.new(image.mode, spec.size)
+        left, top = (spec.size.width - image.width) // 2, (spec.size.height - image.height) // 2
         canvas.paste(image, (left, top))
         return canvas
-    if rule.resize == "crop":
-        width, height = min(rule.size.width, image.width), min(rule.size.height, image.height)
+    if spec.resize == "crop":
+        width, height = min(spec.size.width, image.width), min(spec.size.height, image.height)
         left, top = (image.width - width) // 2, (image.height - height) // 2
         return image.crop((left, top, left + width, top + height))
     return image
 
 
-def _stored(image: Image.Image, spec: ImageSpec) -> bytes:
+def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
     if spec.encoding == "raw":
         return image.tobytes()
     buffer = io.BytesIO()
@@ -166,14 +174,14 @@ def _stored(image: Image.Image, spec: ImageSpec) -> bytes:
 
 
 def _without_metadata(image: Image.Image) -> Image.Image:
-    """Drops profiles, EXIF, resolution and comments, which Pillow would write along."""
+    """Return the image without profile, EXIF, resolution and comment, which Pillow would write."""
     image = image.copy()
     image.info = {}
     return image
 
 
 def codec_versions() -> dict[str, str]:
-    """Returns the versions of all code that decides bytes of an image record."""
+    """Return the versions of all libraries that the bytes of an image record depend on."""
     names = ("pil", "libjpeg_turbo", "zlib", "zlib_ng", "webp", "avif", "jpg_2000", "libtiff")
-    found = {name: features.version(name) for name in names}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: features.version(name) for name in names}
+    return {name: version for name, version in versions.items() if version}

@@ -1,4 +1,4 @@
-"""Decoding: bytes become an upright image. The bytes decide, never the file's suffix."""
+"""Decode the first frame of image files, whose format is detected from their bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.images.pillow_fixes import mended, prepare
+from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_PIXELS = 178_956_970  # where Pillow calls an image a decompression bomb
+MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 MAX_FILE_BYTES = 1 << 29
-_BIG_PIXELS = 1 << 24
-# Formats that are read; MPO opens as JPEG. Left out: EPS (runs a program), WMF (Windows only), and
-# stubs that only identify (BUFR, GRIB, HDF5, MPEG, IPTC, MCIDAS). The order decides where two claim
-# the same bytes: TGA has no signature, and comes after all that do.
+_LARGE_PIXELS = 1 << 24
+# Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
+# WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
+# IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
     "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
@@ -40,22 +41,22 @@ _TRANSPOSE = {
 _ORIENTATION = 274
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
-# Very large images are decoded one at a time, so that a folder of bombs cannot add up.
-_one_big_image = threading.Lock()
+# Large images are decoded one at a time, so that a folder of them cannot exhaust the memory.
+_large_image_lock = threading.Lock()
 
 Box = tuple[float, float, float, float]
 
 
 class Decoded(NamedTuple):
-    """An image as Pillow decoded it, and what is needed to bring it to its final size.
+    """A decoded image, and what is needed to resize it.
 
     Attributes:
-        image: The pixels, perhaps at a fraction of the file's size, not turned yet.
-        size: The upright size of the whole image in the file.
-        box: The part of ``image`` that the file's pixels cover (left, upper, right, lower); a
-            fraction of a pixel less than all of it where a scaled JPEG does not divide evenly.
+        image: The pixels, not rotated; a JPEG may be decoded at a fraction of its size.
+        size: Size of the image in the file, after rotation.
+        box: Region of ``image`` that shows the file's pixels (left, upper, right, lower). It is up
+            to one pixel smaller than ``image`` if the size of a scaled JPEG is not a whole number.
         orientation: The EXIF orientation, 1 to 8.
-        multi_frame: Whether the file has more frames.
+        multi_frame: Whether the file has several frames.
     """
 
     image: Image.Image
@@ -66,27 +67,26 @@ class Decoded(NamedTuple):
 
 
 def plain_message(error: BaseException) -> str:
-    """Returns an exception's text without memory addresses, which differ from run to run."""
+    """Return the text of an exception without memory addresses, which differ between runs."""
     text = _ADDRESS.sub("", str(error)).strip() or type(error).__name__
     return " ".join(text.split())[:300]
 
 
-def turn(image: Image.Image, orientation: int) -> Image.Image:
-    """Returns the image turned upright from an EXIF orientation."""
+def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
+    """Return the image rotated and flipped as an EXIF orientation requires."""
     return image.transpose(_TRANSPOSE[orientation]) if orientation in _TRANSPOSE else image
 
 
 def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
-    """Decodes the first frame of an image.
+    """Decode the first frame of an image.
 
     Args:
-        data: The file's bytes.
-        spec: What the image will be scaled to; a JPEG may be decoded at a fraction of its size
-            (1/2, 1/4, 1/8) as long as that stays ``gap`` times larger.
-        gap: See ``geometry.draft_size``; 0 decodes in full.
+        data: Content of the file.
+        spec: How the image will be resized. A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
+        gap: See ``resize.draft_size``; 0 decodes at full size.
 
     Raises:
-        RejectedError: The bytes are no image, are damaged, or decode to too many pixels.
+        RejectedError: The bytes are not an image, are damaged, or have too many pixels.
     """
     if not data:
         raise RejectedError("decode", "empty", "the file has no bytes")
@@ -95,88 +95,95 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
     if width * height > MAX_PIXELS:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {MAX_PIXELS:,}")
     multi_frame = _is_animated(image)
-    prepare(image, data)
+    fix_reader(image, data)
     tile = image.tile[0] if image.tile else None
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
         orientation = _orientation(image)
-        box = _draft(image, spec, gap, turned=orientation >= 5)
+        box = _draft(image, spec, gap, swapped=orientation >= 5)
         _load(image)
     else:
         _load(image)
-        # Only now: Pillow turns TIFFs while loading, and a PNG's EXIF may stand behind its pixels.
+        # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         orientation = _orientation(image)
         width, height = image.size
-    pixels = mended(image, tile, data)
+    pixels = fix_pixels(image, tile, data)
     upright = Size(height, width) if orientation >= 5 else Size(width, height)
     return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 
 
 def _load(image: Image.Image) -> None:
-    if image.width * image.height > _BIG_PIXELS:
-        with _one_big_image:
-            _foreign(image.load)
+    if image.width * image.height > _LARGE_PIXELS:
+        with _large_image_lock:
+            _call_pillow(image.load)
     else:
-        _foreign(image.load)
+        _call_pillow(image.load)
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
-        shown = data[:16]
-        raise RejectedError(
-            "decode", "not_an_image", f"no image format is recognised; it begins {shown!r}"
-        ) from error
+        description = describe_format(data[:512])
+        start = f"like {description}" if description else f"with {data[:16]!r}"
+        message = f"no image format is recognized; the file begins {start}"
+        raise RejectedError("decode", "not_an_image", message) from error
     except Image.DecompressionBombError as error:
         raise RejectedError("decode", "too_large", plain_message(error)) from error
     except Exception as error:  # Image.open: Pillow's parsers raise many types
-        raise RejectedError("decode", "decode", _named(error)) from error
+        raise RejectedError("decode", "decode", _with_type(error)) from error
 
 
-def _foreign(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs one of Pillow's decoders; whatever it raises refuses the image."""
+def _call_pillow(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call one of Pillow's decoders; any exception rejects the image."""
     try:
         return call(*args, **kwargs)
     except (Image.DecompressionBombError, MemoryError) as error:
-        raise RejectedError("decode", "too_large", _named(error)) from error
+        raise RejectedError("decode", "too_large", _with_type(error)) from error
     except Exception as error:  # load, transpose: Pillow's decoders raise many types
-        raise RejectedError("decode", "decode", _named(error)) from error
+        raise RejectedError("decode", "decode", _with_type(error)) from error
 
 
-def _named(error: BaseException) -> str:
+def _with_type(error: BaseException) -> str:
     return f"{type(error).__name__}: {plain_message(error)}"
 
 
 def _is_animated(image: Image.Image) -> bool:
     try:
         return bool(getattr(image, "is_animated", False))
-    except Exception:  # noqa: BLE001 - is_animated: a damaged second frame harms not the first
+    except Exception:  # noqa: BLE001 - is_animated: the first frame may still be good
         return False
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the EXIF (or XMP) orientation, 1 where it is missing, odd or damaged."""
+    """Return the EXIF (or XMP) orientation; 1 if it is missing, invalid or damaged."""
     try:
         if image.format == "AVIF":
-            # Pillow puts its irot and imir boxes, which alone count there, into its EXIF.
+            # Only the boxes irot and imir count (ISO/IEC 23008-12); Pillow stores them as EXIF.
             exif = Image.Exif()
             exif.load(image.info.get("exif", b""))
         else:
             exif = image.getexif()
         value = exif.get(_ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - getexif: damaged metadata does not harm the pixels
+    except Exception:  # noqa: BLE001 - getexif: damaged metadata does not affect the pixels
         return 1
     return value if isinstance(value, int) and value in _TRANSPOSE else 1
 
 
-def _draft(image: Image.Image, spec: ResizeSpec, gap: float, *, turned: bool) -> Box | None:
-    """Asks libjpeg for a smaller image where that is allowed; returns what it covers."""
+def _draft(image: Image.Image, spec: ResizeSpec, gap: float, *, swapped: bool) -> Box | None:
+    """Let libjpeg decode at a smaller size if that is allowed, and return the box of the result.
+
+    Args:
+        image: A JPEG that is not loaded yet.
+        spec: How the image will be resized.
+        gap: See ``resize.draft_size``.
+        swapped: Whether the orientation swaps width and height.
+    """
     source = Size(*image.size)
-    upright = Size(source.height, source.width) if turned else source
-    least = draft_size(upright, spec.scaled(upright), gap)
-    if least is None:
+    upright = Size(source.height, source.width) if swapped else source
+    smallest = draft_size(upright, spec.scaled(upright), gap)
+    if smallest is None:
         return None
-    wanted = (least.height, least.width) if turned else (least.width, least.height)
-    drafted = _foreign(image.draft, None, wanted)
+    wanted = (smallest.height, smallest.width) if swapped else (smallest.width, smallest.height)
+    drafted = _call_pillow(image.draft, None, wanted)
     return drafted[1] if drafted else None

@@ -1,4 +1,4 @@
-"""ImageEncoder: refs of image files become tf.Examples, on a small pool of threads."""
+"""Encode image files as tf.train.Examples on a pool of threads."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from shardmill.transforms.images.convert import ImageSpec, codec_versions, encod
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
 from shardmill.transforms.statistics.sums import Summary
 
-_IN_FLIGHT_BYTES = 64 << 20  # of files read ahead; one larger file goes alone
+_IN_FLIGHT_BYTES = 64 << 20  # of files that are read ahead; a larger file is read alone
 _ATTEMPTS = 3
-_FIRST_PAUSE = 0.2  # seconds
+_FIRST_DELAY = 0.2  # seconds; each retry waits 4 times longer
 
 
 def read_input(ref: InputRef) -> bytes:
-    """Returns the bytes of an input, checked against what was listed.
+    """Return the content of an input file.
 
-    A storage failure is tried again and then raised: it is not the input's fault.
+    Errors of the storage are retried, then raised: they say nothing about the input.
 
     Raises:
-        RejectedError: The input is gone, has changed, or may not be read.
-        StorageError: The medium failed three times.
+        RejectedError: The file is too large, missing or not readable, or has changed since it was
+            listed.
+        StorageError: Reading failed three times.
     """
     if ref.size > MAX_FILE_BYTES:
         raise RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
@@ -58,12 +59,12 @@ def read_input(ref: InputRef) -> bytes:
         except StorageError:
             if attempt == _ATTEMPTS:
                 raise
-            time.sleep(_FIRST_PAUSE * 4 ** (attempt - 1))
+            time.sleep(_FIRST_DELAY * 4 ** (attempt - 1))
     raise AssertionError("unreachable")
 
 
 def default_threads() -> int:
-    """Returns how many threads decode: the processor cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -74,10 +75,10 @@ class ImageEncoder:
     """The ``Encoder`` of image files.
 
     Attributes:
-        spec: What happens to the pixels.
-        feature_names: Which features a record has.
+        spec: How images are converted.
+        feature_names: Names of the features of a record.
         packing: How members are packed.
-        threads: Decoding threads in each worker process; 0 for one a core.
+        threads: Decoding threads per worker process; 0 for one per CPU core.
     """
 
     spec: ImageSpec
@@ -105,7 +106,7 @@ class ImageEncoder:
         return [dict(feature) for feature in self.feature_names.describe()]
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
-        """Yields an example or reject for each ref, in order, working ahead on all threads."""
+        """Yield an example or reject for each reference, in order; decode ahead on all threads."""
         ids = {label: number for number, label in enumerate(labels)}
         threads = self.threads or default_threads()
         waiting: deque[tuple[int, Future[Example | Reject]]] = deque()
@@ -127,16 +128,16 @@ class ImageEncoder:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def encode_one(self, ref: InputRef, ids: dict[str, int]) -> Example | Reject:
-        """Returns the example of one image, or why there is none.
+        """Return the example of one image, or the reject.
 
         Args:
-            ref: The image.
-            ids: Class id by label.
+            ref: Reference to the image.
+            ids: Class ID of each label.
         """
         try:
             image = encode_image(read_input(ref), self.spec)
-        except RejectedError as refusal:
-            return Reject(ref.key, ref.uri, refusal.stage, refusal.error, refusal.message)
+        except RejectedError as error:
+            return Reject(ref.key, ref.uri, error.stage, error.error, error.message)
         values: dict[str, bytes | int] = {
             names.ENCODED: image.data,
             names.FORMAT: self.spec.encoding.encode(),

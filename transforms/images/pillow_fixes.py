@@ -1,4 +1,4 @@
-"""Mending: valid files whose pixels Pillow reads without complaint, but not as the format says."""
+"""Fixes for valid files that Pillow decodes to wrong pixels without an error."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from PIL import Image, ImageChops, ImageFile, TiffImagePlugin
 
 from shardmill.schemas.rejects import RejectedError
 
-# A grey PNG's transparent value is written in the file's depth, its pixels come in 8 bits.
+# The transparent value of a grey PNG has the depth of the file, but Pillow's pixels have 8 bits.
 _GREY_STEPS = {"L;2": 85, "L;4": 17}
-_RGB_16, _RGB_16_LOW = "RGB;16B", "RGB;16L"  # Pillow's names of the high and the low bytes
+_RGB_16, _RGB_16_LOW = "RGB;16B", "RGB;16L"  # Pillow's raw modes of the high and the low bytes
 _TIFF_PHOTOMETRIC, _TIFF_YCBCR = 262, 6
 
 
-def prepare(image: ImageFile.ImageFile, data: bytes) -> None:
-    """Sets a reader, before loading, where Pillow would take the wrong one.
+def fix_reader(image: ImageFile.ImageFile, data: bytes) -> None:
+    """Replace the decoder of an image that is not loaded yet, if Pillow has chosen a wrong one.
 
-    Uncompressed YCbCr TIFFs go through libtiff, as compressed ones do: Pillow takes their samples
-    for RGBX, and fails or, with enough bytes behind them, gives noise.
+    Uncompressed YCbCr TIFFs are decoded by libtiff, as compressed ones are. Pillow reads their
+    samples as RGBX: it fails, or returns noise if enough bytes follow the samples.
     """
     if not isinstance(image, TiffImagePlugin.TiffImageFile) or not image.tile:
         return
@@ -32,48 +32,50 @@ def prepare(image: ImageFile.ImageFile, data: bytes) -> None:
     classic = struct.unpack_from(order + "H", data, 2) == (42,)
     (directory,) = struct.unpack_from(order + ("4xI" if classic else "8xQ"), data)
     image.use_load_libtiff = True
-    # Of the strips, not image.size: that is turned already where the file has an orientation.
+    # The extents of the strips: image.size already has the orientation of the file applied.
     covered = [tile.extents for tile in image.tile if tile.extents]
     extents = (0, 0, max(box[2] for box in covered), max(box[3] for box in covered))
     arguments = ("RGBX", "raw", False, directory)
     image.tile = [ImageFile._Tile("libtiff", extents, 0, arguments)]  # noqa: SLF001
 
 
-def mended(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
-    """Returns a loaded image with the pixels that its format says, the same one if they are.
+def fix_pixels(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
+    """Return a loaded image with the pixels that its format defines.
 
     Args:
-        image: The loaded image.
-        tile: Pillow's (codec, extents, offset, arguments) of its pixels, taken before loading;
-            None for formats that do without.
-        data: The file's bytes.
+        image: The loaded image; returned itself if Pillow decoded it correctly.
+        tile: Pillow's description of the encoded pixels (codec, extents, offset, arguments), read
+            before loading; None for formats without one.
+        data: Content of the file.
 
     Raises:
-        RejectedError: The pixels cannot be known.
+        RejectedError: Pillow cannot decode these pixels.
     """
-    mend = _MENDS.get(image.format or "")
-    if mend is None or tile is None:
+    fix = _FIXES.get(image.format or "")
+    if fix is None or tile is None:
         return image
-    fresh = mend(image, tile, data)
-    if fresh is not image:
-        fresh.info.update(image.info)
-        fresh.info.pop("transparency", None)
-    return fresh
+    fixed = fix(image, tile, data)
+    if fixed is not image:
+        fixed.info.update(image.info)
+        fixed.info.pop("transparency", None)
+    return fixed
 
 
 def _png(image: Image.Image, tile: Any, data: bytes) -> Image.Image:
-    """Makes transparent what a tRNS chunk names, in depths where Pillow compares other numbers."""
+    """Apply the tRNS chunk at bit depths at which Pillow compares it with scaled pixels."""
     key, depth = image.info.get("transparency"), tile[3]
     if isinstance(key, int) and depth in _GREY_STEPS:
         step = _GREY_STEPS[depth]
         image.info["transparency"] = key % (255 // step + 1) * step
     elif isinstance(key, tuple) and depth == _RGB_16 and image.mode == "RGB":
-        return _with_deep_key(image, tile, data, key)
+        return _with_16_bit_key(image, tile, data, key)
     return image
 
 
-def _with_deep_key(image: Image.Image, tile: Any, data: bytes, key: tuple[int, ...]) -> Image.Image:
-    """Compares whole 16-bit colours: Pillow keeps high bytes, so a second pass reads the low."""
+def _with_16_bit_key(
+    image: Image.Image, tile: Any, data: bytes, key: tuple[int, ...]
+) -> Image.Image:
+    """Compare 16-bit colors; decode again for the low bytes, which Pillow drops."""
     low = Image.open(io.BytesIO(data), formats=("PNG",))
     low.tile = [tile._replace(args=_RGB_16_LOW)]
     high_bytes, low_bytes = np.asarray(image), np.asarray(low)
@@ -87,9 +89,9 @@ def _with_deep_key(image: Image.Image, tile: Any, data: bytes, key: tuple[int, .
 
 
 def _gif(image: Image.Image, tile: Any, _data: bytes) -> Image.Image:
-    """Leaves transparent what a first frame smaller than the screen does not cover.
+    """Make the screen transparent outside of a first frame that is smaller, as viewers do.
 
-    Viewers do; Pillow fills it with the first colour unless the frame has a transparent one.
+    Pillow fills it with the first color unless the frame has a transparent one.
     """
     if "transparency" in image.info or tile[1] == (0, 0, *image.size):
         return image
@@ -101,25 +103,25 @@ def _gif(image: Image.Image, tile: Any, _data: bytes) -> Image.Image:
 
 
 def _jpeg(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
-    """Only files with Adobe's marker hold inverted inks; Pillow inverts all."""
+    """Undo the inversion of CMYK without Adobe's marker: Pillow inverts all CMYK JPEGs."""
     if image.mode != "CMYK" or "adobe" in image.info:
         return image
     return ImageChops.invert(image)
 
 
 def _xbm(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
-    """In an X bitmap a set bit is the foreground, black; Pillow makes it white."""
+    """Invert X bitmaps: a set bit is the foreground, black; Pillow decodes it as white."""
     return ImageChops.invert(image)
 
 
 def _fits(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
     if image.mode != "L":
-        # Pillow reads big-endian samples in the machine's order, without BZERO and BSCALE.
+        # Pillow reads the big-endian samples in native order and ignores BZERO and BSCALE.
         raise RejectedError("decode", "color", "FITS is read in 8 bits only")
     return image
 
 
-_MENDS: dict[str, Callable[[Image.Image, Any, bytes], Image.Image]] = {
+_FIXES: dict[str, Callable[[Image.Image, Any, bytes], Image.Image]] = {
     "FITS": _fits,
     "GIF": _gif,
     "JPEG": _jpeg,

@@ -1,4 +1,4 @@
-"""Sizes: what an image is scaled to, and what part of it is kept. Integers only, so exact."""
+"""Compute the sizes that images are scaled to, with exact integer arithmetic."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class ResizeSpec:
-    """How images come to one size.
+    """How images are resized.
 
     Attributes:
-        size: The target.
-        resize: ``stretch`` to the target; ``fit`` inside it; ``pad``: fit, then black bars;
-            ``crop``: cover it and cut the middle out; ``none``.
-        only_shrink: Never enlarge.
+        size: Target size.
+        resize: ``stretch`` to the target; ``fit`` inside it; ``pad``: fit, then add black bars;
+            ``crop``: cover it and keep the center; ``none``.
+        only_shrink: Whether images are never enlarged.
 
     Raises:
-        UsageError: A side is not between 1 and 65,500 pixels, or the way is unknown.
+        UsageError: A side is not between 1 and 65,500 pixels, or ``resize`` is unknown.
     """
 
     size: Size
@@ -52,7 +52,7 @@ class ResizeSpec:
             )
 
     def scaled(self, source: Size) -> Size:
-        """Returns the size that the whole source image is scaled to, before any pad or crop."""
+        """Return the size that a source image is scaled to, before padding or cropping."""
         if self.resize == "none":
             return source
         if self.resize == "stretch":
@@ -69,18 +69,21 @@ class ResizeSpec:
 
 
 def _scale(side: int, numerator: int, denominator: int) -> int:
-    """Returns side * numerator / denominator, rounded half up, at least 1."""
+    """Return side * numerator / denominator, rounded half up, at least 1."""
     return max(1, (2 * side * numerator + denominator) // (2 * denominator))
 
 
 def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
-    """Returns the least size that a JPEG may be decoded to before it is scaled, or None for all.
+    """Return the smallest size that a JPEG may be decoded at before it is scaled.
 
     Args:
-        source: Size in the file, before orientation.
-        scaled: What the whole image is scaled to, in the same orientation as source.
-        gap: How many times larger than ``scaled`` the decoded image must stay; 0 for all of it.
-            Below 64 pixels at least 4 times, where each source pixel weighs more.
+        source: Size of the image in the file.
+        scaled: Size that the image will be scaled to, in the same orientation.
+        gap: Minimum ratio of the decoded size to ``scaled``; 0 for full size. It is at least 4 for
+            sides below 64 pixels, where each source pixel has more weight.
+
+    Returns:
+        The size, or None if the image must be decoded at full size.
     """
     if gap <= 0:
         return None
@@ -93,15 +96,15 @@ def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
 
 
 def parse_image_size(text: str) -> Size:
-    """Returns the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
+    """Return the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
 
     Raises:
-        UsageError: The text is neither.
+        UsageError: The text has another form.
     """
     found = _IMAGE_SIZE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--image_size={text} is no size: write pixels as in 224, "
+            f"--image_size={text} is not a size: write pixels as in 224, "
             "or height x width as in 180x320."
         )
     height, width = found.groups()

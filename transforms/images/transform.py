@@ -1,4 +1,4 @@
-"""EncodeImages: refs become examples in a pipeline of your own, with any sink behind it."""
+"""EncodeImages: the transform that encodes images in a custom pipeline."""
 
 from __future__ import annotations
 
@@ -13,44 +13,41 @@ from shardmill.schemas.rejects import Reject
 from shardmill.transforms.build.encoder import Block, Encoder, Example, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
-_BATCH = 64
+_BATCH_SIZE = 64
 
 
-def split_results(
-    results: Iterator[Item],
+def tag_rejects(
+    items: Iterator[Item],
 ) -> Iterator[Example | Block | beam.pvalue.TaggedOutput]:
-    """Yields examples as they are, and rejects for the output of their own."""
-    for result in results:
-        if isinstance(result, Reject):
-            yield beam.pvalue.TaggedOutput(REJECTS, result)
-        else:
-            yield result
+    """Yield examples unchanged, and rejects tagged for a separate output."""
+    for item in items:
+        yield beam.pvalue.TaggedOutput(REJECTS, item) if isinstance(item, Reject) else item
 
 
 @dataclass(eq=False)
 class EncodeImages(beam.PTransform):
-    """Encodes references: ``done = matched.refs | EncodeImages(encoder, labels)``.
+    """Encodes images: ``encoded = matched.refs | EncodeImages(encoder, labels)``.
 
-    Gives two outputs: ``done.examples`` (``Example``: the serialized tf.train.Example and its
-    label) and ``done.rejects`` (``Reject``). ``WriteShards`` does this itself, without moving the
-    payload; use this where another sink follows.
+    There are two outputs: ``encoded.examples`` (``Example``: the serialized tf.train.Example and
+    its label) and ``encoded.rejects`` (``Reject``). Use this transform with a sink other than
+    ``WriteShards``, which encodes images itself and does not shuffle their bytes.
 
     Args:
-        encoder: How refs become records, such as ``ImagesConfig(...).encoder``.
-        labels: All labels in the order of their class ids.
+        encoder: Encoder of the images, such as ``ImagesConfig(...).encoder``.
+        labels: All labels in the order of their class IDs.
     """
 
     encoder: Encoder[InputRef]
     labels: Sequence[str] = ()
 
     def expand(self, pcoll: beam.PCollection[InputRef]) -> beam.pvalue.DoOutputsTuple:
-        """Wires batching and encoding."""
+        """Batch and encode the references."""
         encoder, labels = self.encoder, tuple(self.labels)
         return (
             pcoll
-            | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH)
-            | "Encode"
+            | "BatchReferences" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH_SIZE)
+            | "EncodeBatches"
             >> beam.FlatMap(
-                lambda refs: split_results(encode_refs(encoder, refs, labels))
+                lambda refs: tag_rejects(encode_refs(encoder, refs, labels))
             ).with_outputs(REJECTS, main=EXAMPLES)
         )

@@ -1,4 +1,4 @@
-"""Colour, on images whose values are known because the test makes them."""
+"""Color conversion of generated images whose values are known."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.images.convert import encode_image
 from tests.conftest import make_image
-from tests.support.pixel_tools import full, pixels, png, png_chunk, saved, tiff
+from tests.support.pixel_tools import full, pixels, png, png_chunk, rejection, saved, tiff
 
 RAMP_16 = np.array([[0, 1, 128, 129, 257, 32767, 32768, 65278, 65534, 65535]], np.uint16)
 RAMP_8 = [0, 0, 0, 1, 1, 127, 128, 254, 255, 255]  # v * 255 / 65535, rounded
 
 
-def refused(data: bytes, **options) -> str:
-    with pytest.raises(RejectedError) as caught:
-        encode_image(data, full(**options))
-    assert caught.value.stage == "decode"
-    return caught.value.error
-
-
 def grey(data: bytes) -> list[int]:
-    """One row of grey values, after checking that R = G = B and that one channel says the same."""
+    """Return a row of grey values; check that R = G = B and that 1 and 4 channels agree."""
     rgb = pixels(data)
     assert np.ptp(rgb, axis=-1).max() == 0
     assert (pixels(data, 1)[..., 0] == rgb[..., 0]).all()
@@ -36,22 +27,15 @@ def grey(data: bytes) -> list[int]:
 # 16 bits, 12 bits, floats
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_16_bit_grey_tiff_scales(order):
-    assert grey(tiff(RAMP_16.astype(order + "u2"), 16)) == RAMP_8
+def test_scales_16_bit_grey():
+    assert grey(png(10, 1, 16, 0, b"\0" + RAMP_16.astype(">u2").tobytes())) == RAMP_8
+    for order in "<>":
+        assert grey(tiff(RAMP_16.astype(order + "u2"), 16)) == RAMP_8
+    for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits"):
+        assert grey(saved(Image.fromarray(RAMP_16), "TIFF", compression=compression)) == RAMP_8
 
 
-def test_16_bit_grey_png_scales():
-    rows = b"\0" + RAMP_16.astype(">u2").tobytes()
-    assert grey(png(10, 1, 16, 0, rows)) == RAMP_8
-
-
-@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])
-def test_16_bit_grey_tiff_scales_when_compressed(compression):
-    assert grey(saved(Image.fromarray(RAMP_16), "TIFF", compression=compression)) == RAMP_8
-
-
-def test_white_is_zero():
+def test_inverts_white_is_zero_tiffs():
     inverted = [255 - v for v in RAMP_8]
     assert grey(tiff(RAMP_16.astype("<u2"), 16, photometric=0)) == inverted
     assert grey(tiff(np.array([[0, 100, 255]], np.uint8), 8, photometric=0)) == [255, 155, 0]
@@ -59,7 +43,7 @@ def test_white_is_zero():
     assert grey(tiff(floats, 32, sample_format=3, photometric=0)) == [255, 191, 0]
 
 
-def test_12_bit_grey_scales_by_its_own_white():
+def test_scales_12_bit_grey_by_its_maximum():
     samples = np.array([[0, 1, 8, 9, 2047, 2048, 4094, 4095]])
     assert grey(tiff(samples.astype("<u2"), 12)) == [0, 0, 0, 1, 127, 128, 255, 255]
 
@@ -68,22 +52,22 @@ def test_12_bit_grey_scales_by_its_own_white():
     ("maximum", "samples", "expected"),
     [(65535, [0, 32768, 65535], [0, 128, 255]), (1023, [0, 512, 1023], [0, 128, 255])],
 )
-def test_wide_portable_greymaps_scale_by_their_maximum(maximum, samples, expected):
+def test_scales_portable_greymaps_by_their_maximum(maximum, samples, expected):
     body = np.array(samples, ">u2").tobytes()
     assert grey(b"P5 3 1 %d\n" % maximum + body) == expected
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_floats_from_0_to_1_scale(order):
+def test_scales_floats_from_0_to_1(order):
     wanted = np.arange(256)
     samples = (wanted[None] / 255).astype(order + "f4")
     assert grey(tiff(samples, 32, sample_format=3)) == wanted.tolist()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -0.01, 1.01, 255.0])
-def test_floats_outside_have_no_defined_white(value):
+def test_rejects_floats_outside_of_0_to_1(value):
     samples = np.array([[0.0, value]], "<f4")
-    assert refused(tiff(samples, 32, sample_format=3)) == "float_range"
+    assert rejection(tiff(samples, 32, sample_format=3)).error == "float_range"
 
 
 @pytest.mark.parametrize(
@@ -94,30 +78,30 @@ def test_floats_outside_have_no_defined_white(value):
         (np.array([[0, 7]], "<i4"), 32, 2),
         (np.array([[-5, 7]], ">i4"), 32, 2),
         (np.array([[-5, 7]], "<i2"), 16, 2),
-        (np.array([[5, 7]], "<i2"), 16, 2),  # the type decides, not the picture
+        (np.array([[5, 7]], "<i2"), 16, 2),  # the type decides, not the values
         (np.array([[5, 7]], ">i2"), 16, 2),
     ],
 )
-def test_signed_and_32_bit_integers_have_no_defined_white(samples, bits, sample_format):
-    assert refused(tiff(samples, bits, sample_format=sample_format)) == "int_range"
+def test_rejects_signed_and_32_bit_integers(samples, bits, sample_format):
+    assert rejection(tiff(samples, bits, sample_format=sample_format)).error == "int_range"
 
 
 @pytest.mark.parametrize(("bitpix", "kind"), [(16, ">i2"), (32, ">i4"), (-32, ">f4")])
-def test_wide_fits_is_refused_and_8_bit_fits_is_not(bitpix, kind):
+def test_rejects_fits_unless_it_has_8_bits(bitpix, kind):
     def fits(bitpix: int, samples: np.ndarray) -> bytes:
         cards = [("SIMPLE", "T"), ("BITPIX", bitpix), ("NAXIS", 2), ("NAXIS1", 2), ("NAXIS2", 1)]
         lines = [f"{name:8}= {value!s:>20}".ljust(80) for name, value in cards] + ["END".ljust(80)]
         header = "".join(lines).ljust(2880).encode()
         return header + samples.tobytes().ljust(2880, b"\0")
 
-    assert refused(fits(bitpix, np.array([0, 1], kind))) == "color"
+    assert rejection(fits(bitpix, np.array([0, 1], kind))).error == "color"
     assert grey(fits(8, np.array([0, 200], "u1"))) == [0, 200]
 
 
 # Few bits, palettes
 
 
-def test_1_bit_is_black_and_white():
+def test_converts_1_bit_to_black_and_white():
     picture = Image.new("1", (9, 1))
     picture.putdata([0, 255, 0, 0, 255, 255, 0, 255, 255])
     expected = [0, 255, 0, 0, 255, 255, 0, 255, 255]
@@ -126,7 +110,7 @@ def test_1_bit_is_black_and_white():
     assert grey(saved(picture, "TIFF", compression="group4")) == expected
 
 
-def test_a_set_bit_of_an_x_bitmap_is_black():
+def test_set_bits_of_an_x_bitmap_are_black():
     text = b"#define a_width 8\n#define a_height 1\nstatic char a_bits[] = {\n0x05};\n"
     assert grey(text) == [0, 255, 0, 255, 255, 255, 255, 255]
 
@@ -139,7 +123,7 @@ def test_a_set_bit_of_an_x_bitmap_is_black():
         (4, 0x3F, [51, 255]),
     ],
 )
-def test_low_depths_span_black_to_white(depth, row, expected):
+def test_scales_low_depths_to_8_bits(depth, row, expected):
     assert grey(png(len(expected), 1, depth, 0, bytes([0, row]))) == expected
 
 
@@ -154,20 +138,20 @@ def palette_image() -> Image.Image:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "TIFF", "TGA"])
-def test_palettes_give_their_colours(kind):
+def test_converts_palettes(kind):
     assert pixels(saved(palette_image(), kind))[0].tolist() == [list(c) for c in PALETTE]
     alpha = pixels(saved(palette_image(), kind), 4)[0, :, 3]
     assert alpha.tolist() == [255] * 4
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF"])
-def test_one_transparent_palette_entry_is_white_its_twin_is_not(kind):
+def test_only_the_transparent_palette_index_is_transparent(kind):
     data = saved(palette_image(), kind, transparency=0)
     assert pixels(data)[0].tolist() == [[255] * 3, *map(list, PALETTE[1:])]
     assert pixels(data, 4)[0, :, 3].tolist() == [0, 255, 255, 255]
 
 
-def test_palette_alpha_is_laid_over_white():
+def test_composites_palette_alpha_over_white():
     data = saved(palette_image(), "PNG", transparency=bytes([0, 51, 128, 255]))
     assert pixels(data, 4)[0, :, 3].tolist() == [0, 51, 128, 255]
     expected = over_white(np.array(PALETTE), np.array([0, 51, 128, 255]))
@@ -178,7 +162,7 @@ def test_palette_alpha_is_laid_over_white():
 
 
 def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """The definition: colour where opaque, white where not."""
+    """Composite colors over white by definition."""
     share = alpha[..., None] / 255
     return color * share + 255 * (1 - share)
 
@@ -189,7 +173,7 @@ def all_alphas() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "TGA"])
-def test_rgba_is_laid_over_white_within_rounding(kind):
+def test_composites_rgba_over_white(kind):
     color, alpha = all_alphas()
     data = saved(Image.fromarray(np.dstack([color, alpha.astype(np.uint8)])), kind)
     assert np.abs(pixels(data) - over_white(color, alpha)).max() <= 1
@@ -198,7 +182,7 @@ def test_rgba_is_laid_over_white_within_rounding(kind):
     assert (four[..., 3] == alpha).all()
 
 
-def test_la_and_pa_are_laid_over_white():
+def test_composites_la_and_pa_over_white():
     color, alpha = all_alphas()
     la = Image.fromarray(np.dstack([color[..., 0], alpha.astype(np.uint8)]), "LA")
     expected = over_white(color[..., :1].repeat(3, -1), alpha)
@@ -210,8 +194,8 @@ def test_la_and_pa_are_laid_over_white():
     assert pixels(saved(pa, "TIFF"), 4)[0, :, 3].tolist() == [51] * 4
 
 
-def test_associated_alpha_is_not_applied_twice():
-    # ExtraSamples says 1, associated: the stored colours are multiplied by alpha already.
+def test_applies_associated_alpha_once():
+    # ExtraSamples is 1, associated alpha: the stored colors are already multiplied by alpha.
     stored = Image.new("RGBA", (2, 2), (100, 50, 0, 128))
     data = saved(stored, "TIFF")
     tag = struct.pack("<HHI", 338, 3, 1)
@@ -230,7 +214,7 @@ def test_16_bit_alpha_pngs():
     assert pixel.tolist() == [255, 255, 255, 51]
 
 
-# A PNG's transparent colour, in every depth
+# Transparent colors of PNGs of every depth
 
 
 def trns(*values: int) -> bytes:
@@ -254,13 +238,13 @@ def trns(*values: int) -> bytes:
         ),
     ],
 )
-def test_a_transparent_grey(depth, row, key, expected, alpha):
+def test_transparent_grey_of_each_depth(depth, row, key, expected, alpha):
     data = png(4, 1, depth, 0, b"\0" + row, trns(key))
     assert pixels(data)[0, :, 0].tolist() == expected
     assert pixels(data, 4)[0, :, 3].tolist() == alpha
 
 
-def test_a_transparent_colour_in_8_and_16_bits():
+def test_transparent_color_of_8_and_16_bits():
     eight = bytes([9, 8, 7, 9, 8, 6])
     assert pixels(png(2, 1, 8, 2, b"\0" + eight, trns(9, 8, 7)), 4)[0].tolist() == [
         [9, 8, 7, 0],
@@ -276,9 +260,11 @@ def test_a_transparent_colour_in_8_and_16_bits():
 
 
 @pytest.mark.parametrize("interlace", [False, True])
-def test_every_pixel_of_a_transparent_16_bit_colour(interlace):
+def test_compares_all_bits_of_a_transparent_16_bit_color(interlace):
     rng = np.random.default_rng(5)
-    samples = rng.integers(1, 4, (16, 16, 3)).astype(">u2")  # many pixels of the key's colour
+    samples = rng.integers(1, 4, (16, 16, 3)).astype(
+        ">u2"
+    )  # many pixels have the transparent color
     rows = b"".join(b"\0" + row.tobytes() for row in samples)
     data = png(16, 16, 16, 2, rows, trns(1, 2, 3))
     if interlace:
@@ -290,7 +276,7 @@ def test_every_pixel_of_a_transparent_16_bit_colour(interlace):
 
 
 def interlaced_16_bit(samples: np.ndarray, *extra: bytes) -> bytes:
-    """Adam7, by the letter of the PNG specification."""
+    """Return an Adam7 PNG (ISO/IEC 15948 section 8.2)."""
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2)]
     passes.append((1, 0, 2, 1))
     rows = b""
@@ -304,7 +290,7 @@ def interlaced_16_bit(samples: np.ndarray, *extra: bytes) -> bytes:
     return bytes(plain)
 
 
-# Other colour spaces
+# Other color spaces
 
 INKS = [
     (0, 0, 0, 0),
@@ -325,8 +311,8 @@ def ink_patches() -> Image.Image:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
-def test_cmyk_inks_give_their_colours(kind):
-    """Pillow writes JPEG inks inverted with an Adobe marker, as Photoshop does."""
+def test_converts_cmyk(kind):
+    """Pillow writes inverted CMYK JPEGs with an Adobe marker, as Photoshop does."""
     data = saved(ink_patches(), kind, **({"quality": 100} if kind == "JPEG" else {}))
     if kind == "JPEG":
         assert b"Adobe" in data[:200]
@@ -346,7 +332,7 @@ def test_cmyk_without_the_adobe_marker_is_not_inverted():
     assert pixels(plain)[8, 8].tolist() == [0, 0, 0]
 
 
-def test_a_turned_ycbcr_tiff_of_many_strips():
+def test_converts_a_rotated_ycbcr_tiff_of_many_strips():
     stored = make_image(9, 90, 700)
     plain = stored.convert("YCbCr")
     for info in ({274: 6}, {274: 6, 278: 8}):
@@ -358,7 +344,7 @@ def test_a_turned_ycbcr_tiff_of_many_strips():
 
 @pytest.mark.parametrize("compression", [None, "tiff_lzw"])
 @pytest.mark.parametrize("pages", [1, 2])
-def test_ycbcr_tiff_is_rgb_by_bt_601(compression, pages):
+def test_converts_ycbcr_tiff_by_bt_601(compression, pages):
     picture = Image.new("YCbCr", (5, 1))
     samples = [(128, 128, 128), (76, 85, 255), (29, 255, 107), (16, 128, 128), (200, 90, 150)]
     picture.putdata(samples)
@@ -369,7 +355,7 @@ def test_ycbcr_tiff_is_rgb_by_bt_601(compression, pages):
     assert np.abs(found - expected.clip(0, 255)).max() <= 1
 
 
-def test_lab_tiff_is_rgb_by_cie():
+def test_converts_lab_tiff_by_cie():
     samples = [(255, 0, 0), (0, 0, 0), (128, 0, 0), (136, 40, 30), (200, -40, 40), (120, 20, -50)]
     raw = np.array(samples).astype(np.uint8)  # a* and b* are signed bytes in a TIFF
     data = saved(Image.frombytes("LAB", (len(samples), 1), raw.tobytes()), "TIFF")
@@ -380,7 +366,7 @@ def test_lab_tiff_is_rgb_by_cie():
 
 
 def srgb_of_lab(lightness: float, a: float, b: float) -> np.ndarray:
-    """CIE L*a*b* (D50) to sRGB by its published formulae, clipped to the gamut."""
+    """Convert CIE L*a*b* (D50) to sRGB by the published formulas, clipped to the gamut."""
     fy = (lightness + 16) / 116
     cube = np.array([fy + a / 500, fy, fy - b / 200])
     xyz = np.where(cube > 6 / 29, cube**3, 3 * (6 / 29) ** 2 * (cube - 4 / 29))
@@ -406,7 +392,7 @@ def rgb_profile() -> bytes:
 
 
 def swapped_profile() -> bytes:
-    """sRGB with the red and blue primaries exchanged: what it does cannot be overlooked."""
+    """Return an sRGB profile with exchanged red and blue primaries, whose effect is obvious."""
     data = bytearray(rgb_profile())
     red, blue = data.index(b"rXYZ"), data.index(b"bXYZ")
     data[red : red + 4], data[blue : blue + 4] = b"bXYZ", b"rXYZ"
@@ -414,7 +400,7 @@ def swapped_profile() -> bytes:
 
 
 def grey_profile(gamma: float) -> bytes:
-    """A display profile with one tone curve, by the letter of ICC.1:2001."""
+    """Return a display profile with one tone curve (ICC.1:2001)."""
     white = b"XYZ " + bytes(4) + struct.pack(">3i", 63190, 65536, 54061)  # D50
     curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256)) + bytes(2)
     table = struct.pack(">I", 2) + b"wtpt" + struct.pack(">2I", 156, 20)
@@ -425,7 +411,7 @@ def grey_profile(gamma: float) -> bytes:
     return head.ljust(128, b"\0") + table + white + curve
 
 
-def test_profiles_are_ignored_unless_asked_for():
+def test_ignores_profiles_by_default():
     picture = Image.new("RGB", (8, 8), (220, 60, 10))
     data = saved(picture, "PNG", icc_profile=swapped_profile())
     assert pixels(data)[0, 0].tolist() == [220, 60, 10]
@@ -435,28 +421,28 @@ def test_profiles_are_ignored_unless_asked_for():
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF", "WEBP"])
-def test_profiles_are_found_in_other_formats(kind):
+def test_applies_profiles_of_other_formats(kind):
     picture = Image.new("RGB", (16, 16), (220, 60, 10))
     data = saved(picture, kind, icc_profile=swapped_profile(), quality=95)
     assert np.abs(pixels(data, icc=True)[8, 8] - [10, 60, 220]).max() <= 6
 
 
-def test_a_profile_keeps_alpha_and_takes_palettes():
+def test_profiles_keep_alpha_and_apply_to_palettes():
     rgba = Image.new("RGBA", (4, 4), (220, 60, 10, 100))
     data = saved(rgba, "PNG", icc_profile=swapped_profile())
     found = pixels(data, 4, icc=True)[0, 0]
     assert np.abs(found - [10, 60, 220, 100]).max() <= 2
     data = saved(palette_image(), "PNG", icc_profile=swapped_profile(), transparency=0)
     found = pixels(data, 4, icc=True)[0]
-    # The fourth entry has the transparent one's colour, yet it is opaque.
+    # The fourth entry has the color of the transparent one, but is opaque.
     assert found[:, 3].tolist() == [0, 255, 255, 255]
     assert np.abs(found[1:, :3] - np.array(PALETTE)[1:, ::-1]).max() <= 3
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "1"])
-def test_grey_pixels_take_grey_and_rgb_profiles(mode):
+def test_applies_grey_and_rgb_profiles_to_grey(mode):
     picture = Image.new("L", (4, 4), 255 if mode == "1" else 100).convert(mode)
-    # A gamma of 1 stores linear light: 100 / 255 of it is 0.392, in sRGB 166.
+    # A gamma of 1 means linear light: 100 / 255 = 0.392 of it is 166 in sRGB.
     expected = 255 if mode == "1" else 166
     data = saved(picture, "PNG", icc_profile=grey_profile(1.0))
     assert np.abs(pixels(data, icc=True) - expected).max() <= 2
@@ -464,7 +450,7 @@ def test_grey_pixels_take_grey_and_rgb_profiles(mode):
     assert np.abs(pixels(data, icc=True) - (255 if mode == "1" else 100)).max() <= 1
 
 
-def test_16_bit_grey_takes_its_profile_too():
+def test_applies_profiles_to_16_bit_grey():
     picture = Image.fromarray(np.full((2, 2), 100 * 257, np.uint16))
     data = saved(picture, "PNG", icc_profile=grey_profile(1.0))
     assert pixels(data)[0, 0].tolist() == [100] * 3
@@ -476,7 +462,7 @@ def test_16_bit_grey_takes_its_profile_too():
     [("RGB", b"no profile"), ("RGB", b""), ("RGB", None), ("CMYK", None)],
     ids=["garbage", "empty", "grey-on-rgb", "grey-on-cmyk"],
 )
-def test_a_profile_that_cannot_be_applied_is_a_reject_only_when_asked_for(mode, profile):
+def test_rejects_unusable_profiles_only_with_icc(mode, profile):
     data = saved(
         Image.new(mode, (4, 4), 0),
         "TIFF",
@@ -484,12 +470,12 @@ def test_a_profile_that_cannot_be_applied_is_a_reject_only_when_asked_for(mode, 
     )
     pixels(data)
     if profile == b"":
-        assert pixels(data, icc=True).shape == (4, 4, 3)  # no profile is no fault
+        assert pixels(data, icc=True).shape == (4, 4, 3)  # an empty profile counts as none
     else:
-        assert refused(data, icc=True) == "icc"
+        assert rejection(data, full(icc=True)).error == "icc"
 
 
-def test_grey_of_colour_is_bt_601_luma():
+def test_converts_color_to_grey_by_bt_601():
     colors = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [12, 200, 77]]], np.uint8)
     luma = colors @ [0.299, 0.587, 0.114]
     assert np.abs(pixels(saved(Image.fromarray(colors), "PNG"), 1)[..., 0] - luma).max() <= 0.51

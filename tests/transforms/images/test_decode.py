@@ -1,4 +1,4 @@
-"""Decoding, on files that the test makes: orientation, frames, hostile and damaged files."""
+"""Decoding of generated files: orientation, frames, hostile and damaged files."""
 
 from __future__ import annotations
 
@@ -33,18 +33,11 @@ from tests.support.pixel_tools import (
     pixels,
     png,
     png_chunk,
+    rejection,
     saved,
     sized,
     stored_as,
 )
-
-
-def refusal(data: bytes, spec=None) -> RejectedError:
-    with pytest.raises(RejectedError) as caught:
-        encode_image(data, spec or full())
-    assert caught.value.error in REASONS
-    return caught.value
-
 
 # Orientation
 
@@ -60,7 +53,7 @@ def oriented(stored: np.ndarray, kind: str, orientation: int) -> bytes:
 
 
 def assert_corners(found: np.ndarray, tolerance: int) -> None:
-    """Each quarter's middle has its own colour, so any wrong turn shows."""
+    """Compare the centers of the quarters, whose colors differ: no wrong orientation passes."""
     height, width = found.shape[:2]
     top, bottom, left, right = height // 4, 3 * height // 4, width // 4, 3 * width // 4
     seen = [found[y, x] for y in (top, bottom) for x in (left, right)]
@@ -69,7 +62,7 @@ def assert_corners(found: np.ndarray, tolerance: int) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", EXIF_SIDES)
-def test_every_orientation_comes_out_upright(kind, orientation):
+def test_applies_every_orientation(kind, orientation):
     upright = np.asarray(corners(60, 40))
     data = oriented(stored_as(upright, orientation), kind, orientation)
     found = pixels(data)
@@ -86,11 +79,11 @@ XMP = (
 )
 
 
-def test_xmp_speaks_where_exif_is_silent_except_in_avif():
+def test_xmp_orientation_applies_without_exif_except_in_avif():
     upright = corners(60, 40)
     turned = Image.fromarray(stored_as(np.asarray(upright), 3))
     assert_corners(pixels(saved(turned, "JPEG", quality=95, xmp=XMP)), 4)
-    # In an AVIF the boxes irot and imir alone count (HEIF), and here are none.
+    # In AVIF only the boxes irot and imir count (HEIF), and this file has none.
     assert_corners(pixels(saved(upright, "AVIF", quality=90, xmp=XMP)), 4)
     exif = Image.Exif()
     exif[0x010E] = "a description, no orientation"
@@ -98,12 +91,12 @@ def test_xmp_speaks_where_exif_is_silent_except_in_avif():
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
-def test_an_orientation_that_does_not_exist_turns_nothing(orientation):
+def test_ignores_invalid_orientations(orientation):
     data = oriented(np.asarray(corners(60, 40)), "JPEG", orientation)
     assert_corners(pixels(data), 4)
 
 
-def test_damaged_exif_turns_nothing():
+def test_ignores_damaged_exif():
     good = oriented(np.asarray(corners(60, 40)), "JPEG", 6)
     for damage in (b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0garbage!!!!"):
         start = good.index(b"Exif\0\0")
@@ -111,7 +104,7 @@ def test_damaged_exif_turns_nothing():
         assert_corners(pixels(data), 4)
 
 
-def test_a_png_orientation_behind_the_pixels_counts():
+def test_reads_png_orientation_after_the_pixels():
     data = oriented(stored_as(np.asarray(corners(60, 40)), 6), "PNG", 6)
     start = data.index(b"eXIf") - 4
     (length,) = struct.unpack_from(">I", data, start)
@@ -123,7 +116,7 @@ def test_a_png_orientation_behind_the_pixels_counts():
 @pytest.mark.parametrize("orientation", EXIF_SIDES)
 @pytest.mark.parametrize("way", ["stretch", "fit", "pad", "crop"])
 @pytest.mark.parametrize("gap", [0.0, 1.0, 3.0])
-def test_scaled_jpegs_are_upright_at_odd_sizes(orientation, way, gap):
+def test_orientation_of_scaled_jpegs_with_odd_sizes(orientation, way, gap):
     picture = make_image(7, 501, 333)
     upright = np.asarray(picture)
     data = oriented(stored_as(upright, orientation), "JPEG", orientation)
@@ -143,8 +136,8 @@ def test_scaled_jpegs_are_upright_at_odd_sizes(orientation, way, gap):
 
 
 @pytest.mark.parametrize("orientation", EXIF_SIDES)
-def test_a_scaled_jpeg_is_taken_for_what_it_covers(orientation):
-    """129 pixels at 1/8 are 16.125 blocks: taken for 17, all would shift by up to 10 levels."""
+def test_resizes_only_the_covered_box_of_a_scaled_jpeg(orientation):
+    """129 pixels at 1/8 are 16.125 blocks; resizing all 17 would shift values by up to 10."""
     ramp = np.broadcast_to(np.linspace(0, 255, 129)[None, :, None], (129, 129, 3)).astype(np.uint8)
     for upright in (ramp, ramp.transpose(1, 0, 2)):
         image = Image.fromarray(np.ascontiguousarray(upright))
@@ -154,7 +147,7 @@ def test_a_scaled_jpeg_is_taken_for_what_it_covers(orientation):
         assert np.abs(found - expected).max() <= 4
 
 
-def test_the_stored_bytes_are_what_was_scaled():
+def test_encodes_the_resized_pixels():
     picture = make_image(3, 97, 61)
     spec = sized(50, 40, encoding="png")
     encoded = encode_image(saved(picture, "PNG"), spec)
@@ -182,7 +175,7 @@ def frames() -> list[Image.Image]:
         ("MPO", {"quality": 95}),
     ],
 )
-def test_the_first_of_several_frames_is_taken_and_counted(kind, options):
+def test_takes_the_first_of_several_frames(kind, options):
     first, *others = frames()
     data = saved(first, kind, save_all=True, append_images=others, **options)
     encoded = encode_image(data, full())
@@ -195,7 +188,7 @@ def test_the_first_of_several_frames_is_taken_and_counted(kind, options):
 
 
 @pytest.mark.parametrize("disposal", [0, 1, 2, 3])
-def test_a_transparent_gif_shows_its_first_frame_over_white(disposal):
+def test_transparent_gif_is_composited_over_white(disposal):
     first = Image.new("P", (4, 1), 1)
     first.putpalette([0, 0, 0, *RED, *GREEN])
     first.putdata([0, 1, 2, 0])
@@ -209,7 +202,7 @@ def test_a_transparent_gif_shows_its_first_frame_over_white(disposal):
     assert as_array(encoded)[0].tolist() == [[255] * 3, list(RED), list(GREEN), [255] * 3]
 
 
-def test_what_a_small_first_gif_frame_leaves_free_is_transparent():
+def test_screen_outside_of_a_small_gif_frame_is_transparent():
     data = bytearray(saved(Image.new("RGB", (4, 2), RED), "GIF"))
     data[6:10] = struct.pack("<HH", 6, 3)  # the screen
     found = pixels(bytes(data), 4)
@@ -220,7 +213,7 @@ def test_what_a_small_first_gif_frame_leaves_free_is_transparent():
     assert (pixels(bytes(data))[:, 4:] == 255).all()
 
 
-def test_a_damaged_second_frame_does_not_harm_the_first():
+def test_ignores_a_damaged_second_frame():
     first, *others = frames()
     for kind in ("GIF", "TIFF", "WEBP"):
         options = {"lossless": True} if kind == "WEBP" else {}
@@ -232,10 +225,10 @@ def test_a_damaged_second_frame_does_not_harm_the_first():
         assert np.abs(as_array(encoded) - RED).max() == 0, kind
 
 
-# The bytes decide
+# Detection of the format
 
 
-def test_bytes_decide_between_formats_that_look_alike():
+def test_cursor_is_not_decoded_as_tga():
     """A cursor of over 64 KiB also reads as the header of a TGA, which has no signature."""
     image = Image.new("RGBA", (128, 128), (*RED, 255))
     icon = bytearray(saved(image, "ICO", sizes=[(128, 128)], bitmap_format="bmp"))
@@ -250,23 +243,23 @@ def test_bytes_decide_between_formats_that_look_alike():
 # Hostile and damaged files
 
 
-def test_bombs_are_refused_by_their_headers():
+def test_rejects_decompression_bombs_by_their_headers():
     claim = png(100_000, 100_000, 8, 2, b"\0")
-    assert refusal(claim).error == "too_large"
+    assert rejection(claim).error == "too_large"
     gif = bytearray(saved(Image.new("L", (1, 1)), "GIF"))
     gif[6:10] = struct.pack("<HH", 65535, 65535)
-    assert refusal(bytes(gif)).error == "too_large"
+    assert rejection(bytes(gif)).error == "too_large"
     bitmap = bytearray(saved(Image.new("L", (1, 1)), "BMP"))
     struct.pack_into("<ii", bitmap, 18, 60_000, 60_000)
-    assert refusal(bytes(bitmap)).error == "too_large"
+    assert rejection(bytes(bitmap)).error == "too_large"
 
 
-def test_bombs_are_refused_where_pillows_own_limit_was_lifted(monkeypatch):
+def test_rejects_decompression_bombs_without_the_limit_of_pillow(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert refusal(png(20_000, 20_000, 8, 0, b"\0")).error == "too_large"
+    assert rejection(png(20_000, 20_000, 8, 0, b"\0")).error == "too_large"
 
 
-def test_a_bomb_that_is_a_whole_valid_file_is_refused():
+def test_rejects_a_valid_decompression_bomb():
     side = 30_000
     assert side * side > MAX_PIXELS
     packer = zlib.compressobj(1)
@@ -275,24 +268,24 @@ def test_a_bomb_that_is_a_whole_valid_file_is_refused():
     data = png(side, side, 1, 0, b"")
     start = data.index(b"IDAT") - 4
     data = data[:start] + png_chunk(b"IDAT", body) + png_chunk(b"IEND", b"")
-    assert refusal(data).error == "too_large"
+    assert rejection(data).error == "too_large"
     assert len(data) < 1 << 20
 
 
-def test_a_thin_image_is_not_blown_up_to_be_cropped():
+def test_rejects_thin_images_that_a_crop_would_enlarge_too_much():
     thin = saved(Image.new("L", (20_000, 1), 9), "PNG")
-    assert refusal(thin, sized(300, 300, "crop")).error == "too_large"
+    assert rejection(thin, sized(300, 300, "crop")).error == "too_large"
     assert encode_image(thin, sized(300, 300, "fit")).size == (300, 1)
     short = saved(Image.new("L", (900, 1), 9), "PNG")
     assert (as_array(encode_image(short, sized(300, 300, "crop"))) == 9).all()
 
 
-def test_a_text_chunk_bomb_is_refused():
+def test_rejects_a_text_chunk_bomb():
     text = png_chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(1 << 27)))
-    assert refusal(png(1, 1, 8, 0, b"\0\0", text)).error == "decode"
+    assert rejection(png(1, 1, 8, 0, b"\0\0", text)).error == "decode"
 
 
-def test_an_input_over_the_byte_limit_is_not_read():
+def test_does_not_read_inputs_above_the_byte_limit():
     ref = InputRef("a.jpg", "/nowhere/a.jpg", MAX_FILE_BYTES + 1, "", None)
     with pytest.raises(RejectedError) as caught:
         read_input(ref)
@@ -313,8 +306,14 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 1234
         (bytes(1000), "not_an_image"),
     ],
 )
-def test_what_is_no_image(data, error):
-    assert refusal(data).error == error
+def test_rejects_other_files(data, error):
+    assert rejection(data).error == error
+
+
+def test_message_names_the_format_that_a_file_begins_like():
+    message = "no image format is recognized; the file begins"
+    assert rejection(LFS).message == f"{message} like a Git LFS pointer: run `git lfs pull`"
+    assert rejection(bytes(20)).message == f"{message} with {bytes(16)!r}"
 
 
 def samples() -> dict[str, bytes]:
@@ -331,14 +330,14 @@ def samples() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG-progressive", "PNG", "GIF", "TIFF", "WEBP", "BMP"])
-def test_a_truncated_image_is_refused(kind):
+def test_rejects_truncated_images(kind):
     data = samples()[kind]
     for share in (0.3, 0.6, 0.9):
-        assert refusal(data[: int(len(data) * share)]).error in ("decode", "not_an_image")
+        assert rejection(data[: int(len(data) * share)]).error in ("decode", "not_an_image")
 
 
-def test_damage_is_refused_or_decoded_and_never_anything_else():
-    """2,000 damaged files of all formats: a RejectedError with a listed reason, or an image."""
+def test_damaged_files_are_decoded_or_rejected():
+    """2,000 damaged files of all formats give an image or a RejectedError with a listed reason."""
     rng = random.Random(20)
     outcomes = set()
     spec = sized(8, 8)
@@ -363,7 +362,7 @@ def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
     return "ok"
 
 
-def test_messages_are_the_same_each_time_and_name_no_addresses():
+def test_messages_are_reproducible_and_contain_no_addresses():
     files = [data[: len(data) // 2] for data in samples().values()] + [LFS, b"", b"\xff\xd8\xff"]
     first = [outcome_of(data, full()) for data in files]
     assert first == [outcome_of(bytes(bytearray(data)), full()) for data in files]
@@ -379,7 +378,7 @@ def test_messages_are_the_same_each_time_and_name_no_addresses():
 
 
 def dirty(kind: str) -> bytes:
-    """An image that carries along all that a file can."""
+    """Return an image with all metadata that the format can store."""
     photo = make_image(4, 120, 90)
     exif = Image.Exif()
     exif[ORIENTATION] = 1
@@ -399,7 +398,7 @@ def dirty(kind: str) -> bytes:
 
 
 def jpeg_segments(data: bytes) -> list[tuple[int, bytes]]:
-    """The markers before the scan, with their bodies."""
+    """Return the markers before the scan, with their bodies."""
     found, offset = [], 2
     while data[offset + 1] != 0xDA:
         (length,) = struct.unpack_from(">H", data, offset + 2)
@@ -411,7 +410,7 @@ def jpeg_segments(data: bytes) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "CMYK", "TIFF", "WEBP"])
 @pytest.mark.parametrize("way", ["none", "stretch"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_nothing_but_pixels_leaks_into_the_output(kind, way, channels):
+def test_output_contains_no_metadata(kind, way, channels):
     data = dirty(kind)
     for icc in (False, True):
         spec = sized(40, 30, way, encoding="jpeg", channels=channels, icc=icc)
@@ -435,7 +434,7 @@ def png_chunks(data: bytes) -> set[bytes]:
     return names
 
 
-def test_four_channels_leak_no_transparency_chunk():
+def test_rgba_output_has_no_transparency_chunk():
     data = saved(Image.new("P", (4, 4), 3), "PNG", transparency=3)
     encoded = encode_image(data, sized(4, 4, "none", encoding="png", channels=4))
     assert png_chunks(encoded.data) == {b"IHDR", b"IDAT", b"IEND"}
@@ -443,7 +442,7 @@ def test_four_channels_leak_no_transparency_chunk():
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
-def test_the_same_bytes_again_and_from_many_threads(encoding):
+def test_output_does_not_depend_on_threads(encoding):
     files = [
         *samples().values(),
         *(oriented(np.asarray(corners(99, 77)), "JPEG", n) for n in (3, 6)),

@@ -1,4 +1,4 @@
-"""Every pixel of real files, judged by other people's decoders and by the files themselves."""
+"""Pixels of real files, compared with other decoders and with facts about the files."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def files(shared: Path, name: str) -> list[Path]:
 
 @cache
 def facts(shared: Path, name: str) -> dict[str, dict[str, str]]:
-    """What the index beside a set says of each file."""
+    """Return the facts about each file from the index of a set."""
     text = (shared / f"{name}.index.tsv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     return {row["path"]: row for row in rows}
 
 
-def refusal(data: bytes) -> RejectedError | None:
+def rejection(data: bytes) -> RejectedError | None:
+    """Return the error with which a file is rejected, or None."""
     try:
         encode_image(data, full())
     except RejectedError as error:
@@ -55,50 +56,50 @@ def refusal(data: bytes) -> RejectedError | None:
     return None
 
 
-# What is accepted and what is refused
+# Accepted and rejected files
 
 
 def plain_pillow(data: bytes) -> Image.Image | None:
-    """What Pillow alone makes of a file, with its default settings."""
+    """Decode a file with Pillow and its default settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             image = Image.open(io.BytesIO(data))
             image.load()
-        except Exception:  # noqa: BLE001 - the judge may fail in any way
+        except Exception:  # noqa: BLE001 - Pillow may raise anything
             return None
     return image
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_what_pillow_decodes_is_accepted_and_the_rest_refused_with_a_reason(shared_data, name):
+def test_accepts_what_pillow_decodes_and_rejects_other_files(shared_data, name):
     for path in files(shared_data, name):
         data = path.read_bytes()
-        error, image = refusal(data), plain_pillow(data)
+        error, image = rejection(data), plain_pillow(data)
         if error is None:
             assert image is not None, path
             continue
         assert error.error in REASONS, path
         assert error.stage == "decode", path
         assert not re.search(r"0x[0-9a-f]{5,}", error.message), (path, error.message)
-        again = refusal(bytes(bytearray(data)))
+        again = rejection(bytes(bytearray(data)))
         assert str(again) == str(error), path
         if image is not None:
             assert error.error == {"F": "float_range", "I": "int_range"}.get(image.mode), path
 
 
-def test_both_kinds_of_file_are_in_the_data(shared_data):
-    refused = [p for p in files(shared_data, "bad/zune_fuzz") if refusal(p.read_bytes())]
-    assert 100 < len(refused) < 400
-    pointers = [refusal(p.read_bytes()) for p in files(shared_data, "bad/git_lfs_pointers")]
+def test_data_contains_files_of_both_kinds(shared_data):
+    rejected = [p for p in files(shared_data, "bad/zune_fuzz") if rejection(p.read_bytes())]
+    assert 100 < len(rejected) < 400
+    pointers = [rejection(p.read_bytes()) for p in files(shared_data, "bad/git_lfs_pointers")]
     assert {error and error.error for error in pointers} == {"not_an_image"}
 
 
-# The same pixels as libjpeg, libpng, libwebp and TensorFlow's own readers give
+# Comparison with libjpeg, libpng and libwebp as TensorFlow calls them
 
 
-def jpeg_judge(data: bytes) -> np.ndarray:
-    """TensorFlow's libjpeg with its exact DCT; its default is a faster, rougher one."""
+def decode_jpeg(data: bytes) -> np.ndarray:
+    """Decode with the exact DCT of libjpeg; the default of TensorFlow is a less exact one."""
     import tensorflow as tf
 
     return tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy().astype(int)
@@ -110,13 +111,13 @@ def over_white(rgba: np.ndarray) -> np.ndarray:
 
 
 def check_jpeg(data: bytes, mode: str, orientation: int) -> bool:
-    judged = jpeg_judge(data)
+    reference = decode_jpeg(data)
     found = pixels(data)
-    # The judge does not turn: our picture is brought to how the camera stored it.
+    # TensorFlow ignores the orientation, so it is undone.
     found = stored_as(found, orientation if orientation in EXIF_SIDES else 1)
-    assert found.shape == judged.shape
-    # CMYK: both multiply ink by black, and round differently.
-    assert np.abs(found - judged).max() <= (1 if mode == "CMYK" else 0)
+    assert found.shape == reference.shape
+    # CMYK: both multiply each ink by black, with different rounding.
+    assert np.abs(found - reference).max() <= (1 if mode == "CMYK" else 0)
     return True
 
 
@@ -128,33 +129,33 @@ def check_png(data: bytes, _mode: str, orientation: int) -> bool:
     depth, color = data[24], data[25]
     found = pixels(data)
     if color in (4, 6) or b"tRNS" in data[: data.index(b"IDAT")]:
-        judged = tf.io.decode_png(data, channels=4).numpy().astype(int)
+        reference = tf.io.decode_png(data, channels=4).numpy().astype(int)
         four = pixels(data, 4)
-        tolerance = 1 if depth == 16 else 0  # libpng cuts 16 bits to 8, grey is rounded here
-        visible = judged[..., 3] > 0
-        assert (four[..., 3] == judged[..., 3]).all()
-        assert np.abs(four - judged)[visible].max(initial=0) <= tolerance
-        assert np.abs(found - over_white(judged)).max() <= 1 + tolerance
+        tolerance = 1 if depth == 16 else 0  # libpng truncates 16 bits to 8; here grey is rounded
+        visible = reference[..., 3] > 0
+        assert (four[..., 3] == reference[..., 3]).all()
+        assert np.abs(four - reference)[visible].max(initial=0) <= tolerance
+        assert np.abs(found - over_white(reference)).max() <= 1 + tolerance
     elif depth == 16:
-        judged = tf.io.decode_png(data, channels=3, dtype=tf.uint16).numpy() / 257
-        # Grey is rounded to the nearest; Pillow hands out colours cut to their high bytes.
-        assert np.abs(found - judged).max() <= (0.5 if color == 0 else 1)
+        reference = tf.io.decode_png(data, channels=3, dtype=tf.uint16).numpy() / 257
+        # Grey is rounded to nearest; Pillow truncates colors to their high bytes.
+        assert np.abs(found - reference).max() <= (0.5 if color == 0 else 1)
     else:
-        judged = tf.io.decode_png(data, channels=3).numpy().astype(int)
-        assert (found == judged).all()
+        reference = tf.io.decode_png(data, channels=3).numpy().astype(int)
+        assert (found == reference).all()
     return True
 
 
 def check_gif(data: bytes, _mode: str, _orientation: int) -> bool:
     import tensorflow as tf
 
-    judged = tf.image.decode_image(data, channels=3, expand_animations=False).numpy().astype(int)
+    reference = tf.image.decode_image(data, channels=3, expand_animations=False).numpy().astype(int)
     found = pixels(data)
-    if found.shape != judged.shape:
-        return False  # TensorFlow gives the frame alone, not the screen
-    # TensorFlow leaves black what is transparent.
-    same = (found == judged).all(axis=-1)
-    cleared = (found == 255).all(axis=-1) & (judged == 0).all(axis=-1)
+    if found.shape != reference.shape:
+        return False  # TensorFlow returns the frame without the screen
+    # Transparent pixels are black in TensorFlow.
+    same = (found == reference).all(axis=-1)
+    cleared = (found == 255).all(axis=-1) & (reference == 0).all(axis=-1)
     assert (same | cleared).all()
     return True
 
@@ -162,16 +163,16 @@ def check_gif(data: bytes, _mode: str, _orientation: int) -> bool:
 def check_bmp(data: bytes, mode: str, _orientation: int) -> bool:
     import tensorflow as tf
 
-    judged = masked_bmp(data) if data[28] == 32 else tf.io.decode_bmp(data).numpy().astype(int)
-    if mode == "P" or judged.shape[-1] == 1:
-        return False  # TensorFlow takes palette indices for grey
-    judged = over_white(judged) if mode == "RGBA" else judged[..., :3]
-    assert np.abs(pixels(data) - judged).max() <= 1
+    reference = masked_bmp(data) if data[28] == 32 else tf.io.decode_bmp(data).numpy().astype(int)
+    if mode == "P" or reference.shape[-1] == 1:
+        return False  # TensorFlow returns palette indices as grey
+    reference = over_white(reference) if mode == "RGBA" else reference[..., :3]
+    assert np.abs(pixels(data) - reference).max() <= 1
     return True
 
 
 def masked_bmp(data: bytes) -> np.ndarray:
-    """32 bits by the bit masks of the header, which TensorFlow does not read."""
+    """Decode a 32-bit BMP by the bit masks of its header, which TensorFlow ignores."""
     start, _, width, height = struct.unpack_from("<IIii", data, 10)
     words = np.frombuffer(data, "<u4", width * abs(height), start).reshape(-1, width)
     compression = struct.unpack_from("<I", data, 30)[0]
@@ -186,18 +187,18 @@ def masked_bmp(data: bytes) -> np.ndarray:
 def check_webp(data: bytes, _mode: str, orientation: int) -> bool:
     import tensorflow as tf
 
-    judged = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
+    reference = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
     found = stored_as(pixels(data), orientation or 1)
-    if judged.shape[-1] == 4:
-        assert np.abs(found - over_white(judged)).max() <= 1
+    if reference.shape[-1] == 4:
+        assert np.abs(found - over_white(reference)).max() <= 1
     else:
-        assert (found == judged).all()
+        assert (found == reference).all()
     return True
 
 
 CHECKS = {"JPEG": check_jpeg, "PNG": check_png, "GIF": check_gif, "BMP": check_bmp}
 CHECKS["WEBP"] = check_webp
-# What else the judge can decode is too little to compare; at least so many files are compared.
+# Minimum number of files that are compared in sets with enough files that TensorFlow decodes.
 COMPARED = {
     "photos/dogs_vs_cats": 200, "photos/cifar10_jpg": 300, "photos/mnist_png": 300,
     "photos/mixed_formats_dali": 25, "photos/standard_images": 25, "bad/exif_orientation": 9,
@@ -207,14 +208,14 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_pixels_are_those_of_tensorflow(shared_data, name):
+def test_pixels_equal_those_of_tensorflow(shared_data, name):
     from tensorflow.errors import InvalidArgumentError
 
     compared = 0
     rows = facts(shared_data, name)
     for path in files(shared_data, name):
         row = rows.get(path.relative_to(shared_data / name).as_posix())
-        if row is None or row["format"] not in CHECKS or refusal(path.read_bytes()):
+        if row is None or row["format"] not in CHECKS or rejection(path.read_bytes()):
             continue
         try:
             check = CHECKS[row["format"]]
@@ -227,22 +228,22 @@ def test_pixels_are_those_of_tensorflow(shared_data, name):
     assert compared >= COMPARED.get(name, 0)
 
 
-def test_tensorflows_default_differs_by_its_faster_dct_alone(shared_data):
-    """decode_image takes JIDCT_IFAST: 1 level off on average, and never 3, for photos."""
+def test_default_dct_of_tensorflow_is_close(shared_data):
+    """decode_image uses JIDCT_IFAST: photos differ by 1 level on average, never by 3."""
     import tensorflow as tf
 
     means = []
     for path in files(shared_data, "photos/flower_photos"):
         data = path.read_bytes()
         if data.startswith(JPEG):
-            judged = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
-            means.append(np.abs(pixels(data) - judged).mean())
+            reference = tf.image.decode_image(data, expand_animations=False).numpy().astype(int)
+            means.append(np.abs(pixels(data) - reference).mean())
     assert len(means) > 60
     assert np.median(means) < 1.3
     assert max(means) < 3
 
 
-# Reference pixels by a third party
+# Reference pixels of DALI
 
 
 @pytest.mark.parametrize("name", ["jpeg/swan-3584559_640.jpg", "png/cat-3449999_640.png"])
@@ -252,17 +253,17 @@ def test_dali_reference_pixels(shared_data, name):
     assert (pixels(path.read_bytes()) == reference).all()  # the JPEG too
 
 
-# What names and pairs of files say
+# Facts from file names and pairs of files
 
 
-def test_pngsuite_names_say_size_and_colour(shared_data):
-    """PngSuite: s40i3p04 is 40 pixels, interlaced, colour type 3 (palette), 4 bits."""
+def test_sizes_and_colors_are_those_in_pngsuite_names(shared_data):
+    """PngSuite: s40i3p04 is 40 pixels, interlaced, color type 3 (palette), 4 bits."""
     checked = 0
     for path in files(shared_data, "bad/pngsuite"):
         stem, data = path.stem, path.read_bytes()
         side = int(stem[1:3]) if re.match(r"s\d\d[in]", stem) else 32
         color, depth = int(stem[4]), int(stem[6:8])
-        if refusal(data):
+        if rejection(data):
             assert stem[0] == "x", stem  # the corrupt ones
             continue
         found = pixels(data, 4)
@@ -281,13 +282,13 @@ def test_pngsuite_names_say_size_and_colour(shared_data):
     assert checked >= 50
 
 
-def test_every_exif_orientation_is_the_same_portrait(shared_data):
+def test_orientations_of_one_portrait_look_the_same(shared_data):
     folder = shared_data / "bad" / "exif_orientation"
     upright = pixels((folder / "Portrait_1.jpg").read_bytes())
     assert upright.shape == (1800, 1200, 3)
     for number in range(9):
         data = (folder / f"Portrait_{number}.jpg").read_bytes()
-        # Each was compressed by itself, which costs up to 2.2; turned wrong, it would be over 40.
+        # Each file is compressed separately: up to 2.2. A wrong orientation gives over 40.
         assert np.abs(pixels(data) - upright).mean() < 2.5, number
         small = as_array(encode_image(data, sized(100, 150, reducing_gap=3.0)))
         plain = Image.fromarray(upright.astype(np.uint8)).resize(
@@ -312,7 +313,7 @@ PAIRS = [
     ("hopper_orientation_6.webp", "hopper.ppm", 3, 6),
     ("hopper_orientation_8.jpg", "hopper.ppm", 3, 6),
     ("avif/hopper.avif", "hopper.ppm", 3, 6),
-    # The label in the picture differs: 7 or 8; turned wrong, over 40.
+    # The label in the picture differs: 7 or 8. A wrong orientation gives over 40.
     ("avif/rot0mir1.avif", "avif/rot2mir0.avif", 3, 10),
     ("avif/rot2mir1.avif", "avif/rot2mir0.avif", 3, 10),
     ("avif/rot3mir0.avif", "avif/rot2mir0.avif", 3, 10),
@@ -326,7 +327,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "reference", "channels", "tolerance"), PAIRS)
-def test_one_picture_in_two_formats(shared_data, name, reference, channels, tolerance):
+def test_one_image_in_two_formats(shared_data, name, reference, channels, tolerance):
     folder = shared_data / "bad" / "pillow_tests"
     found = pixels((folder / name).read_bytes(), channels)
     expected = pixels((folder / reference).read_bytes(), channels)
@@ -335,13 +336,13 @@ def test_one_picture_in_two_formats(shared_data, name, reference, channels, tole
     assert np.ptp(expected) > 0
 
 
-def test_jpeg2000_is_the_picture_that_the_png_is(shared_data):
+def test_jpeg2000_equals_its_png(shared_data):
     jp2 = shared_data / "photos/mixed_formats_dali/single/jpeg2k/2/tiled-cat-3449999_640.jp2"
     reference = np.load(shared_data / "numpy/decode_reference_dali/png/cat-3449999_640.npy")
     assert np.abs(pixels(jp2.read_bytes()) - reference).mean() < 2  # it is a lossy file
 
 
-def test_wide_greys_span_what_their_files_do(shared_data):
+def test_range_of_wide_greys(shared_data):
     folder = shared_data / "bad" / "pillow_tests"
     nine = pixels((folder / "9bit.j2k").read_bytes(), 1)
     assert (nine.min(), nine.max()) == (0, 255)
@@ -351,14 +352,14 @@ def test_wide_greys_span_what_their_files_do(shared_data):
     assert set(np.unique(pixels(chess.read_bytes()))) == {0, 1}
 
 
-def test_xmp_does_not_turn_an_avif(shared_data):
-    """Its XMP says 3, left by whoever turned it; its stems point down as it is."""
+def test_ignores_xmp_orientation_of_avif(shared_data):
+    """Its XMP orientation is 3, but the stored pixels are upright."""
     path = shared_data / "bad/pillow_tests/avif/xmp_tags_orientation.avif"
     stored = np.asarray(Image.open(path)).astype(int)
     assert (pixels(path.read_bytes()) == stored).all()
 
 
-# What scaled decoding costs
+# Accuracy of scaled decoding
 
 
 @pytest.mark.parametrize(("side", "step", "least"), [(32, 6, 60), (64, 3, 50)])

@@ -1,3 +1,5 @@
+"""Sizes of resized images, and the sizes that JPEGs are decoded at."""
+
 from __future__ import annotations
 
 import io
@@ -27,13 +29,13 @@ ways = st.sampled_from(RESIZES)
 
 
 @given(sizes, sizes)
-def test_stretch_is_the_target_and_none_the_source(source, target):
+def test_stretch_gives_the_target_and_none_the_source(source, target):
     assert ResizeSpec(target, "stretch").scaled(source) == target
     assert ResizeSpec(target, "none").scaled(source) == source
 
 
 @given(sizes, sizes, st.sampled_from(["fit", "pad"]))
-def test_fit_and_pad_stay_inside_and_touch_one_side(source, target, way):
+def test_fit_and_pad_stay_inside_of_the_target(source, target, way):
     scaled = ResizeSpec(target, way).scaled(source)
     assert scaled.width <= target.width
     assert scaled.height <= target.height
@@ -41,7 +43,7 @@ def test_fit_and_pad_stay_inside_and_touch_one_side(source, target, way):
 
 
 @given(sizes, sizes)
-def test_crop_covers_the_target_and_touches_one_side(source, target):
+def test_crop_covers_the_target(source, target):
     scaled = ResizeSpec(target, "crop").scaled(source)
     assert scaled.width >= target.width
     assert scaled.height >= target.height
@@ -49,7 +51,7 @@ def test_crop_covers_the_target_and_touches_one_side(source, target):
 
 
 @given(sizes, sizes, st.sampled_from(["fit", "pad", "crop"]), st.booleans())
-def test_the_aspect_is_kept_to_half_a_pixel(source, target, way, only_shrink):
+def test_aspect_ratio_is_kept_within_half_a_pixel(source, target, way, only_shrink):
     scaled = ResizeSpec(target, way, only_shrink).scaled(source)
     # One side is exact, so the other is at most half a pixel off, or 1 where it would vanish.
     exact_height = Fraction(source.height * scaled.width, source.width)
@@ -82,7 +84,7 @@ def test_only_shrink_never_enlarges_where_rounding_decides(source, target, way):
 
 
 @given(sizes, sizes, ways, st.booleans())
-def test_turning_source_and_target_turns_the_result(source, target, way, only_shrink):
+def test_swapping_width_and_height_swaps_the_result(source, target, way, only_shrink):
     scaled = ResizeSpec(target, way, only_shrink).scaled(source)
     turned = ResizeSpec(Size(*target[::-1]), way, only_shrink).scaled(Size(*source[::-1]))
     assert turned == Size(*scaled[::-1])
@@ -104,12 +106,12 @@ def test_known_sizes(way, source, scaled):
 
 
 @given(sizes, sizes, st.floats(1, 64))
-def test_a_draft_keeps_the_gap_on_both_sides(source, scaled, gap):
+def test_draft_keeps_the_gap_on_both_sides(source, scaled, gap):
     least = draft_size(source, scaled, gap)
     if least is None:
         return
     in_force = max(gap, 4.0) if min(scaled) < 64 else gap
-    # What libjpeg then gives: the largest of 1/2, 1/4, 1/8 that is not smaller than asked.
+    # libjpeg decodes at the smallest of 1/1, 1/2, 1/4, 1/8 that is not below this size.
     ratio = min(source.width // least.width, source.height // least.height)
     step = max(s for s in (1, 2, 4, 8) if s <= ratio)
     assert source.width / step >= scaled.width * in_force
@@ -117,7 +119,7 @@ def test_a_draft_keeps_the_gap_on_both_sides(source, scaled, gap):
 
 
 @given(sizes, sizes, st.floats(1, 64))
-def test_no_draft_is_missed(source, scaled, gap):
+def test_draft_is_used_whenever_possible(source, scaled, gap):
     in_force = max(gap, 4.0) if min(scaled) < 64 else gap
     room = min(source.width / (scaled.width * in_force), source.height / (scaled.height * in_force))
     if room >= 2.001 and min(scaled) * in_force > 500:  # far from where rounding decides
@@ -126,7 +128,7 @@ def test_no_draft_is_missed(source, scaled, gap):
         assert draft_size(source, scaled, gap) is None
 
 
-def test_a_gap_of_nothing_and_of_any_size_is_well():
+def test_gaps_of_zero_and_of_extreme_size():
     assert draft_size(Size(4000, 3000), Size(100, 100), 0) is None
     assert draft_size(Size(4000, 3000), Size(100, 100), 1e308) is None
     assert draft_size(Size(4000, 3000), Size(100, 100), 3) == (300, 300)
@@ -144,13 +146,13 @@ def test_image_sizes_are_height_by_width(height, width, x):
     "text",
     ["", "x", "224x", "x224", "2x2x2", "-5", "+5", " 224", "2_24", "1e3", "2.5", "٢٢٤", "9" * 5000],
 )
-def test_what_is_no_size_is_a_usage_error(text):
+def test_rejects_malformed_sizes(text):
     with pytest.raises(UsageError, match="--image_size"):
         parse_image_size(text)
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_a_size_or_a_usage_error(text):
+def test_any_text_gives_a_size_or_a_usage_error(text):
     try:
         size = parse_image_size(text)
     except UsageError:
@@ -159,7 +161,7 @@ def test_any_text_is_a_size_or_a_usage_error(text):
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (MAX_SIDE + 1, 5), (5, -1)])
-def test_sides_out_of_range_are_usage_errors(size):
+def test_rejects_sides_out_of_range(size):
     with pytest.raises(UsageError, match="1 to 65500"):
         ResizeSpec(Size(*size))
 
@@ -183,7 +185,7 @@ def large_jpeg() -> bytes:
         ("hamming", 3.0, 2001),
     ],
 )
-def test_what_libjpeg_is_asked_for(large_jpeg, interpolation, gap, decoded_width):
+def test_size_that_libjpeg_decodes_at(large_jpeg, interpolation, gap, decoded_width):
     spec = sized(100, 80, interpolation=interpolation, reducing_gap=gap)
     decoded = decode_image(large_jpeg, spec.resize, spec.gap)
     assert decoded.image.width == decoded_width
@@ -191,7 +193,7 @@ def test_what_libjpeg_is_asked_for(large_jpeg, interpolation, gap, decoded_width
     assert decoded.box[2] == pytest.approx(2001 / round(2001 / decoded_width))
 
 
-def test_a_turned_file_is_asked_for_its_own_way_round():
+def test_orientation_swaps_the_size_that_libjpeg_decodes_at():
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     data = saved(Image.new("RGB", (400, 1600)), "JPEG", exif=exif)
@@ -200,30 +202,30 @@ def test_a_turned_file_is_asked_for_its_own_way_round():
     assert decoded.image.size == (200, 800)  # at least 160 x 800
 
 
-def test_none_and_a_crop_that_does_not_scale_decode_in_full(large_jpeg):
-    for rule in (
+def test_decodes_at_full_size_without_scaling(large_jpeg):
+    for spec in (
         ResizeSpec(Size(100, 80), "none"),
         ResizeSpec(Size(2001, 700), "crop"),
         ResizeSpec(Size(4000, 4000), "pad", only_shrink=True),
     ):
-        assert decode_image(large_jpeg, rule, 3.0).image.size == (2001, 1501)
+        assert decode_image(large_jpeg, spec, 3.0).image.size == (2001, 1501)
 
 
 @given(
     st.integers(1, 700), st.integers(1, 700), st.integers(1, 90), st.integers(1, 90),
     ways, st.booleans(), st.sampled_from([0.0, 1.0, 3.0]),
 )  # fmt: skip
-def test_records_have_the_size_that_was_asked_for(
+def test_encoded_images_have_the_requested_size(
     width, height, target_width, target_height, way, only_shrink, gap
 ):
     data = saved(Image.new("L", (width, height), 128), "JPEG")
-    rule = ResizeSpec(Size(target_width, target_height), way, only_shrink)
-    encoded = encode_image(data, ImageSpec(rule, encoding="png", reducing_gap=gap))
+    spec = ResizeSpec(Size(target_width, target_height), way, only_shrink)
+    encoded = encode_image(data, ImageSpec(spec, encoding="png", reducing_gap=gap))
     assert Image.open(io.BytesIO(encoded.data)).size == encoded.size
-    scaled = rule.scaled(Size(width, height))
+    scaled = spec.scaled(Size(width, height))
     if way in ("stretch", "fit", "none"):
         assert encoded.size == scaled
     elif way == "pad":
-        assert encoded.size == rule.size
+        assert encoded.size == spec.size
     else:
-        assert encoded.size == tuple(map(min, scaled, rule.size))
+        assert encoded.size == tuple(map(min, scaled, spec.size))
