@@ -1,4 +1,4 @@
-"""Planning rows: how many parts there are, from the files alone. Pure functions."""
+"""Plan the number of parts from the sizes of files."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardmill.transforms.build.census import Census, CountRefs, why_unusable
-from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
+from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import settle_plan
 from shardmill.transforms.rows.runs.make import CsvFile
 
 TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
-PART_BYTES = 64 << 20  # of records, before they are compressed: a part is merged in memory
-_PACKED = 6  # to one: what deflate makes of rows, with room to spare
-_REFUSED_BYTES = 64 << 20  # of text whose rejects are one part
+PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
+_COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
+_REJECT_BYTES = 64 << 20  # of text per part of rejects
 _MAX_PARTS = 1 << 16
 
 
 @dataclass(frozen=True)
 class RowsPlanSpec:
-    """What planning needs to know of rows.
+    """Facts about rows that planning needs.
 
     Attributes:
         sink: What is written, and where.
-        growth: Bytes of records that one byte of text becomes, about.
-        row_bytes: Bytes of text that one row takes, about.
-        named_by_rows: Whether a column tells the split of each row.
-        warnings: What the manifest should say.
+        growth: Estimated bytes of records per byte of text.
+        row_bytes: Estimated bytes of text per row.
+        named_by_rows: Whether a column names the split of each row.
+        warnings: Warnings for the manifest.
     """
 
     sink: SinkSpec
@@ -39,13 +39,10 @@ class RowsPlanSpec:
 
 
 class CountFiles(CountRefs):
-    """Combines looked-at files into one ``Census``; sizes are those of their text."""
-
-    def __init__(self, place: PlaceSpec) -> None:
-        super().__init__(place)
+    """Combines inspected files into one ``Census``; sizes are those of their text."""
 
     def add_input(self, mutable_accumulator: Census, element: CsvFile) -> Census:
-        """Counts one file."""
+        """Count one file."""
         ref = element.ref
         series = REFUSED if ref.error else Series(ref.split or "rows", "")
         mutable_accumulator.add(ref, series, element.text_bytes)
@@ -53,7 +50,7 @@ class CountFiles(CountRefs):
 
 
 def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
-    """Returns what is to be done with the files that were matched, looking at the output first."""
+    """Return the plan for the matched files, after checking the output."""
     problem = why_unusable(census, TABLE, spec.sink.root)
     if problem:
         return Plan("failed", problem)
@@ -70,16 +67,16 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
                 parts[Series(name, "")] = count_row_parts(spec, int(share * total))
     else:
         parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
-    parts[REFUSED] = power_of_two(Fraction(total, _REFUSED_BYTES))
+    parts[REFUSED] = power_of_two(Fraction(total, _REJECT_BYTES))
     plan = Plan("build", "", parts, (), census.input_id, elsewhere, spec.warnings)
     return settle_plan(spec.sink, plan)
 
 
 def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:
-    """Returns how many parts some text becomes.
+    """Return the number of parts of some text.
 
-    A power of two (times the number of shards, where that is given), so that a few more rows rarely
-    change it.
+    It is a power of two (times the number of shards, if given), so that it rarely changes when a
+    few rows are added.
     """
     shards = spec.sink.shards
     records = Fraction(spec.growth) * text_bytes
@@ -88,12 +85,12 @@ def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:
         rows = Fraction(text_bytes) / Fraction(spec.row_bytes)
         needed.append(4 * rows / shards.shard_examples)
     elif shards.num_shards is None:
-        needed.append(4 * records / _PACKED / shards.shard_bytes)
+        needed.append(4 * records / _COMPRESSION_RATIO / shards.shard_bytes)
     return power_of_two(max(needed) / (shards.num_shards or 1)) * (shards.num_shards or 1)
 
 
 def power_of_two(needed: Fraction) -> int:
-    """Returns the least power of two that is not below a number, within reason."""
+    """Return the least power of two that is at least ``needed``, at most ``_MAX_PARTS``."""
     number = 1
     while number < needed and number < _MAX_PARTS:
         number *= 2

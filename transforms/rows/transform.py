@@ -1,8 +1,7 @@
-"""WriteRows: files of rows go in, a published dataset comes out.
+"""WriteRows: write files of rows as a published dataset.
 
-Rows take the way of every input, with one step before it: each range of a file is parsed, typed and
-encoded once, and written as a run. Pointers to a run's segments are what is placed; the sink merges
-the segments of each part.
+Each range of a file is parsed, typed and encoded once, and written as a run. References to the
+segments of runs are grouped by part, and the build merges the segments of each part.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_ordered import MapAhead
 
-RANGES, REFUSED_FILES, SEGMENTS, TALLIES = "ranges", "refused", "segments", "tallies"
+RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "counts"
 _INSPECTIONS = 16
-# What crosses a shuffle: a range of a file as plain values.
+# A range of a file as plain values: InputRef, column names and RowRange. Crosses a shuffle.
 RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
 class RowsSpec:
-    """All that rows need; a small picklable value that travels to every worker.
+    """All options of a build of rows; a small picklable value that every worker receives.
 
     Attributes:
         sink: What is written, and where.
         runs: How ranges become runs.
-        plan: What planning needs to know.
-        threads: Ranges that a worker works on at a time.
-        preprocessing: What TensorFlow Transform does to rows, if anything.
+        plan: How many parts are planned.
+        threads: Ranges that a worker processes in parallel.
+        preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
     """
 
     sink: SinkSpec
@@ -86,7 +85,7 @@ class WriteRows(beam.PTransform):
     def expand(
         self, inputs: MatchedInputs | beam.PCollection[InputRef]
     ) -> beam.PCollection[Outcome]:
-        """Wires the look at files, ranges, runs, and the sink."""
+        """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
             MapAhead(inspect_file, _INSPECTIONS), spec.runs
@@ -99,7 +98,7 @@ class WriteRows(beam.PTransform):
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
             MapAhead(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)
-        ).with_outputs(REFUSED_FILES, TALLIES, main=RANGES)
+        ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         graph = []
         if spec.preprocessing is not None:
@@ -109,27 +108,29 @@ class WriteRows(beam.PTransform):
             graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
             MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *graph
-        ).with_outputs(TALLIES, main=SEGMENTS)
-        refused = files | "PlaceRejectedFiles" >> beam.FlatMap(
+        ).with_outputs(COUNTS, main=SEGMENTS)
+        rejected = files | "PlaceRejectedFiles" >> beam.FlatMap(
             place_rejected_file, plan=AsSingleton(plan)
         )
         placed = (
-            (made[SEGMENTS], found[REFUSED_FILES], refused)
+            (made[SEGMENTS], found[REJECTED_FILES], rejected)
             | "AllPlaced" >> beam.Flatten()
             | "TypePlaced" >> beam.Map(lambda item: item).with_output_types(Placed)
         )
-        base = census | "CountFilesWithoutRows" >> beam.Map(count_files, plan=AsSingleton(plan))
-        tally = (
-            (base, made[TALLIES], found[TALLIES])
+        files_only = census | "CountFilesWithoutRows" >> beam.Map(
+            count_files, plan=AsSingleton(plan)
+        )
+        counts = (
+            (files_only, made[COUNTS], found[COUNTS])
             | "AllCounts" >> beam.Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumCensuses())
         )
         encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
-        return BuildInput(placed, plan, tally).of() | BuildShards(spec.sink, encoder)
+        return BuildInput(placed, plan, counts).of() | BuildShards(spec.sink, encoder)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:
-    """Returns the plan, and tells whoever watches how much there is to do."""
+    """Return the plan, and set the total of the progress display."""
     plan = plan_rows(spec.plan, census)
     size = sum(size for _, size in census.series.values())
     if spec.preprocessing is None:
@@ -140,7 +141,7 @@ def announced(spec: RowsSpec, census: Census) -> Plan:
 
 
 def count_files(census: Census, plan: Plan) -> Census:
-    """Returns what the files alone add to the tally of rows: those that give no rows."""
+    """Return the counts of files without rows, which the counts of runs do not include."""
     if plan.status != "build":
         return census
     usable = census.refs - sum(census.errors.values())
@@ -156,7 +157,7 @@ def place_rejected_file(file: CsvFile, plan: Plan) -> Iterator[Placed]:
 
 
 def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
-    """Yields the ranges of a file."""
+    """Yield the ranges of a file; if it is rejected, its part and its count."""
     ref = file.ref
     if plan.status != "build" or ref.error:
         return
@@ -164,59 +165,58 @@ def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | Tagged
         check_unchanged(ref)
         for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
             yield tuple(ref), file.columns, tuple(part)
-    except RejectedError as refusal:
-        yield from _refused(plan, ref.rejected(refusal.error, refusal.message))
+    except RejectedError as rejection:
+        yield from _reject(plan, ref.rejected(rejection.error, rejection.message))
 
 
 def write_runs(
     task: RangeTask, spec: RowsSpec, plan: Plan, graph: TransformGraph | None = None
 ) -> Iterator[Any]:
-    """Makes the runs of a range, or finds them; yields their segments and tallies.
+    """Write the runs of a range, or reuse finished ones; yield their segments and counts.
 
     Args:
         task: The range.
         spec: What is written.
-        plan: How many parts there are.
+        plan: Number of parts of each split.
         graph: The TensorFlow Transform graph, if any.
     """
-    ref, part = InputRef(*task[0]), RowRange(*task[2])
+    ref, row_range = InputRef(*task[0]), RowRange(*task[2])
     file = CsvFile(ref, task[1])
-    pieces = read_cells(spec.runs, file, part)
+    pieces = read_cells(spec.runs, file, row_range)
     number = 0
     try:
         while True:
-            place = (part.start, part.end, number)
+            place = (row_range.start, row_range.end, number)
             name = run_id(spec.runs, plan, ref, place, graph.name if graph else "")
             run = None
-            if part.end >= 0:  # where the one piece need not be read to know that it is there
-                run = _found(spec.runs, name)
+            if row_range.end >= 0:  # one piece: if its run exists, the range need not be read
+                run = _find_run(spec.runs, name)
             if run is None:
                 cells = next(pieces, None)
                 if cells is None:
                     return
-                run = _found(spec.runs, name) or make_run(
+                run = _find_run(spec.runs, name) or make_run(
                     spec.runs, plan, file, name, cells, graph.path if graph else ""
                 )
             rejects = sum(run.rejects.values())
             shown = progress.current()
             shown.phase = "encoding"
-            shown.add(spec.runs.size_of(part), rejects)
-            yield from place_segments(spec.runs, plan, ref, (part.start, number), run)
-            yield TaggedOutput(TALLIES, Census(matched=run.rows))
-            if part.end >= 0:
+            shown.add(spec.runs.size_of(row_range), rejects)
+            yield from place_segments(spec.runs, plan, ref, (row_range.start, number), run)
+            yield TaggedOutput(COUNTS, Census(matched=run.rows))
+            if row_range.end >= 0:
                 return
             number += 1
-    except RejectedError as refusal:
-        refused = ref.rejected(refusal.error, refusal.message)
-        for output in _refused(plan, refused._replace(key=f"{ref.key}@{part.start}")):
-            segment = output.tag == REFUSED_FILES
-            yield output.value if segment else output
+    except RejectedError as rejection:
+        rejected = ref.rejected(rejection.error, rejection.message)
+        for output in _reject(plan, rejected._replace(key=f"{ref.key}@{row_range.start}")):
+            yield output.value if output.tag == REJECTED_FILES else output
 
 
-def _refused(plan: Plan, ref: InputRef) -> Iterator[TaggedOutput]:
-    yield TaggedOutput(REFUSED_FILES, place_rejects(plan, ref))
-    yield TaggedOutput(TALLIES, Census(matched=1))
+def _reject(plan: Plan, ref: InputRef) -> Iterator[TaggedOutput]:
+    yield TaggedOutput(REJECTED_FILES, place_rejects(plan, ref))
+    yield TaggedOutput(COUNTS, Census(matched=1))
 
 
-def _found(spec: RunSpec, name: str) -> Run | None:
+def _find_run(spec: RunSpec, name: str) -> Run | None:
     return find_run(open_storage(spec.build), spec.folder, name)
