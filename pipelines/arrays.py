@@ -16,9 +16,12 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
 from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.arrays.row_index import RowPlacement
-from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays, count_array_parts
+from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.build.planning import count_parts
 from shardmill.transforms.build.spec import SinkSpec
+
+_MAX_PARTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysJob:
     found = resolve_input(config.query)
     packing: Packing = "deflated" if config.compression == "gzip" else "none"
     encoder = ArrayEncoder(
-        found.arrays, found.label, _placing(config, found), packing, config.threads
+        found.arrays, found.label, _place_rows(config, found), packing, config.threads
     )
     sink = replace(
         config.sink_spec(config_id("arrays", encoder.versions(), config.identity()), found.root),
@@ -63,10 +66,14 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysJob:
     return ArraysJob(config, ArraysSpec(sink, encoder, found.files, found.warnings))
 
 
-def _placing(config: ArraysConfig, found: InputArrays) -> RowPlacement:
+def _place_rows(config: ArraysConfig, found: InputArrays) -> RowPlacement:
     shares = config.place_spec.splits.shares
-    size = found.row_bytes
-    parts = (count_array_parts(found.rows, share, size, config.shard_spec) for _, share in shares)
+    parts = []
+    for _, share in shares:
+        rows = share * found.rows
+        size = rows * found.row_bytes
+        count = count_parts(rows, size, config.shard_spec, part_refs=None, max_parts=_MAX_PARTS)
+        parts.append(count if share else 0)
     return RowPlacement(found.key, found.rows, config.seed, shares, tuple(parts))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton
@@ -20,7 +19,7 @@ from shardmill.transforms.arrays.encoder import ArrayEncoder
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import PartKey, Placed, PlacedRef, Series
-from shardmill.transforms.build.planning import PART_BYTES, Plan, ShardSpec
+from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
@@ -29,7 +28,6 @@ from shardmill.transforms.build.transform import (
     settle_plan,
 )
 
-_MAX_PARTS = 1 << 16
 _MODULUS = 1 << 128
 
 
@@ -110,33 +108,6 @@ def plan_arrays(spec: ArraysSpec) -> Plan:
     return plan
 
 
-def count_array_parts(rows: int, share: Fraction, row_bytes: int, shards: ShardSpec) -> int:
-    """Return the number of parts of a split; 0 where its share is 0.
-
-    It is a power of two (times ``num_shards``, if that is given), so that a few more rows rarely
-    change it. If the size of shards is given, it is at least 4 parts per shard of uncompressed
-    records.
-
-    Args:
-        rows: Number of all rows.
-        share: Share of the split.
-        row_bytes: Bytes of one row.
-        shards: Number or size of the shards.
-    """
-    if not share:
-        return 0
-    records = share * rows
-    needed = [records * row_bytes / PART_BYTES]
-    if shards.shard_examples is not None:
-        needed.append(4 * records / shards.shard_examples)
-    elif shards.num_shards is None:
-        needed.append(4 * records * row_bytes / shards.shard_bytes)
-    parts = shards.num_shards or 1
-    while parts < max(needed) and parts < _MAX_PARTS:
-        parts *= 2
-    return parts
-
-
 def count_rows(spec: ArraysSpec) -> Census:
     """Return the census: all rows are matched and none is rejected; a dry run counts files."""
     matched = len(spec.files) if spec.sink.dry_run else spec.encoder.placement.rows
@@ -154,4 +125,4 @@ def place_parts(spec: ArraysSpec, plan: Plan) -> Iterator[Placed]:
             yield PartKey(*series, part), PlacedRef(part.to_bytes(8, "big"), ref)
 
 
-__all__ = ["ArraysSpec", "WriteArrays", "count_array_parts", "place_parts", "plan_arrays"]
+__all__ = ["ArraysSpec", "WriteArrays", "place_parts", "plan_arrays"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
@@ -63,25 +64,32 @@ def parse_bytes(text: str, flag: str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
-def count_parts(refs: int, output_bytes: int, spec: ShardSpec) -> int:
-    """Returns how many parts a series falls into.
+def count_parts(
+    refs: int | Fraction, output_bytes: int | Fraction, spec: ShardSpec,
+    part_refs: int | None = PART_REFS, max_parts: int | None = None,
+) -> int:  # fmt: skip
+    """Return the number of parts of a series.
 
-    A power of two (times the number of shards, where that is given), so that a few more inputs
-    rarely change it and a re-run can use the parts that it finds. Where the shards' size is given,
-    at least 4 parts a shard, so that shards come out near it.
+    It is a power of two (times the number of shards, if that is given), so that a few more inputs
+    rarely change it and a rerun can reuse finished parts. If the size of shards is given, it is at
+    least 4 parts per shard, so that shards come out near that size.
 
     Args:
-        refs: Inputs in the series.
-        output_bytes: About how many bytes they become.
-        spec: What shards are wanted.
+        refs: Number of inputs, or expected number, in the series.
+        output_bytes: Expected bytes of their records.
+        spec: Number or size of the shards.
+        part_refs: Most inputs in a part; None for any number.
+        max_parts: Number of parts from which it is not doubled again; None for no limit.
     """
-    needed = max(1, -(-refs // PART_REFS), -(-output_bytes // PART_BYTES))
+    needed = max(1, -(-output_bytes // PART_BYTES))
+    if part_refs is not None:
+        needed = max(needed, -(-refs // part_refs))
     if spec.shard_examples is not None:
         needed = max(needed, -(-4 * refs // spec.shard_examples))
     elif spec.num_shards is None:
         needed = max(needed, -(-4 * output_bytes // spec.shard_bytes))
     parts = spec.num_shards or 1
-    while parts < needed:
+    while parts < needed and (max_parts is None or parts < max_parts):
         parts *= 2
     return parts
 
