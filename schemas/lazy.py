@@ -14,12 +14,14 @@ def attach(
 
     Args:
         package: Name of the package.
-        modules: Absolute name of the module that defines each exported name.
+        modules: Absolute name of the module that defines each exported name; ``module:name`` where
+            it defines it under another name.
     """
 
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        module, _, defined = modules[name].partition(":")
+        return getattr(import_module(module), defined or name)
 
     return load, lambda: sorted(modules)

@@ -56,7 +56,7 @@ class ShardTemplate:
         UsageError: A field is unknown, a format is not zero padding, or the name is not safe.
     """
 
-    text: str
+    text: str = DEFAULT_TEMPLATE
 
     def __post_init__(self) -> None:
         rule = f"--shard_name={self.text!r}"

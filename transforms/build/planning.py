@@ -34,7 +34,7 @@ class ShardSpec:
         UsageError: A number is out of range, or two ways of saying the size are mixed.
     """
 
-    template: ShardTemplate
+    template: ShardTemplate = field(default_factory=ShardTemplate)
     num_shards: int | None = None
     shard_bytes: int = DEFAULT_SHARD_BYTES
     shard_examples: int | None = None
