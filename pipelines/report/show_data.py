@@ -231,7 +231,8 @@ def _first_rejects(path: str) -> list[dict[str, str]]:
 def _reject(line: bytes) -> dict[str, str]:
     try:
         body = json.loads(line)
-        return {name: str(body[name]) for name in ("key", "stage", "error", "message")}
+        names = ("key", "stage", "error", *(["column"] if "column" in body else []), "message")
+        return {name: str(body[name]) for name in names}
     except (ValueError, TypeError, KeyError):
         return {"key": "?", "stage": "?", "error": "?", "message": "this line is damaged"}
 

@@ -141,7 +141,8 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
         yield layout.line(("  rejected: ", "yellow"), text)
     for reject in report["rejects"]:
         key = layout.cut(reject["key"], max(12, layout.width // 2 - 8))
-        reason = printable(f"  {reject['error']}: {reject['message']}")
+        where = f" in column {reject['column']!r}" if "column" in reject else ""
+        reason = printable(f"  {reject['error']}{where}: {reject['message']}")
         yield layout.line("    ", (key, "cyan"), (reason, "dim"))
     if report["rejects"]:
         yield from _more(inputs["rejected"] - len(report["rejects"]), "reject", layout, "    ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
@@ -236,6 +237,10 @@ def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     assert reject["key"] == "mail1.csv:79"
     assert (reject["line"], reject["column"]) == (79, "score")
     assert "'heavy' is not a float32" in reject["message"]
+    shown = shardmill("show", "ds", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["rejects"][0]["column"] == "score"
+    shown = shardmill("show", "ds", cwd=tmp_path)
+    assert "mail1.csv:79  cast in column 'score': 'heavy'" in shown.stdout, shown.stdout
     again = shardmill(*flags, "--schema=ds/schema.pbtxt", cwd=tmp_path)
     assert (again.returncode, PROGRESS.sub("", again.stderr)) == (0, "")
     assert "is up to date: nothing was written" in again.stdout
