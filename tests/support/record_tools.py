@@ -43,6 +43,13 @@ def header(length: int) -> bytes:
     return packed + struct.pack("<I", masked_crc(packed))
 
 
+def flip(data: bytes, at: int, mask: int = 1) -> bytes:
+    """Return data with some bits of one byte flipped."""
+    damaged = bytearray(data)
+    damaged[at] ^= mask
+    return bytes(damaged)
+
+
 def listed(members: Sequence[bytes], entries: Sequence[tuple[int, int]]) -> bytes:
     """Return an index with any entries, then members; sizes exclude the index."""
     (first, *others), records = [size for size, _ in entries], [count for _, count in entries]

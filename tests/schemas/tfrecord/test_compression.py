@@ -1,4 +1,4 @@
-"""What TFRecords are packed in: told by the bytes, inflated in little memory, damage named."""
+"""Detection of compression, and decompression in bounded memory with exact reports of damage."""
 
 import gzip
 import random
@@ -25,13 +25,13 @@ from shardmill.schemas.tfrecord.inflate import (
 )
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.conftest import examples
-from tests.support.record_tools import count_in, framed, header
+from tests.support.record_tools import count_in, flip, framed, header
 
 RECORDS = framed([b"abc", b"", bytes(100)])
 
 
 class Bytes:
-    """Bytes as a file that is read at any place."""
+    """Bytes as a ``RandomReader``."""
 
     chunk, gap, version = 1000, 100, "1"
 
@@ -42,7 +42,7 @@ class Bytes:
         return self.data[offset : offset + length]
 
 
-SOUND = {
+VALID = {
     "nothing": (b"", "none"),
     "records": (RECORDS, "none"),
     "gzip": (gzip.compress(RECORDS), "gzip"),
@@ -53,16 +53,16 @@ SOUND = {
     "zlib, no compression": (zlib.compress(RECORDS, 0), "zlib"),
     "zlib, small window": (zlib.compress(RECORDS, wbits=9), "zlib"),
     "zlib, damaged soon": (zlib.compress(RECORDS, 0)[:40] + bytes(90), "zlib"),
-    "a record as long as gzip's magic": (frame(bytes(0x8B1F)), "none"),
+    "a record with the length of gzip's signature": (frame(bytes(0x8B1F)), "none"),
     "a record as long as zlib's header": (frame(bytes(0x9C78)), "none"),
     "its first header is damaged": (b"\xff" * 12 + bytes(500) + RECORDS, "none"),
     "cut in its first header": (RECORDS[:5], "none"),
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_files_that_may_hold_records(name):
-    data, compression = SOUND[name]
+@pytest.mark.parametrize("name", VALID)
+def test_detects_the_compression(name):
+    data, compression = VALID[name]
     assert detect_compression(Bytes(data)) == (compression, "")
 
 
@@ -108,7 +108,7 @@ STARTS = [b"", b"\x1f\x8b\x08", b"\x78\x9c", b"\x78\x01", header(3), b"\0" * 20,
 @given(st.sampled_from(STARTS), st.binary(max_size=300))
 @example(b"\x78\xbb", b"\0\0\0\0")  # zlib with a preset dictionary
 @settings(max_examples=examples(400))
-def test_no_file_makes_looking_at_it_crash(start, data):
+def test_detection_accepts_any_bytes(start, data):
     data = start + data
     compression, why = detect_compression(Bytes(data))
     assert compression in ("none", "gzip", "zlib")
@@ -131,14 +131,14 @@ packs = st.sampled_from([gzip.compress, stored_member, deflated_member])
 
 
 @given(st.lists(st.tuples(st.binary(max_size=300), packs)), st.lists(st.integers(0, 200)))
-def test_members_in_any_chunks_are_inflated(members, steps):
+def test_inflates_members_in_chunks_of_any_size(members, steps):
     data = b"".join(pack(content) for content, pack in members)
     assert inflate_all(data, steps) == b"".join(content for content, _ in members)
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member, gzip.compress])
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3_000_000, inflate._MAX_WHOLE + 1])
-def test_a_member_is_inflated(pack, size):
+def test_inflates_a_single_member(pack, size):
     content = (random.Random(size).randbytes(min(size, 100_000)) + bytes(size))[:size]
     assert b"".join(inflate_member(pack(content), 0)) == content
 
@@ -153,9 +153,9 @@ def with_crc(content: bytes, crc: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member])
-def test_one_member_is_never_taken_for_all_of_several(pack):
-    # libdeflate inflates the first, and the last bytes are its right size.
-    one = pack(b"ten bytes." * 30)  # less would be stored by libdeflate too
+def test_inflate_member_rejects_data_after_the_member(pack):
+    # libdeflate inflates the first member, and the last 4 bytes are its size.
+    one = pack(b"ten bytes." * 30)  # libdeflate stores shorter data too
     assert (one[10] & 6 == 0) == (pack is stored_member)
     assert b"".join(inflate_member(one + one, 0)) == b"ten bytes." * 60
     for junk in (b"junk" + one[-4:], one[-8:], one[-4:]):
@@ -165,11 +165,11 @@ def test_one_member_is_never_taken_for_all_of_several(pack):
         assert str(caught.value) == (
             f"the data from byte {7 + len(one)}, after the last gzip member, is not gzip data"
         )
-    nested = pack(one)  # which holds the trailer of another one
+    nested = pack(one)  # contains the trailer of another member
     assert b"".join(inflate_member(nested, 0)) == one
 
 
-def test_all_header_fields_are_read_and_their_crc_is_checked():
+def test_reads_all_header_fields_and_checks_their_crc():
     for flags, extra in (
         (1, b""),
         (4, b"\3\0abc"),
@@ -186,12 +186,6 @@ def test_all_header_fields_are_read_and_their_crc_is_checked():
         list(inflate_member(with_flags(0x20, b"", RECORDS), 0))
 
 
-def flipped(data: bytes, at: int) -> bytes:
-    spoilt = bytearray(data)
-    spoilt[at] ^= 1
-    return bytes(spoilt)
-
-
 A = stored_member(RECORDS)
 CUT = "the file ends inside the gzip member that begins at byte 1,{:03}"
 BAD = "the gzip member at byte 1,{:03} cannot be inflated ({})"
@@ -201,24 +195,24 @@ DAMAGE = {
     "cut in data": (A[:50], "truncated", CUT.format(0)),
     "cut in a trailer": (A[:-1], "truncated", CUT.format(0)),
     "cut in the second": (A + A[:-1], "truncated", CUT.format(len(A))),
-    "cut in the magic": (A + b"\x1f", "truncated", CUT.format(len(A))),
-    "one byte behind": (A + b"\0", "trailing_garbage", JUNK.format(len(A))),
-    "zeros behind": (A + bytes(512), "trailing_garbage", JUNK.format(len(A))),
-    "half a magic behind": (A + b"\x1f\0", "trailing_garbage", JUNK.format(len(A))),
-    "records behind": (A + RECORDS, "trailing_garbage", JUNK.format(len(A))),
-    "method": (flipped(A, 2), "bad_gzip", BAD.format(0, "unknown compression method")),
-    "a block's length": (flipped(A, 11), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
-    "data": (flipped(A, 30), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
-    "its CRC-32": (flipped(A, -8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
+    "cut in the signature": (A + b"\x1f", "truncated", CUT.format(len(A))),
+    "one byte after": (A + b"\0", "trailing_garbage", JUNK.format(len(A))),
+    "zeros after": (A + bytes(512), "trailing_garbage", JUNK.format(len(A))),
+    "half a signature after": (A + b"\x1f\0", "trailing_garbage", JUNK.format(len(A))),
+    "records after": (A + RECORDS, "trailing_garbage", JUNK.format(len(A))),
+    "method": (flip(A, 2), "bad_gzip", BAD.format(0, "unknown compression method")),
+    "a block's length": (flip(A, 11), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
+    "data": (flip(A, 30), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
+    "its CRC-32": (flip(A, -8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
     "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
     "zeros for its blocks": (A[:10] + bytes(len(A) - 10), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
     "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
-    "its size": (A + flipped(A, -1), "bad_gzip", BAD.format(len(A), "its CRC-32 or length does not match")),
+    "its size": (A + flip(A, -1), "bad_gzip", BAD.format(len(A), "its CRC-32 or length does not match")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_named_with_its_place(name):
+def test_reports_damage_of_gzip_data_with_its_offset(name):
     data, reason, message = DAMAGE[name]
     for steps in ((), [1] * 500):
         with pytest.raises(InflateError) as caught:
@@ -239,36 +233,36 @@ Z = zlib.compress(RECORDS)
         (Z[:-1], "truncated", "the file ends inside its zlib data"),
         (Z + b"\0", "trailing_garbage", "bytes follow the end of the zlib data"),
         (Z + Z, "trailing_garbage", "bytes follow the end of the zlib data"),
-        (flipped(Z, -1), "bad_gzip", "the zlib data cannot be inflated (incorrect data check)"),
+        (flip(Z, -1), "bad_gzip", "the zlib data cannot be inflated (incorrect data check)"),
         (
-            flipped(Z, 2),
+            flip(Z, 2),
             "bad_gzip",
             "the zlib data cannot be inflated (invalid stored block lengths)",
         ),
     ],
-    ids=["cut", "byte behind", "twice", "adler", "data"],
+    ids=["cut", "byte after", "twice", "adler", "data"],
 )
-def test_damage_of_zlib_data(data, reason, message):
+def test_reports_damage_of_zlib_data(data, reason, message):
     for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
         with pytest.raises(InflateError) as caught:
             list(zlib_chunks(iter(chunks)))
         assert (caught.value.reason, str(caught.value)) == (reason, message)
 
 
-def test_an_empty_member_is_warned_of_once_and_only_before_data():
+def test_warns_once_of_an_empty_member_before_data():
     empty, full = gzip.compress(b""), gzip.compress(b"x")
     for data, at in (
         (full + empty, None), (empty, None), (empty + empty, None), (full + full, None),
         (full + empty + full + empty + full, len(full)), (empty + full, 0),
         (full + empty + empty + full, len(full + empty)),
     ):  # fmt: skip
-        told = []
-        inflate_all(data, [3, 40], 0, told.append)
-        assert told == ([] if at is None else [empty_member_warning(at)])
+        warnings = []
+        inflate_all(data, [3, 40], 0, warnings.append)
+        assert warnings == ([] if at is None else [empty_member_warning(at)])
 
 
-def test_many_small_members_take_time_like_one():
-    # zlib copies all that follows a member: 200,000 of them in one chunk were 50 s of copying.
+def test_many_small_members_take_linear_time():
+    # zlib copies the data after a member: for 200,000 members in one chunk that took 50 s.
     data = gzip.compress(b"some record, and more of it") * 200_000
     begun = time.process_time()
     assert len(inflate_all(data)) == 27 * 200_000
@@ -288,7 +282,7 @@ print(count.records, count.fault and count.fault.reason, (peak() - before) >> 10
 
 
 def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
-    """Writes compressed zeros, one record of them if wanted, in little memory."""
+    """Write compressed zeros, optionally framed as one record, in bounded memory."""
     from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 
     stream = zlib.compressobj(1, zlib.DEFLATED, wbits)
@@ -304,17 +298,17 @@ def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "wbits", "frame_it", "said"),
+    ("size", "wbits", "frame_it", "printed"),
     [(400 << 20, 31, True, "1 None"), (200 << 20, 15, True, "1 None"),
      (200 << 20, 31, False, "0 not_tfrecord")],
     ids=["gzip", "zlib", "zeros"],
 )  # fmt: skip
-def test_a_bomb_is_counted_in_little_memory(tmp_path, size, wbits, frame_it, said):
+def test_counts_a_decompression_bomb_in_bounded_memory(tmp_path, size, wbits, frame_it, printed):
     path = tmp_path / "bomb"
     bomb(path, size, wbits, frame_it)
     assert path.stat().st_size < size / 200
     command = [sys.executable, "-c", BOMB, path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     *words, grown = done.stdout.split()
-    assert " ".join(words) == said
+    assert " ".join(words) == printed
     assert int(grown) < 20, done.stdout  # MiB

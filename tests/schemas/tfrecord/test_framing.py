@@ -1,4 +1,4 @@
-"""Record framing, gzip members and CRC arithmetic, judged by tf.data, gzip and google_crc32c."""
+"""Record framing, gzip members and CRC-32C, compared with tf.data, gzip and google_crc32c."""
 
 import gzip
 import shutil
@@ -25,9 +25,13 @@ SIZES = [0, 1, 65_534, 65_535, 65_536, 131_070, 131_071, 200_000]
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_combined_crc_is_that_of_the_whole(first: bytes, second: bytes) -> None:
+def test_combined_crc_equals_that_of_the_joined_bytes(first: bytes, second: bytes) -> None:
     combined = combine_crc32c(crc32c(first), crc32c(second), len(second))
     assert combined == google_crc32c.value(first + second)
+
+
+def test_crc32c_check_value() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720 section B.4
 
 
 def test_combined_crc_over_many_pieces() -> None:
@@ -41,7 +45,7 @@ def test_combined_crc_over_many_pieces() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("pack", [stored_member, deflated_member])
-def test_member_is_plain_gzip_with_an_empty_header(size: int, pack) -> None:
+def test_members_have_a_constant_header(size: int, pack) -> None:
     data = bytes(i * 7 % 251 for i in range(size))
     member = pack(data)
     assert gzip.decompress(member) == data
@@ -49,13 +53,13 @@ def test_member_is_plain_gzip_with_an_empty_header(size: int, pack) -> None:
     assert member[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
-def test_stored_member_costs_five_bytes_a_block() -> None:
+def test_stored_members_take_five_bytes_a_block() -> None:
     data = bytes(3 * 65_535)
     assert len(stored_member(data)) == 10 + 3 * (5 + 65_535) + 8
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
-def test_tensorflow_reads_our_framing(tmp_path, packing) -> None:
+def test_tensorflow_reads_framed_records(tmp_path, packing) -> None:
     payloads = [b"", b"a", bytes(range(256)), b"x" * 100_000]
     path = tmp_path / "shard"
     path.write_bytes(pack_member(b"".join(map(frame, payloads)), packing))
@@ -63,7 +67,7 @@ def test_tensorflow_reads_our_framing(tmp_path, packing) -> None:
 
 
 def test_golden_bytes() -> None:
-    # The frame was written by tf.io.TFRecordWriter, the rest spelled out from RFC 1952.
+    # The frame was written by tf.io.TFRecordWriter; the rest follows RFC 1951 and RFC 1952.
     framed = frame(b"shardmill")
     assert framed.hex() == "090000000000000037f9713973686172646d696c6c0d30dd73"
     assert stored_member(framed).hex() == (

@@ -1,4 +1,4 @@
-"""The index: skipped by every gzip reader, and never trusted when it does not add up."""
+"""The member index: every gzip reader skips it, and an invalid index is never used."""
 
 import gzip
 import io
@@ -24,6 +24,7 @@ from shardmill.transforms.build import record_writer
 from shardmill.transforms.build.record_writer import MemberWriter
 from tests.conftest import examples
 from tests.support.readers import tf_records
+from tests.support.record_tools import flip
 
 TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
 
@@ -33,7 +34,7 @@ def reader(data: bytes):
 
 
 def make_shard(counts: list[int], pack=stored_member) -> bytes:
-    """Returns one group of members that hold the given numbers of records, by hand."""
+    """Return one group of members with these numbers of records."""
     packed = [
         pack(b"".join(frame(b"%d/%d" % (number, i)) for i in range(count)))
         for number, count in enumerate(counts)
@@ -53,12 +54,12 @@ members = st.lists(
 def test_round_trip(listed: list[Member]) -> None:
     index = build_index(listed)
     assert len(index) == INDEX_BYTES
-    assert parse_index(index + b"whatever follows") == listed
+    assert parse_index(index + b"following bytes") == listed
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
 @settings(max_examples=50)
-def test_members_are_found_where_they_are(counts: list[int]) -> None:
+def test_listed_offsets_are_those_of_the_members(counts: list[int]) -> None:
     data = make_shard(counts)
     found = read_index(reader(data), len(data))
     assert found is not None
@@ -68,8 +69,8 @@ def test_members_are_found_where_they_are(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member])
-def test_cat_of_shards_stays_whole_and_indexed(tmp_path, pack) -> None:
-    # Small on purpose: a reader that stops at an empty member would lose the rest.
+def test_concatenated_shards_are_complete_and_indexed(tmp_path, pack) -> None:
+    # Small shards: a reader that stops at an empty member would lose the rest.
     a, b = make_shard([2, 3], pack), make_shard([5], pack)
     for joined, counts in ((a + b, [2, 3, 5]), (b + a + b, [5, 2, 3, 5])):
         found = read_index(reader(joined), len(joined))
@@ -79,7 +80,7 @@ def test_cat_of_shards_stays_whole_and_indexed(tmp_path, pack) -> None:
         assert len(tf_records(path)) == sum(counts)
 
 
-def test_truncation_junk_and_foreign_files_are_not_indexed() -> None:
+def test_truncated_extended_and_foreign_files_are_not_indexed() -> None:
     data = make_shard([2, 3])
     foreign = gzip.compress(b"abc")
     for broken in (
@@ -91,20 +92,19 @@ def test_truncation_junk_and_foreign_files_are_not_indexed() -> None:
 
 @given(st.integers(0, INDEX_BYTES * 8 - 1))
 @settings(max_examples=examples(300))
-def test_a_flipped_bit_in_the_index_is_never_believed(bit: int) -> None:
-    broken = bytearray(make_shard([2, 300, 4]))
-    broken[bit // 8] ^= 1 << bit % 8
-    assert read_index(reader(bytes(broken)), len(broken)) is None
+def test_rejects_an_index_with_a_flipped_bit(bit: int) -> None:
+    damaged = flip(make_shard([2, 300, 4]), bit // 8, 1 << bit % 8)
+    assert read_index(reader(damaged), len(damaged)) is None
 
 
-def test_too_long_a_list_is_refused() -> None:
+def test_rejects_more_members_than_fit() -> None:
     with pytest.raises(ValueError, match="2000 members do not fit"):
         build_index([Member(1 << 40, 1 << 40)] * 2_000)
     with pytest.raises(ValueError, match="0 members do not fit"):
         build_index([])
 
 
-def test_a_shard_without_records(tmp_path) -> None:
+def test_empty_shards_are_indexed(tmp_path) -> None:
     data = empty_shard()
     assert [m.records for m in read_index(reader(data), len(data)) or []] == [0]
     (tmp_path / "empty.gz").write_bytes(data)
@@ -113,9 +113,9 @@ def test_a_shard_without_records(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
-def test_the_writer_cuts_groups_and_members(tmp_path, packing, monkeypatch) -> None:
+def test_writer_splits_groups_and_members(tmp_path, packing, monkeypatch) -> None:
     monkeypatch.setattr(record_writer, "MEMBER_BYTES", 1_000)
-    # Each its own member, so several groups are needed. Not any bytes: see ``stops_early``.
+    # Each payload is a member, so several groups are needed. See ``find_early_stop`` for the seed.
     big = random.Random(3).randbytes(1_000)
     payloads = [big + bytes(i) for i in range(400)] + [b"", b"tail"]
     path = tmp_path / "shard"
@@ -138,7 +138,7 @@ def test_the_writer_cuts_groups_and_members(tmp_path, packing, monkeypatch) -> N
     assert data.count(b"SM\xf0\x01\x01") > 1  # more than one index
 
 
-def test_the_writer_depends_on_records_alone() -> None:
+def test_writer_output_depends_only_on_the_records() -> None:
     def write(payloads: list[bytes]) -> bytes:
         target = io.BytesIO()
         writer = MemberWriter(target, "deflated")

@@ -1,4 +1,4 @@
-"""Counting and reading any TFRecord file: the same in any ranges, and what tf.data reads."""
+"""Counting and reading TFRecord files: equal in ranges of any size, and equal to tf.data."""
 
 import gzip
 import json
@@ -32,7 +32,6 @@ from tests.support.record_tools import (
     count_in,
     framed,
     header,
-    in_groups,
     indexed,
     listed,
     make_payloads,
@@ -47,14 +46,14 @@ def crc(data: bytes) -> str:
     return f"{google_crc32c.value(data):08x}"
 
 
-def sound(data: bytes, records: int, compression: str, *warnings: str) -> FileCount:
+def valid(data: bytes, records: int, compression: str, *warnings: str) -> FileCount:
     return FileCount(records, len(data), crc(data), compression, None, warnings)
 
 
-def check_sound(path: Path, records: int, compression: str, *warnings: str, steps=STEPS) -> None:
-    """Checks that both ways of counting, in any ranges, find so many records and no fault."""
+def check_valid(path: Path, records: int, compression: str, *warnings: str, steps=STEPS) -> None:
+    """Check that both counting modes find the records and no fault in ranges of any size."""
     data = path.read_bytes()
-    wanted = sound(data, records, compression, *warnings)
+    wanted = valid(data, records, compression, *warnings)
     assert count_file(str(path)) == wanted
     assert count_file(str(path), "index").records == records
     for step in steps:
@@ -63,7 +62,7 @@ def check_sound(path: Path, records: int, compression: str, *warnings: str, step
         assert (cheap.records, cheap.num_bytes, cheap.fault) == (records, len(data), None), step
 
 
-# Other people's files
+# Files of other programs
 
 
 def facts(shared_data: Path) -> list[dict[str, str]]:
@@ -81,7 +80,7 @@ def test_files_of_other_projects(shared_data):
         size = path.stat().st_size
         steps = [size // 7 + 1, size // 2, 1 << 30]
         steps += [1, 17] if size < 1000 else [100] if size < 3000 else []
-        check_sound(path, int(fact["records"]), fact["compression"].lower(), steps=steps)
+        check_valid(path, int(fact["records"]), fact["compression"].lower(), steps=steps)
         payloads = read_all(path)
         assert len(payloads) == int(fact["records"])
         assert min(map(len, payloads)) == int(fact["min_len"])
@@ -90,20 +89,20 @@ def test_files_of_other_projects(shared_data):
     assert seen == {"none": 10, "GZIP": 17}
 
 
-# Every way to pack them
+# Every compression
 
 
 @pytest.mark.parametrize("kind", all_kinds([b""] * 8))
-def test_every_kind_of_file_in_every_size_of_range(kind, tmp_path):
+def test_every_kind_of_file_in_ranges_of_every_size(kind, tmp_path):
     payloads = make_payloads(40)
     path = tmp_path / "file"
     path.write_bytes(all_kinds(payloads)[kind])
     compression = kind if kind in ("none", "zlib") else "gzip"
-    check_sound(path, 40, compression)
+    check_valid(path, 40, compression)
     assert read_all(path) == payloads == tf_reads(path, compression)
 
 
-def test_a_shard_of_our_own(photos, tmp_path):
+def test_published_shards(photos, tmp_path):
     _, manifest = build_dataset(input=photos, output=tmp_path / "out", image_size=32, num_shards=2)
     assert manifest is not None
     for split in json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"].values():
@@ -132,10 +131,10 @@ def test_a_shard_of_our_own(photos, tmp_path):
     ids=["nothing", "gzip", "3 gzip", "indexed", "2 indexed", "zlib", "one", "many", "many in gzip",
          "the last is empty"],
 )  # fmt: skip
-def test_files_of_little_or_nothing(payloads, data, compression, tmp_path):
+def test_tiny_files(payloads, data, compression, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(data)
-    check_sound(path, len(payloads), compression)
+    check_valid(path, len(payloads), compression)
     assert read_all(path) == payloads == tf_reads(path, compression)
 
 
@@ -145,41 +144,41 @@ def test_files_of_little_or_nothing(payloads, data, compression, tmp_path):
     st.integers(1, 4000) | st.integers(1, 64),
 )
 @settings(max_examples=examples(80))
-def test_any_records_any_packing_any_ranges(tmp_path_factory, payloads, kind, step):
+def test_any_records_compression_and_ranges(tmp_path_factory, payloads, kind, step):
     payloads = [b"one", b"two", b"three", b"four", *payloads]  # two groups of four, at least one
     payloads += [b"x"] * (8 - len(payloads))
     data = all_kinds(payloads)[kind]
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(data)
     compression = kind if kind in ("none", "zlib") else "gzip"
-    assert count_in(path, "records", step) == sound(data, len(payloads), compression)
+    assert count_in(path, "records", step) == valid(data, len(payloads), compression)
     cheap = count_in(path, "index", step)
     assert (cheap.records, cheap.fault) == (len(payloads), None)
     assert read_all(path) == payloads
 
 
-def test_payloads_are_given_once_and_as_bytes(tmp_path):
+def test_takes_each_payload_once_as_bytes(tmp_path):
     payloads = make_payloads(40)
     for kind, data in all_kinds(payloads).items():
         (tmp_path / "file").write_bytes(data)
         taken = []
         for part in find_ranges(str(tmp_path / "file"), "", "records", 200).ranges:
             scan_range(part, "records", taken.append)
-        if kind != "none":  # there, only joining tells where ranges truly begin
+        if kind != "none":  # only join_ranges finds the true start of a range
             assert taken == payloads
         assert {type(payload) for payload in taken} == {bytes}
 
 
-# Ranges are not fooled
+# Ranges inside payloads
 
 
 @pytest.mark.parametrize("chunk", [30, 1 << 20])
 @pytest.mark.parametrize("check", ["records", "index"])
-def test_a_file_within_a_payload_does_not_fool_a_range(check, chunk, tmp_path, monkeypatch):
+def test_record_like_payloads_do_not_change_the_count(check, chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(LocalReader, "chunk", chunk)
     inner = framed(make_payloads(9, seed=3))
     cut = framed(make_payloads(3, seed=4)) + header(70) + b"its payload is not there"
-    false = header(0) * 40 + header(90) * 2 + frame(b"sound")[:-4] + b"oops"
+    false = header(0) * 40 + header(90) * 2 + frame(b"valid")[:-4] + b"oops"
     payloads = [b"a", inner, b"", cut, inner + cut, b"b", false, frame(frame(inner)), b"", false]
     path = tmp_path / "file"
     path.write_bytes(framed(payloads))
@@ -190,13 +189,13 @@ def test_a_file_within_a_payload_does_not_fool_a_range(check, chunk, tmp_path, m
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
-def test_a_fault_is_the_same_in_any_ranges(check, tmp_path):
+def test_a_fault_of_uncompressed_data_is_the_same_in_any_ranges(check, tmp_path):
     payloads = [b"a" * 30, framed(make_payloads(5)), b"b" * 50, b"", b"c" * 90]
     data = framed(payloads)
     path = tmp_path / "file"
     for at in range(0, len(data), 7):
-        for spoilt in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
-            path.write_bytes(spoilt)
+        for damaged in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
+            path.write_bytes(damaged)
             wanted = count_in(path, check, 1 << 30)
             for step in (5, 20, 77):
                 assert count_in(path, check, step) == wanted, (at, step)
@@ -207,34 +206,34 @@ def test_a_fault_of_compressed_data_is_the_same_in_any_ranges(kind, tmp_path):
     data = all_kinds(make_payloads(24))[kind]
     path = tmp_path / "file"
     for at in range(0, len(data), 11):
-        for spoilt in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
-            path.write_bytes(spoilt)
+        for damaged in (data[:at], data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]):
+            path.write_bytes(damaged)
             wanted = count_in(path, "records", 1 << 30)
             for step in (1, 600):
                 assert count_in(path, "records", step) == wanted, (at, step)
 
 
-def test_an_indexed_file_without_records_is_told_as_one(tmp_path):
+def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
     path = tmp_path / "file"
-    for data, what in ((bytes(300), "only zeros: copy"), (b"text " * 60, "but text")):
+    for data, content in ((bytes(300), "only zeros: copy"), (b"text " * 60, "but text")):
         members = [stored_member(data)] * 2
         path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
         for step in (1, 1 << 30):
             fault = count_in(path, "records", step).fault
             assert fault.reason == "not_tfrecord"
-            assert what in str(fault)
+            assert content in str(fault)
 
 
-# An index that lies
+# A wrong index
 
-LIE = "its index does not match its records, so the whole file was scanned"
+MISMATCH = "its index does not match its records, so the whole file was scanned"
 GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
 PAYLOADS = [payload for group in GROUPS for payload in group]
 STORED = [stored_member(framed(group)) for group in GROUPS]
 DEFLATED = [deflated_member(framed(group)) for group in GROUPS]
 SIZES = [len(member) for member in STORED]
 ONE, TWO, THREE, FOUR = SIZES
-LIES = {
+WRONG_INDEXES = {
     "too few records": [(ONE, 1), (TWO, 1), (THREE, 2), (FOUR, 2)],
     "too many records": [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 9)],
     "records of the wrong member": [(ONE, 1), (TWO, 2), (THREE, 2), (FOUR, 2)],
@@ -247,69 +246,61 @@ LIES = {
 
 
 @pytest.mark.parametrize("step", [1, 600, 1 << 30])
-@pytest.mark.parametrize("lie", LIES)
-def test_an_index_that_lies_is_not_believed(lie, step, tmp_path):
+@pytest.mark.parametrize("wrong", WRONG_INDEXES)
+def test_a_wrong_index_is_detected(wrong, step, tmp_path):
     path = tmp_path / "file"
-    data = listed(STORED, LIES[lie])
+    data = listed(STORED, WRONG_INDEXES[wrong])
     path.write_bytes(data)
     assert len(tf_reads(path, "gzip")) == 7
-    assert count_in(path, "records", step) == sound(data, 7, "gzip", LIE)
+    assert count_in(path, "records", step) == valid(data, 7, "gzip", MISMATCH)
     assert read_all(path) == PAYLOADS
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
 @pytest.mark.parametrize("at", [1, 4])
-def test_an_index_of_members_without_bytes_is_none(at, check, tmp_path):
+def test_rejects_an_index_with_empty_members(at, check, tmp_path):
     entries = [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 2)]
     data = listed(STORED, [*entries[:at], (0, 3), *entries[at:]])
     (tmp_path / "file").write_bytes(data)
     found = count_file(str(tmp_path / "file"), check)
     assert (found.records, found.fault, found.warnings) == (7, None, ())
-    endless = build_index([Member(0, 1)])
+    endless = build_index([Member(0, 5)])  # must not loop forever
     assert read_index(lambda at, n: endless[at : at + n], 1 << 30) is None
+    (tmp_path / "file").write_bytes(endless + STORED[0][10:])
+    count = count_file(str(tmp_path / "file"), check)
+    assert (count.records, count.fault) == (2, None)
 
 
-def test_two_members_listed_as_one_are_counted_as_two(tmp_path):
+def test_two_members_listed_as_one_are_valid(tmp_path):
     for members in (STORED, DEFLATED):
         sizes = [len(member) for member in members]
         data = listed(members, [(sizes[0], 2), (sizes[1], 1), (sizes[2] + sizes[3], 4)])
         (tmp_path / "file").write_bytes(data)
-        assert count_file(str(tmp_path / "file")) == sound(data, 7, "gzip")
+        assert count_file(str(tmp_path / "file")) == valid(data, 7, "gzip")
         taken = []
         (part,) = find_ranges(str(tmp_path / "file"), "", "records").ranges
         scan_range(part, "records", taken.append)
         assert taken == PAYLOADS
 
 
-def test_an_index_of_no_bytes_is_not_read_for_ever(tmp_path):
-    from shardmill.schemas.tfrecord.gzip_member import Member
-    from shardmill.schemas.tfrecord.member_index import build_index
-
-    data = build_index([Member(0, 5)]) + STORED[0][10:]
-    (tmp_path / "file").write_bytes(data)
-    for check in ("records", "index"):
-        count = count_file(str(tmp_path / "file"), check)
-        assert (count.records, count.fault) == (2, None)
-
-
-def test_records_across_members_are_counted_though_an_index_lists_them(tmp_path):
+def test_counts_records_that_span_listed_members(tmp_path):
     raw = framed([b"abc" * 10, b"def" * 10])
     members = [stored_member(raw[:30]), stored_member(raw[30:])]
     for records in ((1, 1), (0, 2)):
         data = listed(members, list(zip(map(len, members), records, strict=True)))
         (tmp_path / "file").write_bytes(data)
         for step in (1, 1 << 30):
-            assert count_in(tmp_path / "file", "records", step) == sound(data, 2, "gzip", LIE)
+            assert count_in(tmp_path / "file", "records", step) == valid(data, 2, "gzip", MISMATCH)
 
 
 @pytest.mark.parametrize(
-    ("behind", "reason"),
+    ("extra", "reason"),
     [(b"garbage", "trailing_garbage"), (b"\0", "trailing_garbage"), (STORED[0][:20], "truncated"),
      (indexed(GROUPS)[:-3], "truncated"), (indexed(GROUPS)[:300], "truncated")],
 )  # fmt: skip
-def test_what_stands_behind_an_index_is_found_at_once(behind, reason, tmp_path):
+def test_detects_data_after_the_indexed_members(extra, reason, tmp_path):
     path = tmp_path / "file"
-    path.write_bytes(indexed(GROUPS) + behind)
+    path.write_bytes(indexed(GROUPS) + extra)
     for check in ("records", "index"):
         assert count_file(str(path), check).fault.reason == reason
 
@@ -334,33 +325,33 @@ PLAIN, NOTHING = gzip.compress(framed([b"c", b"d"])), gzip.compress(b"")
         ([SMALL, NOTHING, SMALL], 2, len(SMALL)),
     ],
 )
-def test_an_empty_member_is_warned_of_where_tensorflow_loses_records(pieces, read, at, tmp_path):
+def test_warns_of_an_empty_member_if_tensorflow_loses_records(pieces, read, at, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"".join(pieces))
     records = sum(2 for piece in pieces if piece in (SMALL, PLAIN))
     assert len(tf_reads(path, "gzip")) == read
     assert (read == records) == (at is None)
     warnings = () if at is None else (empty_member_warning(at),)
-    check_sound(path, records, "gzip", *warnings)
+    check_valid(path, records, "gzip", *warnings)
     assert count_file(str(path), "index").warnings == warnings
     assert len(read_all(path)) == records
 
 
-# Large things
+# Large files and members
 
 
-def test_members_read_as_a_stream_give_the_same(tmp_path, monkeypatch):
+def test_members_inflated_as_a_stream_give_the_same_count(tmp_path, monkeypatch):
     data = all_kinds(make_payloads(24))["deflated"]
     path = tmp_path / "file"
     path.write_bytes(data)
     for whole, inflated in ((10, 1 << 30), (1 << 30, 0), (560, 100)):
         monkeypatch.setattr(range_scan, "_WHOLE_MEMBER", whole)
         monkeypatch.setattr("shardmill.schemas.tfrecord.inflate._MAX_WHOLE", inflated)
-        assert count_in(path, "records", 700) == sound(data, 24, "gzip")
+        assert count_in(path, "records", 700) == valid(data, 24, "gzip")
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100, 600, 2000])
-def test_how_much_is_read_at_a_time_changes_nothing(chunk, tmp_path, monkeypatch):
+def test_the_size_of_reads_does_not_change_the_count(chunk, tmp_path, monkeypatch):
     monkeypatch.setattr(LocalReader, "chunk", max(chunk, 12))
     for gap in (1, 40):
         monkeypatch.setattr(LocalReader, "gap", gap)
@@ -371,7 +362,7 @@ def test_how_much_is_read_at_a_time_changes_nothing(chunk, tmp_path, monkeypatch
             assert len(read_all(tmp_path / "file")) == 24
 
 
-def test_small_members_are_read_together(tmp_path, monkeypatch):
+def test_small_members_are_read_with_one_call(tmp_path, monkeypatch):
     groups = [[random.Random(i).randbytes(50)] for i in range(60)]
     path = tmp_path / "file"
     path.write_bytes(indexed(groups))
@@ -383,7 +374,7 @@ def test_small_members_are_read_together(tmp_path, monkeypatch):
 
 
 def count_reads(monkeypatch) -> list[tuple[int, int]]:
-    """Returns a list of the places and sizes of all reads of local files from now on."""
+    """Return a list that collects offset and size of all reads of local files."""
     reads: list[tuple[int, int]] = []
     honest = LocalReader.read_at
 
@@ -397,7 +388,7 @@ def count_reads(monkeypatch) -> list[tuple[int, int]]:
 
 
 def sparse_file(path: Path, sizes: list[int]) -> None:
-    """Writes records of zeros whose payloads take no room on the disk; their CRCs are wrong."""
+    """Write a sparse file with records of zeros; the CRCs of the payloads are wrong."""
     with path.open("wb") as file:
         for size in sizes:
             file.write(header(size))
@@ -405,18 +396,18 @@ def sparse_file(path: Path, sizes: list[int]) -> None:
             file.write(b"\1\2\3\4")
 
 
-def test_five_gigabytes_are_hopped_in_a_few_reads(tmp_path, monkeypatch):
+def test_counts_five_gigabytes_with_few_reads(tmp_path, monkeypatch):
     sizes = [2**31 - 1, 2**31, 3, 0, 2**30 + 5, 7]
     sparse_file(tmp_path / "file", sizes)
     reads = count_reads(monkeypatch)
     assert (tmp_path / "file").stat().st_size > 5 << 30
     count = count_file(str(tmp_path / "file"), "index")
     assert (count.records, count.fault) == (6, None)
-    # A look at the beginning of each of 80 ranges, no more.
+    # One chunk for each of 80 ranges.
     assert sum(length for _, length in reads) < 100 << 20
 
 
-def test_a_forged_length_does_not_make_us_read_all_that_follows(tmp_path, monkeypatch):
+def test_a_forged_length_does_not_cause_more_reads(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(frame(b"abc") + header(2**40) + bytes(9 << 20))
     part = find_ranges(str(path), "", "records", 2 << 20).ranges[0]
@@ -425,7 +416,7 @@ def test_a_forged_length_does_not_make_us_read_all_that_follows(tmp_path, monkey
     assert sum(length for _, length in reads) == 2 << 20
 
 
-def test_the_end_of_a_large_file_is_told_exactly(tmp_path):
+def test_reports_the_truncation_of_a_large_file(tmp_path):
     sparse_file(tmp_path / "file", [2**32 + 100, 5])
     size = (tmp_path / "file").stat().st_size
     with (tmp_path / "file").open("r+b") as file:
@@ -437,20 +428,20 @@ def test_the_end_of_a_large_file_is_told_exactly(tmp_path):
 # Reading
 
 
-def test_a_reader_gives_what_stands_before_the_damage(tmp_path):
+def test_open_records_yields_the_payloads_before_the_damage(tmp_path):
     path = tmp_path / "file"
     for pack in ("none", "stored", "deflated"):
         data = bytearray(framed([b"abc", b"de", b"fgh"]))
         data[-1] ^= 1
         path.write_bytes(pack_member(bytes(data), pack))
-        given_out = []
+        payloads = []
         with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
-            given_out.extend(records)
+            payloads.extend(records)
         assert caught.value.fault[:3] == ("payload_crc", 2, 37)
-        assert given_out == [b"abc", b"de"]
+        assert payloads == [b"abc", b"de"]
 
 
-def test_a_reader_can_be_read_again_and_knows_its_file(tmp_path):
+def test_open_records_can_be_iterated_repeatedly(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(framed([b"abc", b"de"])))
     with open_records(str(path)) as records:
@@ -459,7 +450,7 @@ def test_a_reader_can_be_read_again_and_knows_its_file(tmp_path):
         assert (records.compression, records.size) == ("gzip", path.stat().st_size)
 
 
-def test_what_goes_wrong_while_records_are_used_is_not_the_fault_of_their_file(tmp_path):
+def test_errors_of_the_caller_are_not_faults_of_the_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(frame(b"abc"))
     for error in (FileNotFoundError("labels.txt"), PermissionError("labels.txt")):
@@ -474,7 +465,7 @@ def test_what_goes_wrong_while_records_are_used_is_not_the_fault_of_their_file(t
             scan_range(part, "records", take)
 
 
-def test_joining_does_not_care_for_the_order(tmp_path):
+def test_join_ranges_accepts_any_order(tmp_path):
     path = tmp_path / "file"
     data = framed(make_payloads(40))
     path.write_bytes(data)
@@ -482,9 +473,4 @@ def test_joining_does_not_care_for_the_order(tmp_path):
     counts = [scan_range(part, "records") for part in found.ranges]
     for seed in range(5):
         random.Random(seed).shuffle(counts)
-        assert join_ranges(found, counts, "records") == sound(data, 40, "none")
-
-
-def test_groups_are_what_the_tests_say():
-    assert in_groups([b"a", b"b", b"c"], 2) == [[b"a", b"b"], [b"c"]]
-    assert SIZES[2] == SIZES[3]
+        assert join_ranges(found, counts, "records") == valid(data, 40, "none")

@@ -1,7 +1,6 @@
-"""The scanner of records: the same whatever pieces a stream comes in, and exact in its faults."""
+"""The record scanner: chunks of any size give the same records and faults."""
 
 import pickle
-import struct
 import tracemalloc
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord import batch_crc
-from shardmill.schemas.tfrecord.framing import crc32c, frame, mask, masked_crc
+from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.scanner import (
     FAULTS,
     DamagedError,
@@ -19,14 +17,14 @@ from shardmill.schemas.tfrecord.scanner import (
     find_record,
 )
 from tests.conftest import examples
-from tests.support.record_tools import framed, header
+from tests.support.record_tools import flip, framed, header
 
 payloads = st.lists(st.binary(max_size=40) | st.integers(0, 3000).map(bytes), max_size=12)
 cuts = st.lists(st.integers(0, 2000), max_size=30)
 
 
 def pieces(data: bytes, steps: list[int]) -> list[bytes]:
-    """Cuts data into pieces of these sizes, empty ones too; what is left is the last."""
+    """Return data in pieces of these sizes, which may be 0, and the rest."""
     cut, at = [], 0
     for step in steps:
         cut.append(data[at : at + step])
@@ -46,7 +44,7 @@ def fault_of(data: bytes, steps: list[int] = (), **options) -> FileFault | None:
 
 
 @given(payloads, cuts, st.integers(0, 99))
-def test_any_pieces_give_the_same_records(payloads, steps, start):
+def test_pieces_of_any_size_give_the_same_records(payloads, steps, start):
     taken = []
     data = framed(payloads)
     scanner = RecordScanner(start, take=taken.append)
@@ -60,8 +58,8 @@ def test_any_pieces_give_the_same_records(payloads, steps, start):
 
 
 @given(payloads, st.integers(0, 5000), cuts)
-def test_records_that_begin_behind_the_stop_are_left_alone(payloads, stop, steps):
-    data = framed(payloads) + b"what follows is no record, and is never looked at"
+def test_records_that_begin_after_stop_are_not_scanned(payloads, stop, steps):
+    data = framed(payloads) + b"these bytes are not a record and are never read"
     begins = np.cumsum([0, *(len(payload) + 16 for payload in payloads)]).tolist()
     stop = min(stop, begins[-1])
     scanner = RecordScanner(0, stop)
@@ -85,7 +83,7 @@ def test_records_that_begin_behind_the_stop_are_left_alone(payloads, stop, steps
     ],
 )
 @pytest.mark.parametrize("check", [True, False])
-def test_a_cut_record_is_told_where_it_begins(left, message, check):
+def test_reports_the_offset_of_a_truncated_record(left, message, check):
     data = framed([b"abc", b""]) + frame(bytes(100))[:left]
     for steps in ([], [1] * 200, [19, 16, left]):
         assert fault_of(data, steps, check=check) == FileFault("truncated", 2, 35, message)
@@ -96,27 +94,25 @@ def test_a_cut_record_is_told_where_it_begins(left, message, check):
     [(35, "length_crc"), (42, "length_crc"), (46, "length_crc"), (47, "payload_crc"),
      (146, "payload_crc"), (150, "payload_crc")],
 )  # fmt: skip
-def test_a_flipped_byte_is_told_where_its_record_begins(at, reason):
-    data = bytearray(framed([b"abc", b"", bytes(100), b"more"]))
-    data[at] ^= 4
+def test_reports_the_offset_of_a_damaged_record(at, reason):
+    data = flip(framed([b"abc", b"", bytes(100), b"more"]), at, 4)
     what = "length" if reason == "length_crc" else "payload"
     wanted = FileFault(reason, 2, 35, f"the CRC of its {what} does not match")
     for steps in ([], [1] * 200, [40], [47]):
-        assert fault_of(bytes(data), steps) == wanted
-        unchecked = fault_of(bytes(data), steps, check=False)
+        assert fault_of(data, steps) == wanted
+        unchecked = fault_of(data, steps, check=False)
         assert unchecked == (wanted if reason == "length_crc" else None)
 
 
-def test_a_bad_payload_is_not_taken():
+def test_damaged_payloads_are_not_taken():
     for steps in ([], [1] * 60):
         taken = []
-        data = bytearray(framed([b"abc", b"defg"]))
-        data[-6] ^= 1
-        assert fault_of(bytes(data), steps, take=taken.append).record == 1
+        data = flip(framed([b"abc", b"defg"]), -6)
+        assert fault_of(data, steps, take=taken.append).record == 1
         assert taken == [b"abc"]
 
 
-def test_a_forged_length_allocates_nothing():
+def test_a_forged_length_does_not_allocate_memory():
     tracemalloc.start()
     scanner = RecordScanner(take=print)
     scanner.feed(framed([b"abc"]) + header(2**60))
@@ -131,38 +127,32 @@ def test_a_forged_length_allocates_nothing():
 
 @given(st.binary(max_size=200), cuts)
 @example(header(2**64 - 1), [])
-def test_noise_is_a_fault_and_never_a_crash(data, steps):
+def test_random_bytes_are_a_fault(data, steps):
     fault = fault_of(data, steps)
     assert (fault is None) == (data == b"") or data[:12] == header(len(data) - 16)
     assert fault == fault_of(data)
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
-def test_masked_crcs_are_those_of_one_length(lengths):
-    wanted = [masked_crc(struct.pack("<Q", length)) for length in lengths]
-    assert mask(batch_crc.length_crcs(np.array(lengths, np.uint64))).tolist() == wanted
-
-
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 50))
 @settings(max_examples=examples(200))
-def test_the_first_record_is_found_wherever_it_is(noise, payload, short):
+def test_find_record_finds_the_first_record(noise, payload, short):
     data = noise + frame(payload)
     assert find_record(data, len(data)) == len(noise)
     assert find_record(data[: len(noise) + 11], len(data)) == -1
-    # What does not fit the file is none.
+    # A record that does not fit the file is not found.
     assert find_record(data, len(data) - 1 - short) == -1
 
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\1\0\0\0\0\0\0\0", b"text "])
 @pytest.mark.parametrize("place", [0, 1, (1 << 18) - 12, (1 << 18) - 1, 1 << 18, (1 << 19) + 3])
-def test_a_record_is_found_across_the_blocks_of_the_search(fill, place):
+def test_find_record_across_block_boundaries(fill, place):
     noise = (fill * (place + 1))[:place]
     data = noise + frame(b"here") + noise
     assert find_record(data, len(data)) == place
     assert find_record(noise + noise, 2 * len(noise)) == -1
 
 
-def test_a_fault_survives_the_way_between_processes():
+def test_damaged_errors_can_be_pickled():
     for reason in FAULTS:
         error = DamagedError(FileFault(reason, 3, 1234, "what exactly"))
         again = pickle.loads(pickle.dumps(error))
@@ -171,4 +161,3 @@ def test_a_fault_survives_the_way_between_processes():
         "record 1,000 at byte 123,456: why"
     )
     assert str(FileFault("changed", 3, 1234, "the file is new")) == "the file is new"
-    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4
