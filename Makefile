@@ -98,7 +98,7 @@ TEMPLATE ?= gs://$(BUCKET)/templates/shardmill-$(RELEASE).json
 JOB ?= shardmill-$(shell date -u +%Y%m%d-%H%M%S)
 PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BUCKET)/datasets/flowers
 
-.PHONY: dataflow-setup dataflow-image dataflow-template dataflow-run dataflow-metadata container
+.PHONY: dataflow-setup dataflow-image dataflow-template dataflow-run metadata container
 
 dataflow-setup:  ## Enable what Dataflow needs in PROJECT, and make a place for images
 	gcloud services enable dataflow.googleapis.com compute.googleapis.com artifactregistry.googleapis.com storage.googleapis.com --project=$(PROJECT)
@@ -119,8 +119,9 @@ dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Put a flex template of IM
 dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-dataflow-metadata: $(VENV)/.installed-gcp-$(STATE)  ## Write the template's metadata from the commands' flags
+metadata: $(VENV)/.installed-gcp-$(STATE)  ## Write what deploy/ has of the commands: the template's metadata, Airflow's list
 	@$(BIN)/python deploy/dataflow/template.py
+	@$(BIN)/python deploy/airflow/input_kinds.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
 	@$(BIN)/ruff check .

@@ -230,7 +230,7 @@ def test_a_timeout_leaves_nothing_and_the_retry_resumes(airflow, base):
         gone(run, "images", number, 0.5)  # the task did not end before its command had
         said = run.log("images", number)
         assert "Process timed out" in said.events
-        next_try = r"the next try goes on from the parts that are finished\."
+        next_try = r"the next attempt reuses the finished parts\."
         assert re.search(
             rf"^Stopped at its timeout of 0:00:\d0: {next_try}$", said.text, re.MULTILINE
         )
@@ -280,7 +280,7 @@ def test_a_task_that_somebody_ends_leaves_nothing(airflow, base):
     wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
     airflow.call(f"{run.path}/taskInstances/images", {"new_state": "failed"}, "PATCH")
     gone(run, "images", 1, 30)
-    wait_until(lambda: "Ended from outside" in run.log("images", 1).last_words_of_exit, 30)
+    wait_until(lambda: "Stopped by Airflow" in run.log("images", 1).last_words_of_exit, 30)
     assert not (base / "ds" / "steady" / "2026-01-23" / "manifest.json").exists()
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.build import parse_build
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
 from tests.conftest import ROOT, examples
@@ -32,6 +33,7 @@ from shardmill_airflow.dates import day_of, end_of  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
 from shardmill_airflow.running import Command, Lines, clean_environment  # noqa: E402
 from shardmill_airflow.settings import (  # noqa: E402
+    COMMANDS,
     Dataset,
     Settings,
     SettingsError,
@@ -97,7 +99,10 @@ def test_a_command_that_is_killed_says_why(tmp_path):
     command = start("import os; os.kill(os.getpid(), 9)")
     code, _ = ended(command)
     assert code == 137
-    assert "was killed by SIGKILL, most often for want of memory" in command.failure(code)
+    assert (
+        "was killed by SIGKILL, most often because the machine ran out of memory"
+        in command.failure(code)
+    )
     command = start("import os; os.kill(os.getpid(), 15)")
     assert ended(command)[0] == 143
 
@@ -157,7 +162,7 @@ time.sleep(60)
 def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path):
     command = start(STUBBORN, tmp_path / "pids", grace=0.5)
     pids = [int(pid) for pid in first_line(tmp_path / "pids").split()]
-    command.leave()
+    command.stop()
     assert ended(command)[0] == 137
     assert all(map(dead, pids))
 
@@ -185,8 +190,8 @@ time.sleep(60)
 def test_a_command_has_time_to_end(tmp_path):
     command = start(POLITE, tmp_path / "pids")
     first_line(tmp_path / "pids")
-    command.leave()
-    command.leave()  # once is as good as twice
+    command.stop()
+    command.stop()  # once is as good as twice
     code, lines = ended(command)
     assert code == 143
     assert lines == [(False, "x" * 200)]
@@ -265,9 +270,9 @@ start = 2026-11-01
 """
 WRONG = [
     ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of env,"),
-    ('"/opt', '"opt', "is no absolute path: give that of the command"),
+    ('"/opt', '"opt', "is not an absolute path: give that of the command"),
     ('command = "images"', 'command = "image"', "the command 'image': use one of images, rows, arrays"),
-    ('input = "/in', 'input = "in', "depends on the folder of a task: begin it with / or"),
+    ('input = "/in', 'input = "in', "is relative to the folder of a task: start it with / or"),
     ('input = "/in/{{ day() }}"', "", "[datasets.a] has no input: add it."),
     ('start = 2026-11-01', 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
     ('start =', 'begin =', "[datasets.a] has the unknown key 'begin'"),
@@ -275,20 +280,20 @@ WRONG = [
     ('[datasets.a]', 'retries = true\n[datasets.a]', "retries = True in the file must be a whole number"),
     ('[datasets.a]', 'retries = -1\n[datasets.a]', "retries = -1 must be 0 or more"),
     ('[datasets.a]', 'max_active_runs = 0\n[datasets.a]', "must be 1 or more"),
-    ('[datasets.a]', 'timeout = 5\n[datasets.a]', "timeout = 5 is no time: write it as in 90s"),
-    ('[datasets.a]', 'timezone = "Zurich"\n[datasets.a]', "'Zurich' is no time zone"),
+    ('[datasets.a]', 'timeout = 5\n[datasets.a]', "timeout = 5 is not a duration: write it as in 90s"),
+    ('[datasets.a]', 'timezone = "Zurich"\n[datasets.a]', "'Zurich' is not a time zone"),
     ('[datasets.a]', 'runner = "flink"\n[datasets.a]', "the runner 'flink' is not in [runners]: use one of local."),
     ('[datasets.a]', 'env = {A = 1}\n[datasets.a]', "each value of [env] must be a text"),
     ('[datasets.a]', '[runners]\nlocal = "--x"\n[datasets.a]', "local of [runners] must be a list of texts"),
-    ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG itself gives"),
+    ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG sets"),
     ('start =', 'flags = ["--image_size", "224"]\nstart =', "'224': write each flag with its value as one text"),
-    ('start =', 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG itself gives: leave it out"),
+    ('start =', 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG sets: remove it"),
     ('start =', 'flags = "--x=1"\nstart =', "must be a list of texts"),
-    ('start =', 'timeout = "x"\nstart =', "is no time"),
-    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "waits for a dataset that nobody builds: name it like one of a."),
+    ('start =', 'timeout = "x"\nstart =', "is not a duration"),
+    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "has no dataset of its name: name it like one of a."),
     ('[datasets.a]', '[training.a]\nsteps=[]\ncommand=[]\n[datasets.a]', "has an empty command"),
     ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
-    ('[datasets.a]', '[datasets.a', "are no TOML: Expected ']'"),
+    ('[datasets.a]', '[datasets.a', "are not valid TOML: Expected ']'"),
 ]  # fmt: skip
 
 
@@ -365,3 +370,7 @@ def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
         asked.min_examples, asked.max_age, asked.finished_after, asked.max_reject_fraction
     )
     assert rules.fewest == {"train": 1000, "validation": 100}
+
+
+def test_the_commands_are_the_input_kinds():
+    assert COMMANDS == list(INPUT_KINDS), "run `make metadata`"

@@ -48,7 +48,7 @@ def modules():
 
 
 def test_metadata_is_what_the_flags_say(modules):
-    assert modules[1].metadata() == METADATA, "`make dataflow-metadata` writes it anew"
+    assert modules[1].metadata() == METADATA, "run `make metadata`"
 
 
 def test_metadata_is_of_the_form_that_dataflow_knows(modules):

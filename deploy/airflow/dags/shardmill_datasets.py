@@ -1,6 +1,6 @@
 """A DAG for each dataset of the settings: build, count, verify, check, and mark its asset.
 
-Airflow needs nothing of Shardmill or Beam to read this file.
+Airflow parses this file without Shardmill or Beam installed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from shardmill_airflow.settings import Dataset, Settings, load_settings
 from shardmill_airflow.templates import MACROS
 
 _DOC = """\
-Builds the dataset of a day, counts it, reads it all back, and checks that it is fresh and large
-enough; then marks the asset that training waits for. A run that somebody starts may name the day.
+Builds the dataset of a day, counts and verifies it, and checks that it is fresh and large enough;
+then updates the asset that triggers training. A run that you trigger yourself may name the day.
 """
 
 
 def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
-    """Returns the DAG of a dataset."""
+    """Return the DAG of a dataset."""
     counted = f"{dataset.output}.counted.json"
     runner = settings.runner_flags(dataset)
-    # Runs have the interval that they build, and start when it is over; in Airflow 3 a plain cron
-    # text means runs without one.
+    # Each run has the interval that it builds, and starts at its end; in Airflow 3, runs of a plain
+    # cron expression have no interval.
     schedule = dataset.schedule and CronDataIntervalTimetable(dataset.schedule, settings.timezone)
     with DAG(
         dataset.dag_id,
@@ -55,7 +55,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
                 *dataset.count, *runner,
             ],
         )  # fmt: skip
-        # Behind "--" nothing is a flag, whatever it begins with.
+        # After "--" nothing is parsed as a flag.
         verify = CommandOperator(
             task_id="verify", argv=[settings.shardmill, "verify", "--", dataset.output]
         )
@@ -73,7 +73,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
 
 
 def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:
-    """Returns what all tasks of a dataset share."""
+    """Return the arguments that all tasks of a dataset share."""
     return {
         "grace": settings.grace,
         "env": settings.env,

@@ -1,4 +1,4 @@
-"""A DAG for each training of the settings: it starts when its dataset is there."""
+"""A DAG for each training of the settings, triggered by the asset of its dataset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shardmill_airflow.settings import Settings, Training, load_settings
 from shardmill_airflow.templates import MACROS
 
 _DOC = """\
-Starts when the asset of its dataset is marked: asks how many steps an epoch has, and trains. A run
-that somebody starts names the dataset.
+Runs when the asset of its dataset is updated: computes the steps per epoch, and trains. A run that
+you trigger yourself names the dataset.
 """
 
 
 def training_dag(settings: Settings, training: Training) -> DAG:
-    """Returns the DAG of a training."""
+    """Return the DAG of a training."""
     with DAG(
         training.dag_id,
         description=f"{training.name}: steps → train",

@@ -1,1 +1,1 @@
-"""What the DAGs beside this folder are made of. Needs Airflow 3 and nothing of Shardmill."""
+"""The modules of the DAGs. They need Airflow 3 and not Shardmill."""

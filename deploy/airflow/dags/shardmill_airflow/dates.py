@@ -1,4 +1,4 @@
-"""Which day a run is of."""
+"""Computes the day that a run builds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import datetime as dt
 
 
 def day_of(chosen: str | None, start: dt.datetime | None, zone: dt.tzinfo) -> str:
-    """Returns the day that a run builds, as in ``2026-11-20``, or an empty text for none.
+    """Return the day that a run builds, as in ``2026-11-20``, or an empty text for none.
 
     Args:
-        chosen: The parameter of a run that somebody started.
-        start: When the run's data interval begins; Airflow 3 has runs without one.
+        chosen: The parameter ``day`` of a run that was triggered by hand.
+        start: Start of the run's data interval; Airflow 3 has runs without one.
         zone: The schedule's time zone: ``ds`` is in UTC, where a day that begins at midnight in
             Zurich is still the day before.
     """
@@ -20,6 +20,6 @@ def day_of(chosen: str | None, start: dt.datetime | None, zone: dt.tzinfo) -> st
 
 
 def end_of(day: str, zone: dt.tzinfo) -> str:
-    """Returns the moment at which a day is over, as in ``2026-11-21T00:00:00+01:00``."""
+    """Return the end of a day, as in ``2026-11-21T00:00:00+01:00``."""
     after = dt.date.fromisoformat(day) + dt.timedelta(days=1)
     return dt.datetime.combine(after, dt.time(), zone).isoformat()

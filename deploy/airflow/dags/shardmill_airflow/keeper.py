@@ -1,11 +1,11 @@
-"""Runs a command for a task that may be killed at any moment, and leaves nothing of it behind.
+"""Run a command for a task that may be killed at any moment, and leave no process behind.
 
     keeper.py GRACE COMMAND [ARGUMENT...]
 
-The task holds the other end of our standard input and never writes to it. When that end is closed,
-by the task or because the task is no more, the command gets SIGTERM, and SIGKILL with its whole
-group after GRACE seconds. Airflow kills a task five seconds after it asked it to end; a job on a
-cluster takes longer to cancel, so somebody must outlive the task.
+The task holds the write end of our standard input and never writes to it. When that end is closed,
+by the task or because the task died, the command gets SIGTERM, and its process group SIGKILL after
+GRACE seconds. Airflow kills a task five seconds after asking it to stop; cancelling a job on a
+cluster takes longer, so this process outlives the task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(grace: float, argv: list[str]) -> int:
-    """Runs a command to its end; returns its exit code, 128 + n when signal n ended it."""
+    """Run a command and return its exit code; 128 + n if signal n ended it."""
     awake = _wake_on_signals()
     try:
         child = subprocess.Popen(
@@ -39,26 +39,26 @@ def main(grace: float, argv: list[str]) -> int:
     while not _has_ended(child.pid):
         left = max(0.0, deadline - time.monotonic()) if deadline else None
         ready, _, _ = select.select([awake] if deadline else [awake, 0], [], [], left)
-        told = awake in ready and any(number in _ENDING for number in os.read(awake, 64))
+        signalled = awake in ready and any(number in _ENDING for number in os.read(awake, 64))
         if deadline and not ready:
             _kill_group(child.pid)
-        elif not deadline and (told or (0 in ready and not os.read(0, 64))):
-            # The command alone: it may need the servers that it started to cancel its job.
+        elif not deadline and (signalled or (0 in ready and not os.read(0, 64))):
+            # Not its group: cancelling its job may need the servers that it started.
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + grace
-    _kill_group(child.pid)  # what it left; its own number is not free before the next line
+    _kill_group(child.pid)  # its remaining processes; wait() below frees its pid
     code = child.wait()
     return 128 - code if code < 0 else code
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """Lets this process get a signal when its parent dies; only Linux can do that."""
+    """Make Linux send this process a signal when its parent dies; a no-op on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def _wake_on_signals() -> int:
-    """Returns a file that can be read as soon as a signal came; its bytes are their numbers."""
+    """Return a file descriptor that receives the number of each signal as a byte."""
     awake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)

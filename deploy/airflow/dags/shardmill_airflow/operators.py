@@ -1,4 +1,4 @@
-"""The operator that runs Shardmill, or any command, in an environment of its own."""
+"""The operator that runs Shardmill, or any command, in a separate environment."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 from shardmill_airflow.keeper import end_with_parent
 from shardmill_airflow.running import Command, clean_environment
 
-_NEXT = "the next try goes on from the parts that are finished."
-_USAGE = 2  # the exit code of a command line that no retry can mend
+_NEXT = "the next attempt reuses the finished parts."
+_USAGE = 2  # the exit code of a usage error, which no retry fixes
 
 
 class CommandOperator(BaseOperator):
-    """Runs a command and tells its lines in the task's log as they come.
+    """Run a command and copy its output into the task's log, line by line.
 
-    Whatever ends the task, nothing of the command stays: it gets SIGTERM, which cancels a job on a
-    cluster, and SIGKILL after a grace. A failure is its one sentence; a command line that is wrong
-    is not tried again. Returns the last line of standard output.
+    However the task ends, no process of the command remains: it gets SIGTERM, which cancels a job
+    on a cluster, and SIGKILL after a grace period. A failure is reported as the command's own
+    sentence; a usage error is not retried. Returns the last line of standard output.
 
     Args:
-        argv: The program and its arguments, each a template of its own. There is no shell, so that
-            nothing in a date or a name becomes another argument.
-        grace: Seconds that the command has to end.
+        argv: The program and its arguments, each a separate template. There is no shell, so that
+            no date or name is split into several arguments.
+        grace: Seconds that the command has to exit after SIGTERM.
         env: Added to the environment.
-        extra: What events of the outlets carry; templates.
+        extra: Templates of the values that events of the outlets carry.
     """
 
     template_fields: Sequence[str] = ("argv", "extra")
@@ -52,17 +52,17 @@ class CommandOperator(BaseOperator):
         self._stopped = False
 
     def execute(self, context: Context) -> str | None:
-        """Runs the command to its end."""
-        end_with_parent()  # the supervisor may be killed, and nobody would hear of us any more
+        """Run the command until it exits."""
+        end_with_parent()  # the supervisor of the task may be killed
         self.log.info("Running %s", shlex.join(self.argv))
         command = self._command = Command.start(self.argv, clean_environment(self.env), self.grace)
         try:
             if self._stopped:
-                command.leave()
-            self._tell(command)
+                command.stop()
+            self._log_lines(command)
         except BaseException as error:  # AirflowTaskTimeout is one
-            command.leave()
-            self._tell(command)
+            command.stop()
+            self._log_lines(command)
             if isinstance(error, AirflowTaskTimeout):
                 self.log.warning("Stopped at its timeout of %s: %s", self.execution_timeout, _NEXT)
             raise
@@ -70,21 +70,21 @@ class CommandOperator(BaseOperator):
         if code == _USAGE:
             raise AirflowFailException(command.failure(code))
         if code:
-            # Not an AirflowException: Airflow buries those in a traceback of its own.
+            # Not an AirflowException: Airflow would log a traceback around the sentence.
             raise SystemExit(
-                f"Ended from outside: {_NEXT}" if self._stopped else command.failure(code)
+                f"Stopped by Airflow: {_NEXT}" if self._stopped else command.failure(code)
             )
         for outlet in self.outlets:
             context["outlet_events"][outlet].extra = dict(self.extra)
         return command.last.get(False)
 
     def on_kill(self) -> None:
-        """Asks the command to end; ``execute`` tells the rest and fails."""
+        """Ask the command to exit; ``execute`` logs the remaining lines and fails."""
         self._stopped = True
         if self._command is not None:
-            self._command.leave()
+            self._command.stop()
 
-    def _tell(self, command: Command) -> None:
-        for complained, line in command.lines():
-            warning = complained and line.startswith("shardmill: ")
+    def _log_lines(self, command: Command) -> None:
+        for is_stderr, line in command.lines():
+            warning = is_stderr and line.startswith("shardmill: ")
             (self.log.warning if warning else self.log.info)("%s", line)

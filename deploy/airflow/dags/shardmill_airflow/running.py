@@ -1,4 +1,4 @@
-"""Running a command so that each of its lines is told, and none of its processes stays behind."""
+"""Runs a command, reads its output line by line, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 from shardmill_airflow import keeper
 
 _KEEPER = str(Path(keeper.__file__).resolve())
-_LONGEST = 4000  # characters of a line that a log shows
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
-_OTHERS = ("AIRFLOW__", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "UV_")  # of Airflow's own environment
+_MAX_LINE = 4000  # characters of a line in the log
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
+_AIRFLOW_ONLY = ("AIRFLOW__", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "UV_")  # prefixes
 
 
 @dataclass
 class Lines:
-    """Cuts what a stream says into lines as a log wants them."""
+    """Splits the bytes of a stream into lines for a log."""
 
     rest: bytes = b""
 
     def add(self, data: bytes) -> Iterator[str]:
-        """Yields the lines that are finished with some more bytes; none of them is empty."""
+        """Yield the lines that more bytes complete; empty lines are left out."""
         *whole, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > 1 << 16:
             whole.append(self.rest)
@@ -35,24 +35,26 @@ class Lines:
         yield from filter(None, map(_shown, whole))
 
     def end(self) -> Iterator[str]:
-        """Yields what was said after the last line's end."""
+        """Yield the text after the last line break."""
         yield from self.add(b"\n")
 
 
 def _shown(line: bytes) -> str:
-    text = _COLOURS.sub("", line.decode(errors="replace").rstrip("\r"))
-    # Progress bars draw a line over and over: what stood there in the end is enough.
+    text = _ESCAPES.sub("", line.decode(errors="replace").rstrip("\r"))
+    # A progress bar redraws its line: keep its last state.
     text = text.rpartition("\r")[2].rstrip()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}..."
 
 
 @dataclass
 class Command:
-    """A command that runs; see ``keeper``.
+    """A running command; see ``keeper``.
 
     Attributes:
         argv: The program and its arguments. There is no shell.
-        last: The last line on each stream, by whether it is standard error.
+        process: The keeper's process.
+        last: The last line of each stream, by whether it is standard error.
+        sentence: The last error of ``shardmill`` on standard error.
     """
 
     argv: Sequence[str]
@@ -62,81 +64,81 @@ class Command:
 
     @classmethod
     def start(cls, argv: Sequence[str], env: Mapping[str, str], grace: float) -> Command:
-        """Starts a command.
+        """Start a command.
 
         Args:
             argv: The program and its arguments.
-            env: All of its environment.
-            grace: Seconds that it has to end after SIGTERM.
+            env: Its whole environment.
+            grace: Seconds that it has to exit after SIGTERM.
         """
-        said, complained = os.pipe(), os.pipe()
-        # The keeper holds the reading ends too: a command that is ending must not meet a pipe that
-        # nobody reads, only because the task was killed.
+        stdout, stderr = os.pipe(), os.pipe()
+        # The keeper inherits the read ends too: when the task is killed, a command that is exiting
+        # can still write to the pipes.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, str(grace), *argv],
-            stdin=subprocess.PIPE, stdout=said[1], stderr=complained[1], env=dict(env),
-            pass_fds=(said[0], complained[0]), start_new_session=True, cwd="/",
+            stdin=subprocess.PIPE, stdout=stdout[1], stderr=stderr[1], env=dict(env),
+            pass_fds=(stdout[0], stderr[0]), start_new_session=True, cwd="/",
         )  # fmt: skip
-        os.close(said[1])
-        os.close(complained[1])
+        os.close(stdout[1])
+        os.close(stderr[1])
         command = cls(argv, process)
-        command._streams = {said[0]: False, complained[0]: True}
+        command._streams = {stdout[0]: False, stderr[0]: True}
         return command
 
     _streams: dict[int, bool] = field(default_factory=dict)
 
     def lines(self) -> Iterator[tuple[bool, str]]:
-        """Yields each line as it comes, and whether it is of standard error, until the end."""
-        cutters = {stream: Lines() for stream in self._streams}
+        """Yield for each line whether it is of standard error, and its text, until the end."""
+        splitters = {stream: Lines() for stream in self._streams}
         with selectors.DefaultSelector() as selector:
             for stream in self._streams:
                 selector.register(stream, selectors.EVENT_READ)
             while selector.get_map():
-                # Looked at first: what is ready then is all that was ever said. A process that got
-                # away might keep the pipes open for good.
+                # Checked before select: what is ready then is all output of the command. A process
+                # that left its group might keep the pipes open forever.
                 ended = self.process.poll() is not None
                 ready = selector.select(0 if ended else 1)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
                     if not data:
                         selector.unregister(key.fd)
-                    found = cutters[key.fd].add(data) if data else cutters[key.fd].end()
-                    yield from self._noted(self._streams[key.fd], found)
+                    lines = splitters[key.fd].add(data) if data else splitters[key.fd].end()
+                    yield from self._record(self._streams[key.fd], lines)
                 if ended and not ready:
                     break
         for stream in self._streams:
             os.close(stream)
         self._streams = {}
 
-    def _noted(self, complained: bool, lines: Iterator[str]) -> Iterator[tuple[bool, str]]:
+    def _record(self, is_stderr: bool, lines: Iterator[str]) -> Iterator[tuple[bool, str]]:
         for line in lines:
-            self.last[complained] = line
-            if complained and line.startswith("shardmill: "):
+            self.last[is_stderr] = line
+            if is_stderr and line.startswith("shardmill: "):
                 self.sentence = line
-            yield complained, line
+            yield is_stderr, line
 
-    def leave(self) -> None:
-        """Asks it to end, and has it killed when it does not; returns at once."""
+    def stop(self) -> None:
+        """Make the keeper stop the command; returns at once."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def failure(self, code: int) -> str:
-        """Returns why it failed, in one sentence: its own, where it said one."""
+        """Return why it failed in one sentence: the command's own, if there is one."""
         what = " ".join(self.argv[:2])
         if self.sentence:
             return self.sentence
         if code == 128 + signal.SIGKILL:
             return (
-                f"{what} was killed by SIGKILL, most often for want of memory: give it more, or "
-                "--threads=1. The next try goes on from the parts that are finished."
+                f"{what} was killed by SIGKILL, most often because the machine ran out of memory: "
+                "add memory, or set --threads=1. The next attempt reuses the finished parts."
             )
-        said = self.last.get(True) or self.last.get(False) or "it said nothing"
+        output = self.last.get(True) or self.last.get(False) or "it printed nothing"
         if code == keeper.CANNOT_RUN:
-            return f"{said} Set the path of the command in the settings."
-        return f"{what} ended with exit code {code}: {said}"
+            return f"{output} Set the path of the command in the settings."
+        return f"{what} ended with exit code {code}: {output}"
 
 
 def clean_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Returns this process's environment without what is meant for Airflow and its Python."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+    """Return this process's environment without the variables of Airflow and its Python."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW_ONLY)}
     return {**kept, "PYTHONUNBUFFERED": "1", **added}

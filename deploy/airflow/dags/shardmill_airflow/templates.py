@@ -1,4 +1,4 @@
-"""Functions for the templates of the settings: ``{{ day() }}`` and others."""
+"""Functions for templates in the settings: ``{{ day() }}`` and others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardmill_airflow.dates import day_of, end_of
 
 @jinja2.pass_context
 def day(context: jinja2.runtime.Context) -> str:
-    """Returns the day that a run is of, in the schedule's time zone."""
+    """Return the day that a run builds, in the schedule's time zone."""
     zone = context["dag"].timezone
     found = day_of(context["params"].get("day"), context.get("data_interval_start"), zone)
     if not found:
@@ -24,32 +24,33 @@ def day(context: jinja2.runtime.Context) -> str:
 
 @jinja2.pass_context
 def day_end(context: jinja2.runtime.Context) -> str:
-    """Returns the moment at which that day is over."""
+    """Return the end of that day."""
     return end_of(day(context), context["dag"].timezone)
 
 
 @jinja2.pass_context
 def dataset(context: jinja2.runtime.Context) -> str:
-    """Returns the dataset that a training run is of: the newest that its asset events tell."""
+    """Return the dataset of a training run: the newest of its asset events."""
     found = context["params"].get("dataset") or _newest(context["triggering_asset_events"])
     if not found:
         raise AirflowFailException(
             "This run was not started by a dataset: trigger it with the parameter dataset."
         )
     if found.startswith("-"):
-        raise AirflowFailException(f"The dataset {found!r} is no folder: give its path or URI.")
+        raise AirflowFailException(f"The dataset {found!r} is not a folder: give its path or URI.")
     return str(found)
 
 
 @jinja2.pass_context
 def steps(context: jinja2.runtime.Context) -> str:
-    """Returns the steps of an epoch, as the task ``steps`` found them."""
+    """Return the steps per epoch that the task ``steps`` printed."""
     return str(context["ti"].xcom_pull(task_ids="steps"))
 
 
 def _newest(events: Any) -> str:
-    told = [event.extra for one in events.values() for event in one if event.extra.get("dataset")]
-    newest = max(told, key=lambda extra: str(extra.get("day", "")), default=None)
+    extras = [event.extra for of_asset in events.values() for event in of_asset]
+    datasets = [extra for extra in extras if extra.get("dataset")]
+    newest = max(datasets, key=lambda extra: str(extra.get("day", "")), default=None)
     return str(newest["dataset"]) if newest else ""
 
 
