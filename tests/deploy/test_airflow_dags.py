@@ -373,4 +373,4 @@ def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
 
 
 def test_the_commands_are_the_input_kinds():
-    assert COMMANDS == list(INPUT_KINDS), "run `make metadata`"
+    assert list(INPUT_KINDS) == COMMANDS, "run `make metadata`"
