@@ -1,8 +1,10 @@
-"""The layout is a one-way street, and light parts stay light."""
+"""Layers: imports go one way, light modules stay light, and names are unique."""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -198,3 +200,43 @@ def test_a_framework_that_is_missing_is_told_in_one_sentence(photos, tmp_path, c
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("UsageError ")
     assert words in done.stdout
+
+
+# Module names that one top-level package has more than once, and why.
+SHARED_MODULE_NAMES = {
+    "transforms/transform.py": "the PTransform of each input kind and step",
+    "transforms/encoder.py": "the encoder of each input kind, and their protocol in build",
+    "transforms/labels.py": "labels from keys in match, labels from an array in arrays",
+    "transforms/planning.py": "parts in build, byte ranges of CSV files in rows",
+    "pipelines/arrays.py": "a pipeline and its command",
+    "pipelines/count.py": "a pipeline and its command",
+    "pipelines/images.py": "a pipeline and its command",
+    "pipelines/rows.py": "a pipeline and its command",
+}
+# The protocol in schemas/storage/beam_files.py goes with that module.
+SHARED_CLASS_NAMES = {"Stream"}
+
+
+def repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def test_module_names_are_unique_within_a_package() -> None:
+    names = (
+        f"{package}/{path.name}"
+        for package in ALLOWED
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert repeated(names) <= SHARED_MODULE_NAMES.keys()
+
+
+def test_class_names_are_unique() -> None:
+    names = (
+        node.name
+        for package in ALLOWED
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert repeated(names) <= SHARED_CLASS_NAMES

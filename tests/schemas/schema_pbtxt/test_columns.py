@@ -1,4 +1,4 @@
-"""Columns and schema.pbtxt: what is written is read back, by us and by TensorFlow Transform."""
+"""Columns and their schema.pbtxt, which TensorFlow Transform reads too."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 INT64 = st.integers(INT64_MIN, INT64_MAX)
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
-# What each way of saying it in Column is in the feature spec: F(ixedLen) or V(arLen).
+# Columns, and the form of each in a feature spec: F(ixedLen) or V(arLen).
 COLUMNS = {
     "integer": (Column("c", "int64"), "F"),
     "float": (Column("c", "float32"), "F"),
@@ -48,39 +48,39 @@ COLUMNS = {
 @st.composite
 def columns(draw):
     kind = draw(st.sampled_from(["int64", "float32", "bytes"]))
-    facts = {"required": draw(st.booleans()), "separator": draw(TEXTS)}
+    attributes = {"required": draw(st.booleans()), "separator": draw(TEXTS)}
     form = draw(st.sampled_from(["plain", "bounds", "special"]))
     if form == "bounds" and kind != "bytes":
         bounds = sorted(draw(st.tuples(*[INT64 if kind == "int64" else FLOAT32] * 2)))
-        facts |= {
+        attributes |= {
             key: draw(st.sampled_from([None, b]))
             for key, b in zip(["low", "high"], bounds, strict=True)
         }
     if form == "special" and kind == "bytes":
-        facts["values"] = tuple(draw(st.lists(TEXTS, min_size=1, max_size=4)))
+        attributes["values"] = tuple(draw(st.lists(TEXTS, min_size=1, max_size=4)))
     if form == "special" and kind == "int64":
-        facts |= draw(st.sampled_from([{"booleans": ("Ä", "y")}, {"zero_padded": True}]))
+        attributes |= draw(st.sampled_from([{"booleans": ("Ä", "y")}, {"zero_padded": True}]))
     if form == "plain" and kind == "bytes":
-        facts["default"] = draw(st.none() | TEXTS)
-    return Column(draw(NAMES), kind, **facts)
+        attributes["default"] = draw(st.none() | TEXTS)
+    return Column(draw(NAMES), kind, **attributes)
 
 
 @given(st.lists(columns(), min_size=1, max_size=4, unique_by=lambda c: c.name))
-def test_what_is_written_is_read_back(given_columns):
+def test_generated_columns_round_trip(given_columns):
     text = format_schema(given_columns)
     assert parse_schema(text, "x") == tuple(given_columns)
-    # The file goes through UTF-8, and any reader of lines.
+    # The text can be encoded as UTF-8.
     assert text.encode().decode() == text
     assert format_schema(parse_schema(text, "x")) == text
 
 
 @pytest.mark.parametrize("case", COLUMNS)
-def test_each_kind_of_column_is_read_back(case):
+def test_each_kind_of_column_round_trips(case):
     column, _ = COLUMNS[case]
     assert parse_schema(format_schema([column]), "x") == (column,)
 
 
-def test_tensorflow_transform_reads_what_is_written():
+def test_tensorflow_transform_reads_the_schema():
     import tensorflow as tf
     from tensorflow_metadata.proto.v0 import schema_pb2
     from tensorflow_transform.tf_metadata import schema_utils
@@ -95,7 +95,7 @@ def test_tensorflow_transform_reads_what_is_written():
             assert spec == {"c": tf.io.VarLenFeature(dtypes[column.kind])}, column
         restricted = column.values or column.booleans or column.low is not None
         assert bool(domains) == bool(restricted), column
-    # And a schema that TensorFlow Transform writes is read here.
+    # A schema that TensorFlow Transform writes.
     written = schema_utils.schema_from_feature_spec(
         {
             "one": tf.io.FixedLenFeature([], tf.float32),
@@ -111,7 +111,7 @@ def test_tensorflow_transform_reads_what_is_written():
     )
 
 
-# As TensorFlow Data Validation infers and people edit.
+# A schema as TensorFlow Data Validation infers it and people edit it.
 TFDV = """
 # The types of trips.
 feature {
@@ -144,7 +144,7 @@ weighted_feature { name: "w" feature { step: "fare" } weight_feature { step: "ti
 """
 
 
-def test_what_others_write_is_read():
+def test_reads_schemas_of_tensorflow_data_validation():
     assert parse_schema(TFDV, "x") == (
         Column("payment_type", "bytes", values=("Cash", "Credit Card")),
         Column("fare", "float32"),
@@ -199,18 +199,18 @@ BAD_TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD_TEXTS, ids=range(len(BAD_TEXTS)))
-def test_what_cannot_be_followed_is_refused_in_one_sentence(text, message):
+def test_rejects_unusable_schemas_in_one_sentence(text, message):
     with pytest.raises(UsageError, match=message) as caught:
         parse_schema(text, "s.pbtxt")
-    said = str(caught.value)
-    assert "s.pbtxt" in said or "no name" in said
-    assert said.endswith(".")
-    assert "\n" not in said
-    assert len(said) < 600
+    sentence = str(caught.value)
+    assert "s.pbtxt" in sentence or "no name" in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert len(sentence) < 600
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*TFDV.split(), "{", "}"])).map(" ".join))
-def test_any_text_is_columns_or_a_usage_error(text):
+def test_any_text_gives_columns_or_a_usage_error(text):
     with contextlib.suppress(UsageError):
         assert parse_schema(text, "x")
 
@@ -244,13 +244,13 @@ BAD_COLUMNS = [
 ]
 
 
-@pytest.mark.parametrize("facts", BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
-def test_a_column_that_contradicts_itself_is_refused(facts):
+@pytest.mark.parametrize("attributes", BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
+def test_rejects_contradictory_columns(attributes):
     with pytest.raises(UsageError, match=r"^(The|A) column .*\.$"):
-        Column(**facts)
+        Column(**attributes)
 
 
-def test_bounds_are_what_float32_can_hold_and_a_default_makes_required():
+def test_bounds_are_float32_and_columns_with_a_default_are_required():
     column = Column("c", "float32", required=False, low=0.1, default=" +.1e0 ")
     assert column.low == float(np.float32(0.1)) != 0.1
     assert column.required

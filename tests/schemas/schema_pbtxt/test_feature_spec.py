@@ -1,4 +1,4 @@
-"""What schema.pbtxt says of records: TensorFlow Transform's own reading is the judge."""
+"""Feature specs from schema.pbtxt, compared with those of TensorFlow Transform."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytest_plugins = ["tests.support.loader_data"]
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # it starts once
 
 
-def transforms_spec(text: str) -> dict:
-    """Returns what TensorFlow Transform makes of a schema."""
+def tft_feature_spec(text: str) -> dict:
+    """Return the feature spec that TensorFlow Transform makes of a schema."""
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
     from tensorflow_transform.tf_metadata import schema_utils
@@ -30,8 +30,8 @@ def transforms_spec(text: str) -> dict:
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "raw", "rows"])
-def test_it_is_what_transform_reads(kind, dataset):
-    wanted = transforms_spec((dataset(kind) / "schema.pbtxt").read_text())
+def test_feature_spec_equals_that_of_transform(kind, dataset):
+    wanted = tft_feature_spec((dataset(kind) / "schema.pbtxt").read_text())
     assert feature_spec(dataset(kind)) == wanted
     assert len(wanted) >= 7
     if kind == "rows":
@@ -50,15 +50,14 @@ feature { name: "checked" type: INT lifecycle_stage: VALIDATION_DERIVED }
 """
 
 
-def test_shapes_and_stages_are_those_of_transform(tmp_path):
+def test_shapes_and_lifecycle_stages_are_those_of_transform(tmp_path):
     ds = write_dataset(tmp_path / "ds", [[]], MANY)
-    wanted = transforms_spec(MANY)
+    wanted = tft_feature_spec(MANY)
     assert set(wanted) == {"matrix", "scalar", "words", "some", "beta"}
     assert feature_spec(ds) == wanted
 
 
-def test_a_transformed_dataset(tmp_path):
-    """Columns that several kinds of outputs become; those of a sparse output are read one by one."""
+def test_schema_of_a_transformed_dataset(tmp_path):
     import tensorflow as tf
     from google.protobuf import text_format
     from tensorflow_transform.tf_metadata import schema_utils
@@ -72,10 +71,10 @@ def test_a_transformed_dataset(tmp_path):
     }
     text = text_format.MessageToString(schema_utils.schema_from_feature_spec(outputs))
     ds = write_dataset(tmp_path / "ds", [[]], text)
-    assert feature_spec(ds) == transforms_spec(text) == outputs
+    assert feature_spec(ds) == tft_feature_spec(text) == outputs
 
 
-def test_records_are_parsed_by_it(table):
+def test_tensorflow_parses_records_with_the_spec(table):
     import tensorflow as tf
 
     files = sorted(map(str, table.glob("train-*")))
@@ -109,7 +108,7 @@ def test_records_are_parsed_by_it(table):
     ],
     ids=str,
 )
-def test_what_cannot_be_filled(options, part, table):
+def test_rejects_invalid_fill_values(options, part, table):
     for way in (feature_spec, open_dataset):
         if way is open_dataset and "fill" in options:
             options["fill"].setdefault("count", 0)
@@ -119,7 +118,7 @@ def test_what_cannot_be_filled(options, part, table):
         assert str(caught.value).endswith(".")
 
 
-def test_a_missing_integer_must_be_filled(table):
+def test_optional_integers_need_a_fill_value(table):
     with pytest.raises(UsageError, match=r"'count' may be missing.*fill=\{'count': -1\}"):
         open_dataset(table)
     open_dataset(table, features=["number", "ratio"])
@@ -132,7 +131,7 @@ BYTES = 'feature {{ name: "x" type: BYTES presence {{ min_fraction: 1 }} shape {
 
 
 def tagged(*tags: str):
-    """Returns the one feature of a schema with tags."""
+    """Return the feature of a schema with these tags."""
     (spec,) = parse_feature_specs(BYTES.format(" ".join(f'tag: "{tag}"' for tag in tags)), "s")
     return spec
 
@@ -143,7 +142,7 @@ def tagged(*tags: str):
     ),
     st.none() | st.lists(st.integers(0, 1 << 40), max_size=5),
 )
-def test_tags_are_read_as_they_were_written(dtype, shape):
+def test_array_tags_round_trip(dtype, shape):
     spec = tagged(*array_tags(np.dtype(dtype), shape))
     assert (spec.encoding, spec.dtype) == ("raw", np.dtype(dtype).newbyteorder("<"))
     assert spec.shape == (None if shape is None else tuple(shape))
@@ -161,7 +160,7 @@ def test_tags_are_read_as_they_were_written(dtype, shape):
 @example(",")
 @example("f4,(")
 @example("float128")
-def test_a_dtype_that_is_none_is_refused(text):
+def test_rejects_invalid_dtypes(text):
     try:
         spec = tagged("encoding=raw", f"dtype={text}", "shape=2")
     except FormatError as error:
@@ -174,7 +173,7 @@ def test_a_dtype_that_is_none_is_refused(text):
 
 
 @pytest.mark.parametrize("shape", ["-1", "2,", ",2", "2x3", "2, 3", "1e3", "٣", "9" * 19])
-def test_a_shape_that_is_none_is_refused(shape):
+def test_rejects_invalid_shapes(shape):
     with pytest.raises(FormatError, match="sizes separated by commas"):
         tagged("encoding=raw", "dtype=uint8", f"shape={shape}")
 
@@ -187,15 +186,25 @@ def test_raw_values_need_a_dtype():
 @pytest.mark.parametrize(
     "tags", [("encoding=latin-1",), ("dtype=text", "shape=long"), ("shape=round",), ("default=a",)]
 )
-def test_tags_of_somebody_elses_are_no_arrays(tags):
+def test_tags_of_other_programs_are_ignored(tags):
     spec = tagged(*tags)
     assert (spec.encoding, spec.dtype, spec.shape, spec.channels) == ("", None, None, 0)
 
 
-def test_a_column_that_others_tagged_is_read(tmp_path: Path):
+def test_reads_columns_with_tags_of_other_programs(tmp_path: Path):
     text = BYTES.format('tag: "encoding=latin-1" tag: "dtype=text"')
     number = 'feature { name: "n" type: INT presence { min_fraction: 1 } shape { } annotation { tag: "encoding=raw" } }'  # fmt: skip
     ds = write_dataset(
         tmp_path / "ds", [[[encode_example({"x": b"caf\xe9", "n": 3})]]], text + number
     )
     assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}
+
+
+def test_rejects_a_feature_that_is_described_twice():
+    with pytest.raises(FormatError, match="s has the feature 'x' twice: remove one"):
+        parse_feature_specs(BYTES.format("") * 2, "s")
+
+
+def test_a_shape_with_an_unknown_dimension_is_not_fixed():
+    text = 'feature { name: "x" type: INT presence { min_fraction: 1 } shape { dim {} } }'
+    assert parse_feature_specs(text, "s")[0].fixed is None
