@@ -66,7 +66,7 @@ def parse_bytes(text: str, flag: str) -> int:
 
 def count_parts(
     refs: int | Fraction, output_bytes: int | Fraction, spec: ShardSpec,
-    part_refs: int | None = PART_REFS, max_parts: int | None = None,
+    part_refs: int | Fraction | None = PART_REFS, max_parts: int | None = None,
 ) -> int:  # fmt: skip
     """Return the number of parts of a series.
 

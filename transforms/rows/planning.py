@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from shardmill.transforms.build.census import Census, CountRefs, why_unusable
 from shardmill.transforms.build.placement import REFUSED, Series
-from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import settle_plan
 from shardmill.transforms.rows.runs.make import CsvFile
@@ -67,31 +67,21 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
                 parts[Series(name, "")] = count_row_parts(spec, int(share * total))
     else:
         parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
-    parts[REFUSED] = power_of_two(Fraction(total, _REJECT_BYTES))
+    one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
+    parts[REFUSED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
     plan = Plan("build", "", parts, (), census.input_id, elsewhere, spec.warnings)
     return settle_plan(spec.sink, plan)
 
 
 def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:
-    """Return the number of parts of some text.
-
-    It is a power of two (times the number of shards, if given), so that it rarely changes when a
-    few rows are added.
-    """
+    """Return the number of parts of some text."""
     shards = spec.sink.shards
-    records = Fraction(spec.growth) * text_bytes
-    needed = [records / PART_BYTES]
-    if shards.shard_examples is not None:
-        rows = Fraction(text_bytes) / Fraction(spec.row_bytes)
-        needed.append(4 * rows / shards.shard_examples)
-    elif shards.num_shards is None:
-        needed.append(4 * records / _COMPRESSION_RATIO / shards.shard_bytes)
-    return power_of_two(max(needed) / (shards.num_shards or 1)) * (shards.num_shards or 1)
-
-
-def power_of_two(needed: Fraction) -> int:
-    """Return the least power of two that is at least ``needed``, at most ``_MAX_PARTS``."""
-    number = 1
-    while number < needed and number < _MAX_PARTS:
-        number *= 2
-    return number
+    rows = text_bytes / Fraction(spec.row_bytes)
+    record_bytes = Fraction(spec.growth) * Fraction(spec.row_bytes)
+    return count_parts(
+        rows,
+        rows * record_bytes / _COMPRESSION_RATIO,
+        shards,
+        part_refs=PART_BYTES / record_bytes,
+        max_parts=_MAX_PARTS * (shards.num_shards or 1),
+    )
