@@ -30,8 +30,8 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.transforms.build.record_writer import MemberWriter
     from shardmill.transforms.match.transform import match_now
     from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
-    from shardmill.transforms.rows.runs.make import encode_segments
     from shardmill.transforms.rows.runs.merge import join_frames
+    from shardmill.transforms.rows.runs.run_writer import encode_segments
     from shardmill.transforms.rows.runs.segments import slices
     from shardmill.transforms.rows.table import make_table
 

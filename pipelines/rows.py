@@ -34,7 +34,7 @@ from shardmill.transforms.match.transform import (
 from shardmill.transforms.rows.encoder import RowsFinishing
 from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
 from shardmill.transforms.rows.probe import format_names, missing_columns
-from shardmill.transforms.rows.runs.make import RunSpec
+from shardmill.transforms.rows.runs.run_writer import RunSpec
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.rows.transform import RowsSpec, WriteRows

@@ -19,7 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from shardmill.pipelines.rows import build
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.transforms.rows.runs import make
+from shardmill.transforms.rows.runs import run_writer
 from tests.conftest import ROOT, SOAK, shardmill
 from tests.support.readers import dataset_files, dataset_splits, gzip_records
 from tests.support.rows_tools import (
@@ -544,7 +544,7 @@ def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None
         assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
 
 
-RunSpec = make.RunSpec
+RunSpec = run_writer.RunSpec
 _INIT = RunSpec.__init__
 
 

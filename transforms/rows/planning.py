@@ -10,7 +10,7 @@ from shardmill.transforms.build.placement import REFUSED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import settle_plan
-from shardmill.transforms.rows.runs.make import CsvFile
+from shardmill.transforms.rows.runs.run_writer import CsvFile
 
 TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory

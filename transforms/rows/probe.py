@@ -9,7 +9,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.row_ranges import read_head
-from shardmill.transforms.rows.runs.make import CsvFile, RunSpec
+from shardmill.transforms.rows.runs.run_writer import CsvFile, RunSpec
 from shardmill.transforms.rows.table import TableSpec
 
 _HEAD_BYTES = 64 << 10

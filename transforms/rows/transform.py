@@ -28,7 +28,8 @@ from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
 from shardmill.transforms.rows.planning import CountFiles, RowsPlanSpec, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
-from shardmill.transforms.rows.runs.make import (
+from shardmill.transforms.rows.runs.run_store import Run, find_run
+from shardmill.transforms.rows.runs.run_writer import (
     CsvFile,
     RunSpec,
     check_unchanged,
@@ -38,7 +39,6 @@ from shardmill.transforms.rows.runs.make import (
     read_cells,
     run_id,
 )
-from shardmill.transforms.rows.runs.run_store import Run, find_run
 from shardmill.transforms.rows.tft.build_graph import BuildGraph, TransformGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress

@@ -16,7 +16,7 @@ from PIL import Image
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.rows import transform
-from shardmill.transforms.rows.runs import make
+from shardmill.transforms.rows.runs import run_writer
 from tests.conftest import build_dataset, make_photos, shardmill
 from tests.support.rows_tools import (
     JSON_SCHEMA,
@@ -118,7 +118,7 @@ def test_ranges_and_threads_do_not_change_statistics(
     monkeypatch.setattr(transform, "write_runs", write_runs)
     monkeypatch.setattr(
         "shardmill.pipelines.rows.RunSpec",
-        lambda *args, **options: make.RunSpec(*args, **options, range_bytes=4_096),
+        lambda *args, **options: run_writer.RunSpec(*args, **options, range_bytes=4_096),
     )
     _, manifest = published(input=tables, output=tmp_path / "ds", threads=3, **MANY_PARTS)
     assert len(list(ranges.iterdir())) > 9

@@ -17,7 +17,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.rows.csv.row_ranges import RowRange
-from shardmill.transforms.rows.runs.make import CsvFile, RunSpec, read_cells
+from shardmill.transforms.rows.runs.run_writer import CsvFile, RunSpec, read_cells
 from shardmill.transforms.rows.table import make_table
 from shardmill.transforms.rows.tft.analysis import AnalyzeRows, filler_batch
 from shardmill.transforms.rows.tft.graph_store import FOLDER, find_graph, store_graph
