@@ -13,7 +13,6 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
 import numpy as np
@@ -33,6 +32,7 @@ from shardmill.transforms.arrays.scratch import (
     write_at,
     write_grouped,
 )
+from shardmill.transforms.runtime.map_ordered import map_ordered
 
 _CHUNK_BYTES = 4 << 20  # per read
 _BLOCK_BYTES = 32 << 20  # of rows that are regrouped at a time
@@ -40,6 +40,7 @@ _LARGE_ROW = 64 << 10  # bytes; smaller rows are not worth one read each
 _LARGE_ARRAY = 128 << 20  # bytes; a smaller array in a bucket is not worth one request a row
 _MAX_REGROUPED = 64  # arrays whose scratch files are kept
 _REMOTE_READS = 16  # concurrent requests
+_READ_AHEAD = 256  # rows
 _lock = threading.Lock()
 
 ReadAt = Callable[[int, int], bytes]
@@ -103,9 +104,9 @@ def _read_rows(
         out[place] = np.frombuffer(data, np.uint8)
 
     workers = _REMOTE_READS if scheme_of(array.uri) else threads
-    with open_unchanged(array) as reader, ThreadPoolExecutor(workers, "read-rows") as pool:
+    with open_unchanged(array) as reader:
         tasks = zip(rows.tolist(), places.tolist(), strict=True)
-        for _ in pool.map(read, tasks):
+        for _ in map_ordered(read, tasks, workers, window=_READ_AHEAD):
             pass
 
 

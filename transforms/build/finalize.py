@@ -28,10 +28,11 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import Move
 from shardmill.transforms.publish.publish import publish
-from shardmill.transforms.runtime.map_calls import map_calls
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.statistics.sums import compute_statistics, merge_summaries
 
 _SHOWN_REJECTS = 3
+_READ_AHEAD = 256  # sidecars
 _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
@@ -257,7 +258,7 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Buil
 def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Reject]:
     """Yields all rejects in part order, reading only sidecars that have some."""
     sidecars = [join(spec.parts, name) for shard in built.shards for name in shard.rejects]
-    read = map_calls(spec.parts, storage.read, sidecars)
+    read = map_ordered(storage.read, sidecars, storage_threads(spec.parts), window=_READ_AHEAD)
     for shard in built.shards:
         if shard.index == 0:
             yield from built.told.get(shard.series, ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -17,7 +16,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import DeniedError, FormatError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
@@ -27,11 +26,12 @@ from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_man
 from shardmill.transforms.match.counts import Duplicate, MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum_match_counts
 from shardmill.transforms.runtime import metrics, progress
+from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
 _RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
 _MAX_BUFFERED = 10_000  # elements of a bundle that are processed together
-_CONCURRENT_OPENS = 16  # of files in a bucket
+_CONCURRENT_OPENS = 16
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class CountRecords(beam.PTransform):
         inspected = (
             refs
             | "KeepReadable" >> beam.Filter(lambda ref: not ref.error)
-            | "InspectFiles" >> beam.ParDo(_InspectFiles(spec.check))
+            | "InspectFiles" >> beam.ParDo(MapOrdered(_inspect_file, _CONCURRENT_OPENS), spec.check)
         )
         scanned = (
             inspected
@@ -109,39 +109,11 @@ def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tu
         yield key, part
 
 
-class _InspectFiles(beam.DoFn):
-    """Finds the ranges of files; opens several files of a bucket at the same time."""
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-        self._buffer: list[InputRef] = []
-
-    def start_bundle(self) -> None:
-        self._buffer = []
-
-    def process(self, ref: InputRef) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-        if not scheme_of(ref.uri):
-            yield self._inspect(ref)
-            return
-        self._buffer.append(ref)
-        if len(self._buffer) >= _MAX_BUFFERED:
-            yield from self._inspect_all()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for found in self._inspect_all():
-            yield GlobalWindows.windowed_value(found)
-
-    def _inspect_all(self) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-        refs, self._buffer = self._buffer, []
-        if refs:
-            with ThreadPoolExecutor(min(_CONCURRENT_OPENS, len(refs))) as threads:
-                yield from threads.map(self._inspect, refs)
-
-    def _inspect(self, ref: InputRef) -> tuple[str, tuple[InputRef, FileRanges]]:
-        found = find_ranges(ref.uri, ref.version, self._check, _RANGE_BYTES[self._check])
-        size = sum(part.end - part.start for part in found.ranges)
-        progress.current().extend("counting", size)
-        return ref.key, (ref, found)
+def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
+    """Yield the ranges of a file."""
+    found = find_ranges(ref.uri, ref.version, check, _RANGE_BYTES[check])
+    progress.current().extend("counting", sum(part.end - part.start for part in found.ranges))
+    yield ref.key, (ref, found)
 
 
 class _ScanRanges(beam.DoFn):

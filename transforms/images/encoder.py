@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +23,7 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import ImageSpec, codec_versions, encode_image
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
+from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.statistics.sums import Summary
 
 _IN_FLIGHT_BYTES = 64 << 20  # of files that are read ahead; a larger file is read alone
@@ -109,23 +108,10 @@ class ImageEncoder:
         """Yield an example or reject for each reference, in order; decode ahead on all threads."""
         ids = {label: number for number, label in enumerate(labels)}
         threads = self.threads or default_threads()
-        waiting: deque[tuple[int, Future[Example | Reject]]] = deque()
-        in_flight = 0
-        with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-            try:
-                for ref in refs:
-                    while waiting and (
-                        len(waiting) >= 8 * threads or in_flight + ref.size > _IN_FLIGHT_BYTES
-                    ):
-                        size, done = waiting.popleft()
-                        yield done.result()
-                        in_flight -= size
-                    waiting.append((ref.size, pool.submit(self.encode_one, ref, ids)))
-                    in_flight += ref.size
-                while waiting:
-                    yield waiting.popleft()[1].result()
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        yield from map_ordered(
+            lambda ref: self.encode_one(ref, ids), refs, threads, window=8 * threads,
+            size_of=lambda ref: ref.size, max_size=_IN_FLIGHT_BYTES,
+        )  # fmt: skip
 
     def encode_one(self, ref: InputRef, ids: dict[str, int]) -> Example | Reject:
         """Return the example of one image, or the reject.

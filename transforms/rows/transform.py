@@ -42,7 +42,7 @@ from shardmill.transforms.rows.runs.run_writer import (
 from shardmill.transforms.rows.tft.build_graph import BuildGraph, TransformGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_ordered import MapAhead
+from shardmill.transforms.runtime.map_do_fn import MapOrdered
 
 RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "counts"
 _INSPECTIONS = 16
@@ -88,7 +88,7 @@ class WriteRows(beam.PTransform):
         """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
-            MapAhead(inspect_file, _INSPECTIONS), spec.runs
+            MapOrdered(inspect_file, _INSPECTIONS), spec.runs
         )
         census = (
             files
@@ -97,7 +97,7 @@ class WriteRows(beam.PTransform):
         )
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
-            MapAhead(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)
+            MapOrdered(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         graph = []
@@ -107,7 +107,7 @@ class WriteRows(beam.PTransform):
             )
             graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
-            MapAhead(write_runs, spec.threads), spec, AsSingleton(plan), *graph
+            MapOrdered(write_runs, spec.threads), spec, AsSingleton(plan), *graph
         ).with_outputs(COUNTS, main=SEGMENTS)
         rejected = files | "PlaceRejectedFiles" >> beam.FlatMap(
             place_rejected_file, plan=AsSingleton(plan)

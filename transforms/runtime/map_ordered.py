@@ -1,78 +1,96 @@
-"""MapAhead: one function over many elements, several of them at a time."""
+"""map_ordered: a function over many items on threads, with results in the order of the items."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
+from shardmill.schemas.storage import scheme_of
+
+T = TypeVar("T")
+S = TypeVar("S")
+_STORAGE_CALLS = 16
 
 
-class MapAhead(beam.DoFn):
-    """Applies a function to elements on threads, and gives what it returns in their order.
-
-    For work that waits for a far disk or lets go of the interpreter; where Beam itself would call
-    a function for one element after the other.
+class OrderedCalls(Generic[S]):
+    """Calls on threads, whose results are taken in the order of submission.
 
     Args:
-        function: Takes an element (and what is given to ``ParDo`` besides) and returns the outputs.
-        threads: How many elements are worked on at a time.
+        threads: Number of threads.
+        window: Largest number of calls whose results were not taken.
+        max_size: Largest total size of these calls; one call may exceed it alone. 0: no limit.
     """
 
-    def __init__(self, function: Callable[..., Iterable[Any]], threads: int) -> None:
-        self._function = function
-        self._threads = threads
-        self._waiting: deque[Future[list[Any]]] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+    def __init__(self, threads: int, window: int, max_size: int = 0) -> None:
+        self._window = window
+        self._max_size = max_size
+        self._size = 0
+        self._calls: deque[tuple[int, Future[S]]] = deque()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ordered")
 
-    def start_bundle(self) -> None:
-        """Begins with nothing under way."""
-        self._stop()
+    def __len__(self) -> int:
+        return len(self._calls)
 
-    def process(self, element: Any, *args: Any) -> Iterator[Any]:
-        """Takes an element, and yields the outputs of an earlier one when enough are under way."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ahead")
-        self._waiting.append(self._pool.submit(self._call, element, args))
-        if len(self._waiting) > self._threads:
-            yield from self._first()
+    def is_full(self, size: int = 0) -> bool:
+        """Return whether a result must be taken before a call of a size is submitted."""
+        if not self._calls:
+            return False
+        too_large = 0 < self._max_size < self._size + size
+        return too_large or len(self._calls) >= self._window
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Yields the outputs of all that is still under way."""
-        while self._waiting:
-            for output in self._first():
-                yield _in_window(output)
-        self._stop()
+    def submit(self, size: int, function: Callable[..., S], *args: Any) -> None:
+        """Start a call on a thread."""
+        self._calls.append((size, self._pool.submit(function, *args)))
+        self._size += size
 
-    def teardown(self) -> None:
-        """Lets go of what a failed bundle left."""
-        self._stop()
+    def take(self) -> S:
+        """Return the result of the oldest call, or raise its error."""
+        size, call = self._calls.popleft()
+        self._size -= size
+        return call.result()
 
-    def _call(self, element: Any, args: Any) -> list[Any]:
-        return list(self._function(element, *args))
-
-    def _first(self) -> list[Any]:
-        try:
-            return self._waiting.popleft().result()
-        except BaseException:
-            self._stop()
-            raise
-
-    def _stop(self) -> None:
-        self._waiting.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+    def close(self, *, wait: bool) -> None:
+        """Cancel the calls that did not start, and wait for the others if wanted."""
+        self._calls.clear()
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
 
-def _in_window(output: Any) -> Any:
-    if isinstance(output, beam.pvalue.TaggedOutput):
-        return beam.pvalue.TaggedOutput(output.tag, GlobalWindows.windowed_value(output.value))
-    return GlobalWindows.windowed_value(output)
+def map_ordered(
+    function: Callable[[T], S], items: Iterable[T], threads: int, *, window: int = 0,
+    size_of: Callable[[T], int] = lambda _: 0, max_size: int = 0,
+) -> Iterator[S]:  # fmt: skip
+    """Yield the result of a function for each item, in the order of the items.
+
+    Args:
+        function: Called on threads; its error is raised in place of the result.
+        items: Its arguments.
+        threads: Number of threads; 0 to call in the caller's thread.
+        window: Largest number of results that wait; 0 for twice the threads.
+        size_of: Size of an item.
+        max_size: Largest total size of items in calls that wait; 0 for no limit.
+    """
+    if not threads:
+        yield from map(function, items)
+        return
+    calls: OrderedCalls[S] = OrderedCalls(threads, window or 2 * threads, max_size)
+    try:
+        for item in items:
+            size = size_of(item)
+            while calls.is_full(size):
+                yield calls.take()
+            calls.submit(size, function, item)
+        while calls:
+            yield calls.take()
+    finally:
+        calls.close(wait=True)  # they may use a file that the caller closes next
 
 
-__all__ = ["MapAhead"]
+def storage_threads(path: str) -> int:
+    """Return how many calls of a path's storage wait for the network at a time; 0 for one.
+
+    On gs:// one call after the other takes an hour for ten thousand shards. Its client may be
+    shared by threads, unlike those of some other storages.
+    """
+    return _STORAGE_CALLS if scheme_of(path) == "gs" else 0

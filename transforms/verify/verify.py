@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.publish import settle
+from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker
@@ -132,8 +132,7 @@ def verify_dataset(
     findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
     shards = dataset.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
-    with ThreadPoolExecutor(_CONCURRENT_OPENS) as threads:
-        opened = list(threads.map(_find_ranges, paths))
+    opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
     tasks = [(number, part) for number, file in enumerate(opened) for part in file.ranges]
     tasks.sort(key=lambda task: -task[1].cost)
     if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:

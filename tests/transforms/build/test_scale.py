@@ -5,13 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import apache_beam as beam
-import pytest
 from apache_beam.coders import FastPrimitivesCoder
 
 from shardmill.schemas.dataset.manifest import Manifest
@@ -29,7 +27,6 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import SumTotals, Totals
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles, find_input
-from shardmill.transforms.runtime import map_calls
 from shardmill.transforms.statistics.sums import Summary, Sums
 from tests.conftest import ROOT
 
@@ -198,29 +195,6 @@ def test_calls_and_the_manifest_grow_with_the_shards(tmp_path) -> None:
     shards, told = (80 - 20) // 2, (80 - 20) // 2
     assert calls[1] - calls[0] <= 7 * shards + told
     assert sizes[1] - sizes[0] <= 150 * shards
-
-
-@pytest.mark.parametrize(("path", "together"), [("gs://bucket/ds", True), ("/data/ds", False)])
-def test_calls_that_wait_for_the_network_are_made_together(path, together) -> None:
-    seen = set()
-    barrier = threading.Barrier(16 if together else 1)
-
-    def call(number: int) -> int:
-        seen.add(threading.current_thread().name)
-        if number < 16:
-            barrier.wait(60)
-        if number == 700:
-            raise FileNotFoundError(number)
-        return 2 * number
-
-    assert list(map_calls.map_calls(path, call, range(600))) == [2 * n for n in range(600)]
-    assert (threading.current_thread().name in seen) == (not together)
-    found = map_calls.map_calls(path, call, range(1_000))
-    assert [next(found) for _ in range(700)] == [2 * n for n in range(700)]
-    with pytest.raises(FileNotFoundError):
-        next(found)
-    assert list(map_calls.map_calls(path, call, [20])) == [40]
-    assert list(map_calls.map_calls(path, call, [])) == []
 
 
 def test_the_job_graph_holds_no_inputs(tmp_path) -> None:

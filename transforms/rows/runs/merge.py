@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from shardmill.transforms.rows.runs.segments import (
     slices,
     unpack_segment,
 )
+from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.statistics.sums import Summary
 
 _BLOCK_BYTES = 8 << 20
@@ -52,7 +52,8 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
         OutputError: A run file is damaged.
         FileNotFoundError: A run file does not exist.
     """
-    segments = [unpack_segment(content) for content in _read_all(refs)]
+    threads = _REMOTE_READS if refs and scheme_of(refs[0].run) else 0
+    segments = [unpack_segment(content) for content in map_ordered(_read, refs, threads)]
     positions = np.concatenate([segment.positions for segment in segments])
     order = np.argsort(positions, kind="stable")
     frames = join_frames(segments)
@@ -76,13 +77,6 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
         duplicates, summary = 0, None
     if duplicates:
         raise AssertionError("duplicates without a record")
-
-
-def _read_all(refs: Sequence[SegmentRef]) -> Iterator[bytes]:
-    if not refs or not scheme_of(refs[0].run):
-        return map(_read, refs)
-    with ThreadPoolExecutor(_REMOTE_READS) as threads:
-        return iter(list(threads.map(_read, refs)))
 
 
 def _read(ref: SegmentRef) -> bytes:

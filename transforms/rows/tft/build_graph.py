@@ -24,7 +24,7 @@ from shardmill.transforms.rows.tft.graph_store import FOLDER, find_graph, store_
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.rows.tft.transformer import to_record_batch
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_ordered import MapAhead
+from shardmill.transforms.runtime.map_do_fn import MapOrdered
 
 TRAIN = "train"
 BATCH_ROWS = 8_192
@@ -69,7 +69,7 @@ class BuildGraph(beam.PTransform):
             (ranges, filler)
             | "AddFiller" >> beam.Flatten()
             | "ReadTrainingRows"
-            >> beam.ParDo(MapAhead(train_batches, self.threads), spec, AsSingleton(plan))
+            >> beam.ParDo(MapOrdered(train_batches, self.threads), spec, AsSingleton(plan))
         )
         rows = (
             batches

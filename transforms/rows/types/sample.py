@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from shardmill.transforms.rows.types.infer import (
     profile_cells,
 )
 from shardmill.transforms.rows.types.typed_cells import Nulls
+from shardmill.transforms.runtime.map_ordered import map_ordered
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
 MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
@@ -97,8 +97,9 @@ def sample_files(
     """
     usable = [ref for ref in refs if not ref.error]
     each = max(MIN_FILE_BYTES, min(sample_bytes, MAX_TOTAL_BYTES // max(1, len(usable))))
-    with ThreadPoolExecutor(_THREADS) as threads:
-        samples = list(threads.map(lambda ref: sample_file(ref, dialect, nulls, each), usable))
+    samples = list(
+        map_ordered(lambda ref: sample_file(ref, dialect, nulls, each), usable, _THREADS)
+    )
     valid = [sample for sample in samples if not sample.ref.error and sample.columns]
     sampled_refs = (*(ref for ref in refs if ref.error), *(sample.ref for sample in samples))
     if not valid:
