@@ -101,11 +101,11 @@ def parse_image_size(text: str) -> Size:
     Raises:
         UsageError: The text has another form.
     """
-    found = _IMAGE_SIZE.fullmatch(text)
-    if found is None:
+    match = _IMAGE_SIZE.fullmatch(text)
+    if match is None:
         raise UsageError(
             f"--image_size={text} is not a size: write pixels as in 224, "
             "or height x width as in 180x320."
         )
-    height, width = found.groups()
+    height, width = match.groups()
     return Size(width=int(width or height), height=int(height))
