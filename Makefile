@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-hdfs test-airflow \
+.PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
   test-wheel dist lint types docs docs-look soak bench bench-count bench-rows bench-reading \
   bench-scale constraints format clean
 
@@ -55,9 +55,6 @@ test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run what fails gs:// in every way,
 
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
-
-test-hdfs: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a real HDFS
-	@$(BIN)/python -m pytest -q tests/cluster/test_hdfs*.py
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs

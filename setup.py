@@ -25,8 +25,7 @@ def find_packages() -> dict[str, str]:
 PACKAGES = find_packages()
 
 GCP = ["apache-beam[gcp]", "google-cloud-storage>=3"]
-AWS = ["apache-beam[aws]"]
-HADOOP = ["apache-beam[hadoop]"]
+S3 = ["botocore>=1.36"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
 TEST = [
@@ -101,8 +100,7 @@ setup(
     ],
     extras_require={
         "gcp": GCP,
-        "aws": AWS,
-        "hadoop": HADOOP,
+        "s3": S3,
         "tensorflow": TENSORFLOW,
         "tft": TFT,
         "all": [*GCP, *TFT],
@@ -113,8 +111,8 @@ setup(
         "docs": DOCS,
         "look": [*DOCS, *LOOK],
         "lint": LINT,
-        "test": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST],
-        "dev": [*GCP, *AWS, *HADOOP, *TFT, *TORCH, *JAX, *TEST, *DEV],
+        "test": [*GCP, *S3, *TFT, *TORCH, *JAX, *TEST],
+        "dev": [*GCP, *S3, *TFT, *TORCH, *JAX, *TEST, *DEV],
         "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},

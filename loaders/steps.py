@@ -193,7 +193,7 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
         raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
     scheme, slash, _ = text.partition(":/")
     # pathlib turns gs://bucket into gs:/bucket.
-    if slash and scheme in ("gs", "s3", "hdfs") and not scheme_of(text):
+    if slash and scheme in ("gs", "s3") and not scheme_of(text):
         raise UsageError(
             f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
         )

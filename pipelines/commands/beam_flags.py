@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shardmill.pipelines.commands.parser import Parser
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.storage import OPTIONS_VARIABLE
 
+# Options of Beam's S3 and HDFS clients, which no build uses.
 _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 
@@ -50,17 +48,19 @@ def own_flags(parser: Parser) -> list[str]:
 
 
 def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
-    """Check that flags are Beam's, and pass on those of storages.
+    """Check that flags are Beam's and have an effect.
 
     Args:
         argv: Flags that are not Shardmill's.
         own: Shardmill's flags, for suggestions.
 
     Raises:
-        UsageError: One is not; the message names the nearest flag.
+        UsageError: One is not, and the message names the nearest flag; or it configures a
+            storage of Beam's.
     """
     if not argv:
         return
+    reject_storage_flags(argv)
     from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
@@ -68,7 +68,6 @@ def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
         options._add_argparse_args(parser)  # noqa: SLF001 - how Beam itself collects its flags
     _, unknown = parser.parse_known_args(argv)
     _reject(unknown[0] if unknown else "", own)
-    share_storage_flags(argv)
 
 
 def _reject(argument: str, own: Sequence[str]) -> None:
@@ -104,19 +103,16 @@ def beam_option_names() -> frozenset[str]:
     return frozenset()
 
 
-def share_storage_flags(argv: list[str]) -> None:
-    """Make options of storages reach this process and its children.
+def reject_storage_flags(argv: Sequence[str]) -> None:
+    """Reject options of Beam's own S3 and HDFS clients.
 
-    A pipeline passes them to the workers of a runner itself.
-
-    Args:
-        argv: Beam's flags.
+    Raises:
+        UsageError: There is one.
     """
-    found: list[str] = []
-    wanted = False
     for argument in argv:
-        if argument.startswith("--"):
-            wanted = argument.startswith(_STORAGE_FLAGS)
-        found += [argument] * wanted
-    if found:
-        os.environ[OPTIONS_VARIABLE] = shlex.join(found)
+        if argument.startswith(_STORAGE_FLAGS):
+            raise UsageError(
+                f"The flag {argument.partition('=')[0]} is not supported: s3:// takes its "
+                "credentials, region and endpoint from the AWS_... variables or ~/.aws, and "
+                "hdfs:// is not supported."
+            )

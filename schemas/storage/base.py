@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from shardmill.schemas.errors import UsageError
 
-# Flags of Beam's file systems for processes that are no part of a pipeline.
-OPTIONS_VARIABLE = "SHARDMILL_STORAGE_OPTIONS"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3:// and hdfs://
+_CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
 _NS_PER_US = 1000
 _NS_PER_MS = 1_000_000
 _OLDEST_GENERATION = 1_104_537_600_000_000  # 2005: no such service was there before
@@ -107,6 +105,10 @@ class Storage(Protocol):
         """Returns a file's bytes."""
         ...
 
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """Returns a file's bytes and their version, for ``replace_if`` and ``delete``."""
+        ...
+
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Returns a file's bytes if it still has a size and version.
 
@@ -148,6 +150,19 @@ class Storage(Protocol):
         """Writes a file over whatever was there. Atomic."""
         ...
 
+    def replace_if(self, path: str, data: bytes, version: str) -> bool:
+        """Writes a file over one version of it; returns whether this call wrote it. Atomic.
+
+        Of several processes that replace the same version, exactly one succeeds. ``create`` is the
+        counterpart for a file that does not exist.
+
+        Args:
+            path: The file.
+            data: Its new content.
+            version: What is to be replaced, as ``read_version`` or ``stat`` returned it.
+        """
+        ...
+
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
         """Joins files into a new one.
 
@@ -162,12 +177,18 @@ class Storage(Protocol):
         """Renames a file over whatever stands at path; nothing happens if it already moved."""
         ...
 
-    def delete(self, path: str) -> None:
-        """Deletes a file if it exists."""
+    def delete(self, path: str, version: str = "") -> None:
+        """Deletes a file if it exists; given a version, only if it still has that version."""
         ...
 
-    def delete_tree(self, path: str) -> None:
-        """Deletes a folder and all below it if it exists."""
+    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
+        """Deletes a folder and all below it if it exists.
+
+        Args:
+            path: The folder.
+            still: Is called after the folder has been listed; if it returns False, nothing is
+                deleted. On object stores only the listed versions are deleted.
+        """
         ...
 
     def list_dir(self, path: str) -> Iterator[Entry]:
@@ -199,11 +220,6 @@ def scheme_of(path: str) -> str:
     return match.group(1).lower() if match else ""
 
 
-def lists_all(path: str) -> bool:
-    """Tells whether the medium can list a folder only with all that lies below it."""
-    return scheme_of(path) == "s3"
-
-
 def is_link(path: str) -> bool:
     """Tells whether a path is a symbolic link; object stores have none."""
     return not scheme_of(path) and os.path.islink(path)
@@ -225,16 +241,11 @@ def _storage_of(scheme: str) -> Storage:
 
         return GcsStorage()
     if scheme == "s3":
-        from shardmill.schemas.storage.beam_s3 import S3Storage
+        from shardmill.schemas.storage.s3 import S3Storage
 
         return S3Storage()
-    if scheme == "hdfs":
-        from shardmill.schemas.storage.beam_hdfs import HdfsStorage
-
-        return HdfsStorage()
     raise UsageError(
-        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH, s3://BUCKET/PATH or "
-        "hdfs://PATH."
+        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH or s3://BUCKET/PATH."
     )
 
 

@@ -78,7 +78,7 @@ class GcsStorage:
         return self.read_version(path)[0]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """See ``ExactStorage.read_version``."""
+        """See ``Storage.read_version``."""
         with plainly("read", path):
             blob = self._blob(path)
             return _download(blob, checksum="crc32c"), str(blob.generation)
@@ -146,20 +146,28 @@ class GcsStorage:
                 )
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
-        """See ``Storage.create``; an upload is atomic, nothing is put aside.
+        """See ``Storage.create``; an upload is atomic, nothing is put aside."""
+        del aside
+        return self._upload_if(path, data, 0)
 
-        Where the answer to a successful call is lost, its repetition finds an object: the mark in
-        that object's metadata tells whether this call made it.
+    def replace_if(self, path: str, data: bytes, version: str) -> bool:
+        """See ``Storage.replace_if``."""
+        return self._upload_if(path, data, int(version))
+
+    def _upload_if(self, path: str, data: bytes, generation: int) -> bool:
+        """Uploads over one generation, 0 for none; returns whether this call wrote the object.
+
+        Where the answer to a successful call is lost, its repetition finds another generation: the
+        mark in the object's metadata tells whether this call made it.
         """
         from google.api_core import exceptions
 
-        del aside
         mark = uuid.uuid4().hex
         with bucket_needed("write", path):
             blob = self._blob(path)
             blob.metadata = {_WRITER: mark}
             try:
-                blob.upload_from_string(data, if_generation_match=0, checksum="crc32c")
+                blob.upload_from_string(data, if_generation_match=generation, checksum="crc32c")
             except exceptions.PreconditionFailed:
                 found = self._get(path)
                 return found is not None and (found.metadata or {}).get(_WRITER) == mark
@@ -240,13 +248,9 @@ class GcsStorage:
         while token is not None:
             token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
 
-    def delete(self, path: str) -> None:
-        """See ``Storage.delete``."""
-        self._delete(path, None)
-
-    def delete_version(self, path: str, version: str) -> None:
-        """See ``ExactStorage.delete_version``; a call that is repeated hits nothing new either."""
-        self._delete(path, int(version))
+    def delete(self, path: str, version: str = "") -> None:
+        """See ``Storage.delete``; a call that is repeated deletes nothing newer either."""
+        self._delete(path, int(version) if version else None)
 
     def _delete(self, path: str, generation: int | None) -> None:
         from google.api_core import exceptions
@@ -268,17 +272,13 @@ class GcsStorage:
             for _ in pool.map(self._delete, *zip(*found, strict=True)):
                 pass
 
-    def delete_tree(self, path: str) -> None:
+    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
         """See ``Storage.delete_tree``; what is written there after it was listed stays."""
-        self.delete_tree_if(path, lambda: True)
-
-    def delete_tree_if(self, path: str, still: Callable[[], bool]) -> None:
-        """See ``ExactStorage.delete_tree_if``."""
         bucket, name = split_uri(path)
         if not name.rstrip("/"):
             return
         found = list(self._listed("delete", path))
-        if still():
+        if still is None or still():
             uris = [f"gs://{bucket}/{blob.name}" for blob in found]
             self._delete_all(uris, [blob.generation for blob in found])
 

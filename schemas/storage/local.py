@@ -9,7 +9,7 @@ import os
 import shutil
 import stat as stat_flags
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 import google_crc32c
@@ -77,8 +77,12 @@ class LocalStorage:
 
     def read(self, path: str) -> bytes:
         """See ``Storage.read``."""
+        return self.read_version(path)[0]
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """See ``Storage.read_version``; the modification time is the version."""
         with _plainly("read", path), open(path, "rb", buffering=0) as file:
-            return file.readall()
+            return file.readall(), str(os.fstat(file.fileno()).st_mtime_ns)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
@@ -150,14 +154,14 @@ class LocalStorage:
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
         with _plainly("write", path):
-            temporary = _temporary(path)
-            try:
-                _write_synced(temporary, data)
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            _replace(path, data)
+
+    def replace_if(self, path: str, data: bytes, version: str) -> bool:
+        """See ``Storage.replace_if``; the check and the rename are done under a lock."""
+        with _plainly("write", path), _locked_version(path, version) as unchanged:
+            if unchanged:
+                _replace(path, data)
+            return unchanged
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
         """See ``Storage.concat``."""
@@ -181,15 +185,21 @@ class LocalStorage:
                 if not os.path.exists(path):
                     raise
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``."""
         with _plainly("delete", path), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            if not version:
+                os.unlink(path)
+                return
+            with _locked_version(path, version) as unchanged:
+                if unchanged:
+                    os.unlink(path)
 
-    def delete_tree(self, path: str) -> None:
+    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
         """See ``Storage.delete_tree``; what another process adds meanwhile may stay."""
-        with _plainly("delete", path):
-            shutil.rmtree(path, ignore_errors=True)
+        if still is None or still():
+            with _plainly("delete", path):
+                shutil.rmtree(path, ignore_errors=True)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
@@ -274,11 +284,62 @@ def _look_at(path: str) -> Entry | None:
             return None
 
 
-def _write_synced(path: str, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _replace(path: str, data: bytes) -> None:
+    """Writes a file next to another one, syncs it and renames it over that one."""
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _make_newer(temporary, path)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _make_newer(path: str, other: str) -> None:
+    """Sets the modification time of a file after that of another one, if it exists.
+
+    Kernels before Linux 6.13 stamp files by a clock that ticks every few milliseconds, so two
+    versions that follow each other could have the same time.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        old, new = os.stat(other).st_mtime_ns, os.stat(path).st_mtime_ns
+        if new <= old:
+            os.utime(path, ns=(old + 1, old + 1))
+
+
+@contextlib.contextmanager
+def _locked_version(path: str, version: str) -> Iterator[bool]:
+    """Locks a file and yields whether it still has a version.
+
+    The lock is on the file, not on its folder, which callers may have locked. Replacing renames
+    another file to the path, so a process that waited for the lock finds that other file.
+    """
+    descriptor = -1
+    try:
+        # An unreadable file can be replaced and deleted, but not locked.
+        with contextlib.suppress(PermissionError, FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with contextlib.suppress(OSError):  # file systems without locks: one builder at a time
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield _has_version(path, version, descriptor)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _has_version(path: str, version: str, descriptor: int) -> bool:
+    """Returns whether a path still names the open file and that has a version."""
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return False
+    same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
+    return same and str(now.st_mtime_ns) == version
 
 
 def _create_without_links(path: str, data: bytes) -> bool:

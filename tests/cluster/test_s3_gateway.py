@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.storage import OPTIONS_VARIABLE
-from shardmill.schemas.storage.beam_s3 import S3Storage, split_uri
 from shardmill.schemas.storage.local import LocalStorage
+from shardmill.schemas.storage.s3 import S3Storage
+from shardmill.schemas.storage.s3_objects import split_uri
 from tests.conftest import make_photos, shardmill
 from tests.schemas.storage import test_storage
 from tests.schemas.storage.test_s3 import objects, run, upload, without_manifest
@@ -52,6 +52,11 @@ def test_what_every_storage_promises(promise, place):
 @pytest.mark.parametrize("size", [0, 1, 70_000, 40_000_001])
 def test_what_is_written_is_read(size, place):
     test_storage.test_what_is_written_is_read(place, size)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_exactly_one_of_many_racing_creates_wins(same, place):
+    test_storage.test_exactly_one_of_many_racing_creates_wins(place, same)
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -184,33 +189,89 @@ def test_clean_takes_away_what_a_killed_build_left(photos, gateway_s3, gateway_b
     assert not keys(gateway_s3, output)
 
 
-def test_flags_reach_all_processes_and_tell_no_secret(
-    gateway_s3, gateway_url, gateway_bucket, expected, photos
-):
-    """Without AWS's variables: by flags alone, in the command and in what it starts."""
+CREATE = """
+import random, sys, time
+from shardmill.schemas.storage import open_storage
+folder, name, start, count = sys.argv[1:]
+storage = open_storage(folder)
+seen = storage.read_version(folder + "/swap")[1]
+while time.time() < float(start):
+    pass
+# Some in the same order, so that processes meet; some in another, so that each leads somewhere.
+order = list(range(int(count)))
+order[20:] = random.Random(name).sample(order[20:], len(order) - 20)
+won = {n: int(storage.create(f"{folder}/{n}", name.encode())) for n in order}
+print(*(won[n] for n in sorted(won)), int(storage.replace_if(folder + "/swap", name.encode(), seen)))
+"""
+
+
+def test_exactly_one_of_several_processes_wins(gateway_bucket, storage):
+    folder, count, names = f"{gateway_bucket}/race", 60, "abcd"
+    storage.replace(f"{folder}/swap", b"old")
+    start = time.time() + 4
+    racing = [
+        subprocess.Popen(
+            [sys.executable, "-c", CREATE, folder, name, str(start), str(count)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for name in names
+    ]  # fmt: skip
+    won = [process.communicate()[0].split() for process in racing]
+    assert [process.returncode for process in racing] == [0] * len(names)
+    for number in range(count + 1):
+        winners = [name for name, each in zip(names, won, strict=True) if each[number] == "1"]
+        assert len(winners) == 1, number
+        path = f"{folder}/{number if number < count else 'swap'}"
+        assert storage.read(path).decode() == winners[0]
+    # Not trivial: no process was always first.
+    assert len({tuple(each[:count]) for each in won if "1" in each[:count]}) > 1
+
+
+def test_several_builders_of_one_output(photos, expected, gateway_s3, gateway_bucket, capsys):
+    """The same build, three times at once: all succeed, and the dataset is that of one."""
+    output = f"{gateway_bucket}/out"
+    args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
+    command = [sys.executable, "-m", "shardmill.pipelines.cli", *args]
+    builders = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    ended = [(builder.communicate()[1], builder.returncode) for builder in builders]
+    assert [code for _, code in ended] == [0, 0, 0], ended
+    assert without_manifest(objects(gateway_s3, output)) == expected
+    assert run(capsys, "verify", output)[0] == 0
+
+
+def test_builders_of_different_datasets_never_mix_them(photos, gateway_s3, gateway_bucket, capsys):
+    for turn in range(3):
+        output = f"{gateway_bucket}/out{turn}"
+        commands = [
+            [sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}",
+             f"--output={output}", *FLAGS, f"--seed={seed}"]
+            for seed in range(2)
+        ]  # fmt: skip
+        builders = [subprocess.Popen(c, stderr=subprocess.PIPE, text=True) for c in commands]
+        ended = [(builder.communicate()[1], builder.returncode) for builder in builders]
+        assert sorted(code for _, code in ended) == [0, 1], ended
+        assert "--overwrite" in next(err for err, code in ended if code)
+        assert run(capsys, "verify", output)[0] == 0
+
+
+def test_no_secret_is_written(gateway_s3, gateway_bucket, expected, photos):
+    """From bucket to bucket with variables alone; what is started inherits them."""
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     source = upload(gateway_s3, photos, f"{gateway_bucket}/in")
     output = f"{gateway_bucket}/out"
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    flags = [
-        f"--s3_endpoint_url={gateway_url}", "--s3_access_key_id", "testing",
-        f"--s3_secret_access_key={secret}", "--s3_region_name=us-east-1",
-    ]  # fmt: skip
     args = ["images", f"--input={source}", f"--output={output}", *FLAGS]
-    done = shardmill(*args, env=bare)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = shardmill(*args, env={**bare, "AWS_EC2_METADATA_DISABLED": "1"})
     assert done.returncode == 1
-    assert done.stderr.startswith(f"shardmill: Cannot list {gateway_bucket}: ")
-    done = shardmill(*args, "--debug", *flags, env=bare)
+    assert done.stderr.startswith(f"shardmill: Cannot look at {source}: Unable to locate cred")
+    done = shardmill(*args, "--debug")
     assert done.returncode == 0, done.stderr
     files = objects(gateway_s3, output)
     assert without_manifest(files) == expected
-    assert secret not in done.stdout + done.stderr
+    assert secret not in done.stdout + done.stderr + "".join(files)
     assert not any(secret.encode() in data for data in files.values())
-    assert secret not in "".join(files)
-    # Small commands take no flags of Beam's; processes that they start have the variable too.
-    told = {**bare, OPTIONS_VARIABLE: " ".join(flags)}
     for command in (["verify", output, "--processes=2"], ["count", f"--input={output}"]):
-        done = shardmill(*command, env=told)
+        done = shardmill(*command)
         assert done.returncode == 0, done.stderr
 
 

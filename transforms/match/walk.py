@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import join, lists_all, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import Skipped
 
 _JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
@@ -113,9 +113,6 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
 
 def first_level(root: str) -> Iterator[WalkTask]:
     """Yields the pieces that a walk of root falls into: its own files, and each folder in it."""
-    if lists_all(root):
-        yield WalkTask("", deep=True)  # one listing instead of three
-        return
     yield WalkTask("", deep=False)
     if scheme_of(root):
         for entry in open_storage(root).list_dir(root):

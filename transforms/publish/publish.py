@@ -23,7 +23,6 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.storage import Storage, join
-from shardmill.schemas.storage.exact import delete_tree_if
 from shardmill.transforms.publish.journal import (
     NOTHING_KEPT,
     Journal,
@@ -256,7 +255,7 @@ def _follow(storage: Storage, output: str, journal: Journal) -> bool:
 def _clear(storage: Storage, output: str, build: str) -> None:
     """Deletes a build folder, unless another publication has begun that may take from it."""
     journal = join(output, shard_names.JOURNAL)
-    delete_tree_if(storage, join(output, build), lambda: storage.stat(journal) is None)
+    storage.delete_tree(join(output, build), lambda: storage.stat(journal) is None)
 
 
 def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:

@@ -14,7 +14,6 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.storage import Entry, Storage, join
-from shardmill.schemas.storage.exact import delete_tree_if, delete_version, read_version
 from shardmill.transforms.publish.journal import Journal, Kept, Move, fingerprint
 
 
@@ -26,7 +25,7 @@ def find_journal(storage: Storage, output: str) -> tuple[Journal, str] | None:
     """
     path = join(output, shard_names.JOURNAL)
     try:
-        data, version = read_version(storage, path)
+        data, version = storage.read_version(path)
         return Journal.from_json(data), version
     except FileNotFoundError:
         return None
@@ -64,14 +63,14 @@ def roll_forward(storage: Storage, output: str, journal: Journal, version: str) 
     if deletes and not stands():
         return
     for entry in deletes:
-        delete_version(storage, entry.path, entry.version)
+        storage.delete(entry.path, entry.version)
     transform = join(output, shard_names.TRANSFORM)
     if any("/" in name for name in journal.deletes) and not any(
         entry.kind == "file" for entry in storage.walk(transform)
     ):
         storage.delete_tree(transform)
-    delete_tree_if(storage, join(output, journal.build), stands)
-    delete_version(storage, join(output, shard_names.JOURNAL), version)
+    storage.delete_tree(join(output, journal.build), stands)
+    storage.delete(join(output, shard_names.JOURNAL), version)
 
 
 def _stands(storage: Storage, output: str, version: str) -> bool:
@@ -85,7 +84,7 @@ def _stands(storage: Storage, output: str, version: str) -> bool:
 def _move_all(storage: Storage, output: str, journal: Journal, version: str) -> None:
     manifest = join(output, shard_names.MANIFEST)
     try:
-        current, seen = read_version(storage, manifest)
+        current, seen = storage.read_version(manifest)
     except FileNotFoundError:
         current, seen = None, ""
     if current == journal.manifest.encode():
@@ -94,9 +93,9 @@ def _move_all(storage: Storage, output: str, journal: Journal, version: str) -> 
         # The old dataset is still whole: the last moment to see that the new one will be.
         problem = _find_problem(storage, output, journal, current)
         if problem is not None and _unchanged(storage, manifest, current):
-            delete_version(storage, join(output, shard_names.JOURNAL), version)
+            storage.delete(join(output, shard_names.JOURNAL), version)
             raise problem
-        delete_version(storage, manifest, seen)
+        storage.delete(manifest, seen)
     for move in journal.moves[:-1]:
         _complete_move(storage, output, move)
     gone = _find_lost(storage, output, journal.kept)

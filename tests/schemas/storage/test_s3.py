@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +18,12 @@ import pytest
 
 from shardmill.loaders import open_dataset, steps_per_epoch
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.commands.beam_flags import share_storage_flags
-from shardmill.schemas.errors import DeniedError, StorageError, UsageError
-from shardmill.schemas.storage import OPTIONS_VARIABLE, open_storage
-from shardmill.schemas.storage.beam_hdfs import HdfsStorage
-from shardmill.schemas.storage.beam_s3 import S3Storage, split_uri
+from shardmill.pipelines.commands.beam_flags import reject_storage_flags
+from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import s3 as s3_module
+from shardmill.schemas.storage.s3 import S3Storage
+from shardmill.schemas.storage.s3_objects import split_uri
 from tests.conftest import make_photos
 from tests.support.readers import dataset_files
 
@@ -131,7 +137,7 @@ def test_rows_and_a_listing_and_arrays(s3, s3_bucket, tmp_path, capsys):
         assert without_manifest(files) == dataset_files(tmp_path / name)
 
 
-def test_loaders_read_it_where_beam_is(s3, s3_bucket, album, tmp_path):
+def test_loaders_read_it(s3, s3_bucket, album, tmp_path):
     flags = [*FLAGS, "--max_reject_fraction=0.5"]
     assert main(["images", f"--input={album}", f"--output={tmp_path / 'ds'}", *flags]) == 0
     uri = upload(s3, tmp_path / "ds", f"{s3_bucket}/ds")
@@ -145,7 +151,7 @@ def test_files_of_any_size(s3, s3_bucket, s3_storage):
     bucket, _ = split_uri(s3_bucket)
     for size in (0, 1, (16 << 20) + 1, 40 << 20):
         data = random.Random(size).randbytes(size)
-        path = f"{s3_bucket}/sized/{size}.gz"  # a suffix by which Beam would unpack it
+        path = f"{s3_bucket}/sized/{size}.gz"  # a suffix by which some clients would unpack it
         with s3_storage.open_write(path) as file:
             file.write(data)
         assert s3.get_object(Bucket=bucket, Key=f"sized/{size}.gz")["Body"].read() == data
@@ -154,15 +160,17 @@ def test_files_of_any_size(s3, s3_bucket, s3_storage):
             assert b"".join(chunks) == data
 
 
-def test_an_upload_that_breaks_off_leaves_no_object(s3, s3_bucket, s3_storage):
+def test_an_upload_that_breaks_off_leaves_nothing(s3, s3_bucket, s3_storage):
     def chunks():
-        yield bytes(17 << 20)
+        yield bytes(40 << 20)
         raise FileNotFoundError("a source is gone")
 
     with pytest.raises(FileNotFoundError, match="a source"):
         s3_storage._put(f"{s3_bucket}/x", chunks())
     assert s3_storage.stat(f"{s3_bucket}/x") is None
-    assert "Contents" not in s3.list_objects_v2(Bucket=split_uri(s3_bucket)[0])
+    bucket, _ = split_uri(s3_bucket)
+    assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
 
 
 def test_folder_marks_of_other_programs_are_no_files(s3, s3_bucket, s3_storage):
@@ -210,10 +218,15 @@ def test_a_missing_bucket_is_told_by_each_call(s3_bucket, s3_storage):
              "AWS_SHARED_CREDENTIALS_FILE": "/none"},
             "s3://b/in", "Unable to locate credentials; run `aws configure` or set AWS_ACCESS",
         ),
-        ({OPTIONS_VARIABLE: "--s3_endpoint_url='x"}, "s3://b/in", "is no list of flags"),
-        ({OPTIONS_VARIABLE: "--s3_endpoint_url=nonsense"}, "s3://b/in", "Invalid endpoint"),
+        ({"AWS_PROFILE": "none-such"}, "s3://b/in", "profile (none-such) could not be found; check"),
+        ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://b/in", "Invalid endpoint: nonsense; check the AWS"),
+        ({}, "s3://no bucket/in", "'no bucket' is not a bucket name; write s3://BUCKET/PATH"),
+        (
+            {"SHARDMILL_STORAGE_OPTIONS": "--s3_endpoint_url=http://h"}, "s3://b/in",
+            "SHARDMILL_STORAGE_OPTIONS is not supported any more: set AWS_... variables instead",
+        ),
     ],
-    ids=["bucket", "no name", "nobody there", "no keys", "variable", "endpoint"],
+    ids=["bucket", "no name", "network", "no keys", "profile", "endpoint", "name", "variable"],
 )  # fmt: skip
 def test_what_is_wrong_is_one_sentence_and_quick(
     changes, source, words, s3_bucket, tmp_path, monkeypatch, capsys
@@ -233,51 +246,125 @@ def test_what_is_wrong_is_one_sentence_and_quick(
     assert time.monotonic() - began < 20
 
 
-def test_refused_keys_are_a_refusal(s3_bucket, s3_storage):
-    """As the service says it: the server of these tests lets anybody in."""
-    from apache_beam.io.aws.clients.s3.messages import S3ClientError
-
-    from shardmill.schemas.storage.beam_s3 import _plain_error
-
-    for code, why in ((403, "(SignatureDoesNotMatch) when calling"), ("AccessDenied", "Denied")):
-        error = _plain_error("read", "s3://b/x", S3ClientError(why, code))
-        assert isinstance(error, DeniedError)
-        assert isinstance(error, PermissionError)
-        assert "check the credentials" in str(error)
+def test_flags_of_beams_storages_are_rejected(capsys):
+    for flag in ("--s3_endpoint_url=http://h", "--hdfs_host=h"):
+        code, out, err = run(capsys, "images", "--input=s3://b/in", "--output=out", flag)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"shardmill: The flag {flag.split('=')[0]} is not supported: s3:// ")
+    reject_storage_flags(["--runner=X", "--temp_location", "s3://b/--s3_x"])
 
 
-def test_only_flags_of_storages_are_shared(monkeypatch):
-    monkeypatch.setenv(OPTIONS_VARIABLE, "as it was")
-    share_storage_flags(["--runner=X", "--temp_location", "s3://b/--s3_x"])
-    assert os.environ[OPTIONS_VARIABLE] == "as it was"
-    share_storage_flags(
-        ["--s3_region_name", "a b", "--runner=X", "--s3_disable_ssl", "--hdfs_host=h", "--x", "y"]
-    )
-    assert os.environ[OPTIONS_VARIABLE] == "--s3_region_name 'a b' --s3_disable_ssl --hdfs_host=h"
-
-
-def test_a_missing_package_is_told(monkeypatch):
-    from apache_beam.io import hadoopfilesystem
-    from apache_beam.io.aws.clients.s3 import boto3_client
-
-    # As Beam leaves them when they cannot be imported.
-    monkeypatch.setattr(boto3_client, "boto3", None)
-    monkeypatch.setattr(hadoopfilesystem, "hdfs", None)
-    with pytest.raises(UsageError, match=r"^s3:// needs boto3: pip install 'shardmill\[aws\]'\.$"):
+def test_a_missing_package_is_reported_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        UsageError, match=r"^s3:// needs botocore: pip install 'shardmill\[s3\]'\.$"
+    ):
         S3Storage()
-    with pytest.raises(UsageError, match=r"^hdfs:// needs hdfs: pip install 'shardmill\[hadoop\]'"):
-        HdfsStorage()
 
 
 def test_the_client_is_made_once(s3_bucket, s3_environment, monkeypatch):
+    made, real = [], s3_module.make_client
+    monkeypatch.setattr(s3_module, "make_client", lambda: made.append(1) or real())
     storage = S3Storage()
-    made = []
-    real = storage._make
-    monkeypatch.setattr(storage, "_make", lambda options: made.append(1) or real(options))
-    for number in range(3):
-        storage.replace(f"{s3_bucket}/{number}", b"x")
-        assert storage.read(f"{s3_bucket}/{number}") == b"x"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: storage.replace(f"{s3_bucket}/{n}", b"x"), range(8)))
+    assert len(list(storage.list_dir(s3_bucket))) == 8
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "changes"),
+    [
+        (
+            {"credentials": "[work]\naws_access_key_id=k\naws_secret_access_key=s\n",
+             "config": "[profile work]\nregion=eu-west-3\nendpoint_url=URL\n"},
+            {"AWS_PROFILE": "work"},
+        ),
+        ({"credentials": "[default]\naws_access_key_id=k\naws_secret_access_key=s\n"},
+         {"AWS_ENDPOINT_URL_S3": "URL"}),
+        ({"config": "[default]\ncredential_process=echo \'{\"Version\":1,\"AccessKeyId\":\"k\","
+          "\"SecretAccessKey\":\"s\"}\'\n"}, {"AWS_ENDPOINT_URL": "URL"}),
+        ({}, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "URL",
+              "AWS_REGION": "eu-west-3"}),
+    ],
+    ids=["profile", "default", "process", "variables"],
+)  # fmt: skip
+def test_where_the_configuration_comes_from(
+    files, changes, s3_url, s3_bucket, s3_storage, tmp_path, monkeypatch
+):
+    s3_storage.replace(f"{s3_bucket}/x", b"data")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("credentials", "config"):
+        (tmp_path / name).write_text(files.get(name, "").replace("URL", s3_url))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value.replace("URL", s3_url))
+    storage = S3Storage()
+    assert storage.read(f"{s3_bucket}/x") == b"data"
+    if "eu-west-3" in f"{files} {changes}":
+        assert storage._client().meta.region_name == "eu-west-3"
+
+
+def read_in_child(queue, records) -> None:
+    queue.put([len(row["image/encoded"]) for row in records])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_read_what_their_parent_opened(method, s3_bucket, album, tmp_path, s3):
+    flags = [*FLAGS, "--max_reject_fraction=0.5"]
+    assert main(["images", f"--input={album}", f"--output={tmp_path / 'ds'}", *flags]) == 0
+    records = open_dataset(upload(s3, tmp_path / "ds", f"{s3_bucket}/ds"))
+    expected = [len(row["image/encoded"]) for row in records]  # connections are open when it forks
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    children = [context.Process(target=read_in_child, args=(queue, records)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=60) for _ in children] == [expected, expected]
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+
+
+def test_a_fork_while_a_thread_makes_the_client(s3_bucket, s3_storage):
+    s3_storage.replace(f"{s3_bucket}/x", b"data")
+    storage = S3Storage()
+    with storage._lock:
+        child = multiprocessing.get_context("fork").Process(
+            target=storage.read, args=(f"{s3_bucket}/x",)
+        )
+        child.start()
+        child.join(60)
+    assert child.exitcode == 0
+
+
+WITHOUT_BEAM = """
+import importlib.abc, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("apache_beam", "boto3", "tensorflow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import shardmill.schemas.storage.s3
+assert "botocore" not in sys.modules
+from shardmill.loaders import open_dataset
+print(sum(len(row["image/encoded"]) > 0 for row in open_dataset(sys.argv[1])))
+"""
+
+
+def test_loaders_need_neither_beam_nor_boto3(s3_bucket, album, tmp_path, s3):
+    flags = [*FLAGS, "--max_reject_fraction=0.5"]
+    assert main(["images", f"--input={album}", f"--output={tmp_path / 'ds'}", *flags]) == 0
+    uri = upload(s3, tmp_path / "ds", f"{s3_bucket}/ds")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BEAM, uri], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(open_dataset(tmp_path / "ds")) > 10
 
 
 @pytest.mark.parametrize("uri", ["s3://", "s3:///x"])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 from shardmill.schemas.storage import Storage, join, open_storage
-from shardmill.schemas.storage.beam_s3 import S3Storage
 from shardmill.schemas.storage.gcs import GcsStorage, split_uri
 from shardmill.schemas.storage.local import LocalStorage
+from shardmill.schemas.storage.s3 import S3Storage
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 
@@ -260,8 +260,6 @@ def test_create_writes_once(place):
     assert place.tree() == {"dir/file": b"three"}
 
 
-# On s3:// two may win: what that means stands in docs/storage.md.
-@pytest.mark.parametrize("place", ["local", "emulator", "strict"], indirect=True)
 @pytest.mark.parametrize("same", [False, True], ids=["different bytes", "same bytes"])
 def test_exactly_one_of_many_racing_creates_wins(place, same):
     threads = 12
@@ -277,6 +275,75 @@ def test_exactly_one_of_many_racing_creates_wins(place, same):
             won = list(pool.map(create, range(threads)))
         assert sum(won) == 1
         assert place.storage.read(path) == (b"x" if same else b"%d" % won.index(True))
+
+
+def test_replace_if_replaces_the_version_that_was_read(place):
+    path = place.path("dir", "file")
+    place.storage.replace(path, b"one")
+    data, first = place.storage.read_version(path)
+    assert (data, first) == (b"one", place.storage.stat(path).version)
+    assert place.storage.replace_if(path, b"two", first)
+    assert not place.storage.replace_if(path, b"three", first)
+    assert place.tree() == {"dir/file": b"two"}
+    data, second = place.storage.read_version(path)
+    assert data == b"two"
+    assert place.storage.replace_if(path, b"", second)
+    assert place.tree() == {"dir/file": b""}
+
+
+def test_replace_if_creates_nothing(place):
+    path = place.path("file")
+    place.storage.replace(path, b"one")
+    version = place.storage.read_version(path)[1]
+    place.storage.delete(path)
+    assert not place.storage.replace_if(path, b"two", version)
+    assert place.tree() == {}
+
+
+def test_versions_that_follow_each_other_at_once_differ(place):
+    path, seen = place.path("file"), set()
+    for number in range(20):
+        place.storage.replace(path, b"%d" % number)
+        seen.add(place.storage.read_version(path)[1])
+    for number in range(20, 40):
+        version = place.storage.read_version(path)[1]
+        assert place.storage.replace_if(path, b"%d" % number, version)
+        assert not place.storage.replace_if(path, b"again", version)
+        seen.add(place.storage.read_version(path)[1])
+    assert len(seen) == 40
+
+
+def test_exactly_one_of_many_racing_replacements_wins(place):
+    threads = 12
+    for turn in range(5):
+        path = place.path(f"file{turn}")
+        place.storage.replace(path, b"old")
+        version = place.storage.read_version(path)[1]
+        ready = threading.Barrier(threads)
+
+        def replace(number, path=path, version=version, ready=ready):
+            ready.wait()
+            return place.storage.replace_if(path, b"%d" % number, version)
+
+        with ThreadPoolExecutor(threads) as pool:
+            won = list(pool.map(replace, range(threads)))
+        assert sum(won) == 1
+        assert place.storage.read(path) == b"%d" % won.index(True)
+
+
+def test_no_update_is_lost_when_many_replace_what_they_read(place):
+    path = place.path("counter")
+    place.storage.replace(path, b"0")
+
+    def add(times):
+        done = 0
+        while done < times:
+            data, version = place.storage.read_version(path)
+            done += place.storage.replace_if(path, b"%d" % (int(data) + 1), version)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, [5] * 4))
+    assert place.storage.read(path) == b"20"
 
 
 def test_replace_writes_over(place):
@@ -382,6 +449,45 @@ def test_delete_and_delete_tree(place):
     assert place.storage.stat(place.path("a")) is None
 
 
+# The emulator alone ignores the condition of a deletion.
+@pytest.mark.parametrize("place", ["local", "strict", "s3"], indirect=True)
+def test_a_version_that_was_replaced_is_not_deleted(place):
+    path = place.path("file")
+    place.storage.replace(path, b"old")
+    old = place.storage.read_version(path)[1]
+    place.storage.replace(path, b"new")
+    place.storage.delete(path, old)
+    assert place.tree() == {"file": b"new"}
+    place.storage.delete(path, place.storage.stat(path).version)
+    assert place.tree() == {}
+    place.storage.delete(path, old)
+
+
+def test_delete_tree_asks_once_the_folder_is_listed(place):
+    for name in ("a", "b/c"):
+        place.storage.replace(place.path("build", *name.split("/")), b"x")
+    asked = []
+    place.storage.delete_tree(place.path("build"), lambda: bool(asked.append(1)))
+    assert asked == [1]
+    assert set(place.tree()) == {"build/a", "build/b/c"}
+    place.storage.delete_tree(place.path("build"), lambda: True)
+    assert place.tree() == {}
+
+
+@pytest.mark.parametrize("place", ["strict", "s3"], indirect=True)
+def test_delete_tree_spares_what_was_replaced_after_the_listing(place):
+    for name in ("a", "b"):
+        place.storage.replace(place.path("build", name), b"old")
+
+    def still():
+        place.storage.replace(place.path("build", "b"), b"new")
+        place.storage.replace(place.path("build", "c"), b"new")
+        return True
+
+    place.storage.delete_tree(place.path("build"), still)
+    assert place.tree() == {"build/b": b"new", "build/c": b"new"}
+
+
 def test_delete_tree_of_many(place):
     paths = [place.path("build", "parts", str(number)) for number in range(60)]
     with ThreadPoolExecutor(8) as pool:
@@ -438,7 +544,9 @@ _FILES = st.builds(
 )
 _DATA = st.binary(max_size=8)
 _CALLS = st.one_of(
-    st.tuples(st.sampled_from(["replace", "create", "write", "broken"]), _FILES, _DATA),
+    st.tuples(
+        st.sampled_from(["replace", "create", "write", "broken", "replace_if"]), _FILES, _DATA
+    ),
     st.tuples(
         st.sampled_from(["read", "stat", "delete", "checksum", "unchanged", "stream"]), _FILES
     ),
@@ -470,6 +578,13 @@ class _Calls:
 
     def create(self, name, data):
         return self.storage.create(self.path(name), data)
+
+    def replace_if(self, name, data):
+        _, version = self.storage.read_version(self.path(name))
+        return (
+            self.storage.replace_if(self.path(name), data + b"!", version),
+            self.storage.replace_if(self.path(name), data + b"?", version),
+        )
 
     def write(self, name, data):
         write(self.place, self.path(name), data)
@@ -558,6 +673,14 @@ PROMISES = [
     test_an_empty_file_is_read_at_any_place,
     test_what_is_no_file_is_not_opened,
     test_create_writes_once,
+    test_replace_if_replaces_the_version_that_was_read,
+    test_replace_if_creates_nothing,
+    test_versions_that_follow_each_other_at_once_differ,
+    test_exactly_one_of_many_racing_replacements_wins,
+    test_no_update_is_lost_when_many_replace_what_they_read,
+    test_a_version_that_was_replaced_is_not_deleted,
+    test_delete_tree_asks_once_the_folder_is_listed,
+    test_delete_tree_spares_what_was_replaced_after_the_listing,
     test_replace_writes_over,
     test_concat_of_a_missing_source_leaves_nothing,
     test_move_is_idempotent_and_writes_over,

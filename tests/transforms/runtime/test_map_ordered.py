@@ -14,7 +14,7 @@ from shardmill.transforms.runtime.map_ordered import map_ordered, storage_thread
 
 
 @pytest.mark.parametrize(
-    ("path", "threads"), [("gs://bucket/ds", 16), ("/data/ds", 0), ("hdfs://host/ds", 0)]
+    ("path", "threads"), [("gs://bucket/ds", 16), ("/data/ds", 0), ("s3://bucket/ds", 16)]
 )
 def test_only_storages_with_shared_clients_get_threads(path, threads) -> None:
     assert storage_threads(path) == threads

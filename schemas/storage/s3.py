@@ -1,0 +1,402 @@
+"""Amazon S3 and compatible services, through botocore."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, TypeAlias
+
+import google_crc32c
+
+from shardmill.schemas.errors import ChangedError, DeniedError, UsageError
+from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.s3_client import ATTEMPTS, make_client, pause, retry_conflicts
+from shardmill.schemas.storage.s3_errors import (
+    PreconditionError,
+    UnsupportedError,
+    plainly,
+    replaced,
+)
+from shardmill.schemas.storage.s3_objects import (
+    entry_of,
+    folder_prefix,
+    if_match,
+    split_existing,
+    split_object,
+    split_uri,
+    upload_parts,
+)
+
+_CHUNK = 1 << 20
+_COPIED = 1 << 30  # bytes that one call copies; the service takes at most 5 GiB
+_SPOOL = 64 << 20
+_DELETERS = 16
+_WRITER = "shardmill-writer"  # metadata of a conditional write: which call made the object
+
+Chunks: TypeAlias = Generator[bytes, None, None]
+
+
+class S3Storage:
+    """Objects in buckets; exclusive creation and replacement by conditional PUT.
+
+    Botocore repeats a call, with growing pauses, when the service or the network fails for a
+    moment: all calls are made so that a repetition does no harm.
+    """
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("botocore") is None:
+            raise UsageError("s3:// needs botocore: pip install 'shardmill[s3]'.")
+        self._forget()
+        # A forked child must use neither its parent's connections nor a lock that a thread of the
+        # parent held.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: Any = None
+
+    def _client(self) -> Any:
+        """Returns this process's client; making one takes a tenth of a second."""
+        client = self._shared
+        if client is None:
+            with self._lock:
+                client = self._shared = self._shared or make_client()
+        return client
+
+    def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
+        """Yields the answers of a listing of all keys in a folder, sorted by key."""
+        bucket, key = split_uri(path)
+        request = {"Bucket": bucket, "Prefix": folder_prefix(key), **options}
+        while True:
+            with plainly(action, path):
+                page = self._client().list_objects_v2(**request)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _has_files(self, path: str) -> bool:
+        """Returns whether a key is a folder. Unlike a HEAD, this call reports why it failed."""
+        page = next(self._pages("look at", path, MaxKeys=1))
+        return bool(page.get("Contents"))
+
+    def _head(self, path: str) -> dict[str, Any]:
+        bucket, key = split_existing(path)
+        with plainly("look at", path):
+            answer: dict[str, Any] = self._client().head_object(Bucket=bucket, Key=key)
+        return answer
+
+    def _file(self, path: str) -> Entry:
+        """Returns the entry of an object.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            StorageError: The bucket does not exist, or the call was denied.
+        """
+        try:
+            return entry_of(path, self._head(path))
+        except (FileNotFoundError, DeniedError):
+            self._has_files(path)
+            raise
+
+    def stat(self, path: str) -> Entry | None:
+        """See ``Storage.stat``; a prefix that has objects below it is a folder."""
+        try:
+            return entry_of(path, self._head(path))
+        except (FileNotFoundError, DeniedError) as error:
+            has_files = self._has_files(path)
+            if isinstance(error, DeniedError):
+                raise
+        return Entry(path, 0, "", "dir") if has_files else None
+
+    def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
+        """Starts a download; returns the object's entry and its body."""
+        bucket, key = split_existing(path)
+        with plainly("read", path):
+            answer = self._client().get_object(Bucket=bucket, Key=key, **if_match(version))
+        return entry_of(path, answer), answer["Body"]
+
+    def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Chunks:
+        """Yields a range of one version of an object; resumes a download that breaks off.
+
+        Args:
+            entry: The object.
+            start: First byte.
+            stop: Byte after the last one.
+            body: A download that has been started there.
+
+        Raises:
+            ChangedError: The object was replaced.
+        """
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+
+        bucket, key = split_uri(entry.path)
+        failures = 0
+        while start < stop:
+            with plainly("read", entry.path):
+                if body is None:
+                    body = self._client().get_object(
+                        Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}",
+                        **if_match(entry.version),
+                    )["Body"]  # fmt: skip
+                try:
+                    with contextlib.closing(body):
+                        while data := body.read(_CHUNK):
+                            yield data
+                            start += len(data)
+                            failures = 0
+                except (HTTPClientError, IncompleteReadError):
+                    failures += 1
+                    if failures == ATTEMPTS:
+                        raise
+                    pause(failures)
+            body = None
+
+    def _whole(self, entry: Entry, body: Any) -> Chunks:
+        try:
+            yield from self._chunks(entry, 0, entry.size, body)
+        except ChangedError as error:
+            raise replaced("read", entry.path) from error
+
+    def read(self, path: str) -> bytes:
+        """See ``Storage.read``."""
+        return self.read_version(path)[0]
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """See ``Storage.read_version``."""
+        entry, body = self._open(path)
+        return b"".join(self._whole(entry, body)), entry.version
+
+    def read_unchanged(self, path: str, size: int, version: str) -> bytes:
+        """See ``Storage.read_unchanged``; ETag and modification time are the version."""
+        entry, body = self._open(path, version)
+        if (entry.size, entry.version) != (size, version):
+            body.close()
+            raise ChangedError(f"it had {size} bytes when it was listed and has {entry.size} now")
+        return b"".join(self._chunks(entry, 0, size, body))
+
+    @contextlib.contextmanager
+    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
+        """See ``Storage.open_read``; all chunks are of one version or the reading fails."""
+        with contextlib.closing(self._whole(*self._open(path))) as chunks:
+            yield chunks
+
+    @contextlib.contextmanager
+    def open_at(self, path: str) -> Iterator[RandomReader]:
+        """See ``Storage.open_at``; all reads are of the version that was found."""
+        yield S3Reader(self, self._file(path))
+
+    @contextlib.contextmanager
+    def open_write(self, path: str) -> Iterator[IO[bytes]]:
+        """See ``Storage.open_write``; held in a temporary file until it is complete."""
+        with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
+            yield file
+            file.seek(0)
+            self._put(path, iter(lambda: file.read(_CHUNK), b""))
+
+    def _put(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Writes an object: one call up to the size of a part, a multipart upload above it."""
+        pieces = upload_parts(chunks)
+        first = list(itertools.islice(pieces, 2))
+        if len(first) == 1:
+            self.replace(path, first[0])
+        else:
+            parts = itertools.chain(first, pieces)
+            self._multipart(path, "upload_part", ({"Body": piece} for piece in parts))
+
+    def _multipart(self, path: str, call: str, parts: Iterable[dict[str, Any]]) -> None:
+        """Writes an object of several parts; it appears when all are there.
+
+        Args:
+            path: The object.
+            call: What makes a part of it: ``upload_part`` or ``upload_part_copy``.
+            parts: The arguments of each call.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, key = split_object(path)
+        client = self._client()
+        with plainly("write", path):
+            upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+        target = {"Bucket": bucket, "Key": key, "UploadId": upload}
+        done: list[dict[str, Any]] = []
+        try:
+            for number, part in enumerate(parts, 1):
+                with plainly("write", path):
+                    answer = getattr(client, call)(PartNumber=number, **target, **part)
+                etag = answer.get("CopyPartResult", answer)["ETag"]
+                done.append({"PartNumber": number, "ETag": etag})
+            with plainly("write", path):
+                client.complete_multipart_upload(MultipartUpload={"Parts": done}, **target)
+        except BaseException:
+            with contextlib.suppress(BotoCoreError, ClientError):
+                client.abort_multipart_upload(**target)
+            raise
+
+    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+        """See ``Storage.create``; an upload is atomic, nothing is put aside."""
+        del aside
+        return self._put_if(path, data, IfNoneMatch="*")
+
+    def replace_if(self, path: str, data: bytes, version: str) -> bool:
+        """See ``Storage.replace_if``."""
+        return self._put_if(path, data, **if_match(version))
+
+    def _put_if(self, path: str, data: bytes, **condition: str) -> bool:
+        """Writes an object if a condition holds; returns whether this call wrote it.
+
+        When the answer to a successful call is lost, its repetition fails the condition: the mark
+        in the object's metadata tells whether this call wrote it.
+        """
+        bucket, key = split_object(path)
+        mark = {_WRITER: uuid.uuid4().hex}
+        request = {"Bucket": bucket, "Key": key, "Body": data, "Metadata": mark, **condition}
+
+        def put() -> None:
+            with plainly("write", path):
+                self._client().put_object(**request)
+
+        try:
+            retry_conflicts(put)
+        except FileNotFoundError:  # of If-Match
+            return False
+        except PreconditionError:
+            with contextlib.suppress(FileNotFoundError):
+                return bool(self._head(path)["Metadata"] == mark)
+            return False
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        """See ``Storage.replace``."""
+        bucket, key = split_object(path)
+        with plainly("write", path):
+            self._client().put_object(Bucket=bucket, Key=key, Body=data)
+
+    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+        """See ``Storage.concat``; all bytes pass through this process, a part at a time."""
+        self._put(path, self._joined(sources, list(tail)))
+
+    def _joined(self, sources: list[str], pending: list[tuple[int, bytes]]) -> Iterator[bytes]:
+        for number, source in enumerate(sources):
+            while pending and pending[0][0] == number:
+                yield pending.pop(0)[1]
+            yield from self._whole(*self._open(source))
+        for _, data in pending:
+            yield data
+
+    def move(self, source: str, path: str) -> None:
+        """See ``Storage.move``; the service copies, then the source is deleted."""
+        if source == path:
+            self._file(path)
+            return
+        try:
+            entry = self._file(source)
+            self._copy(entry, path)
+        except FileNotFoundError:
+            self._file(path)
+        except PreconditionError as error:
+            raise replaced("move", source) from error
+        else:
+            self.delete(source, entry.version)
+
+    def _copy(self, entry: Entry, path: str) -> None:
+        """Copies one version of an object; one above a limit in several ranges."""
+        bucket, key = split_object(path)
+        origin, name = split_uri(entry.path)
+        etag = if_match(entry.version)["IfMatch"]
+        source = {"CopySource": {"Bucket": origin, "Key": name}, "CopySourceIfMatch": etag}
+        if entry.size <= _COPIED:
+            with plainly("move", entry.path):
+                self._client().copy_object(Bucket=bucket, Key=key, **source)
+            return
+        ends = ((at, min(at + _COPIED, entry.size)) for at in range(0, entry.size, _COPIED))
+        parts = ({**source, "CopySourceRange": f"bytes={at}-{end - 1}"} for at, end in ends)
+        self._multipart(path, "upload_part_copy", parts)
+
+    def delete(self, path: str, version: str = "") -> None:
+        """See ``Storage.delete``; by name only where a service has no conditional DELETE."""
+        bucket, key = split_uri(path)
+
+        def delete(condition: dict[str, str]) -> None:
+            with plainly("delete", path):
+                self._client().delete_object(Bucket=bucket, Key=key, **condition)
+
+        with contextlib.suppress(FileNotFoundError, PreconditionError):
+            try:
+                retry_conflicts(lambda: delete(if_match(version)))
+            except UnsupportedError:
+                delete({})
+
+    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
+        """See ``Storage.delete_tree``; several calls at a time, one for each object."""
+        bucket, key = split_uri(path)
+        if not folder_prefix(key):
+            return
+        found = [
+            entry_of(f"s3://{bucket}/{item['Key']}", item)
+            for page in self._pages("delete", path)
+            for item in page.get("Contents", [])
+        ]
+        if found and (still is None or still()):
+            with ThreadPoolExecutor(min(_DELETERS, len(found))) as pool:
+                for _ in pool.map(lambda entry: self.delete(entry.path, entry.version), found):
+                    pass
+
+    def list_dir(self, path: str) -> Iterator[Entry]:
+        """See ``Storage.list_dir``."""
+        bucket, key = split_uri(path)
+        found: list[Entry] = []
+        for page in self._pages("list", path, Delimiter="/"):
+            items = page.get("Contents", [])
+            found += [
+                entry_of(f"s3://{bucket}/{item['Key']}", item)
+                for item in items
+                if item["Key"] != folder_prefix(key)
+            ]
+            folders = [each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", [])]
+            found += [Entry(f"s3://{bucket}/{name}", 0, "", "dir") for name in folders]
+        yield from sorted(found)
+
+    def walk(self, path: str) -> Iterator[Entry]:
+        """Yields every object below a prefix, in order of keys, in one listing."""
+        bucket, _ = split_uri(path)
+        for page in self._pages("list", path):
+            for item in page.get("Contents", []):
+                if not item["Key"].endswith("/"):
+                    yield entry_of(f"s3://{bucket}/{item['Key']}", item)
+
+    def checksum(self, path: str) -> int:
+        """See ``Storage.checksum``; the file is read."""
+        crc = 0
+        with self.open_read(path) as chunks:
+            for chunk in chunks:
+                crc = google_crc32c.extend(crc, chunk)
+        return crc
+
+    def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """See ``Storage.lock``: object stores have none."""
+        del path
+        return contextlib.nullcontext()
+
+
+class S3Reader:
+    """One version of an object, read at any place."""
+
+    chunk = 16 << 20
+    gap = 4 << 20
+
+    def __init__(self, storage: S3Storage, entry: Entry) -> None:
+        self._storage, self._entry = storage, entry
+        self.size, self.version = entry.size, entry.version
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        stop = min(offset + length, self.size)
+        return b"".join(self._storage._chunks(self._entry, offset, stop))  # noqa: SLF001

@@ -1,0 +1,94 @@
+"""Amazon S3: botocore's errors as errors of one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
+from shardmill.schemas.storage.s3_objects import split_uri
+
+_DENIED_STATUS = frozenset({401, 403})
+# Errors about credentials that some services report with another status.
+_DENIED_CODES = frozenset(
+    {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
+)
+_NO_OBJECT = frozenset({"NoSuchKey", "404"})  # a HEAD has no body, so its code is the status
+_NO_SUCH_RANGE = 416
+_CREDENTIALS = frozenset(
+    {
+        "CredentialRetrievalError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "SSOTokenLoadError",
+        "TokenRetrievalError",
+        "UnauthorizedSSOTokenError",
+    }
+)
+
+
+class PreconditionError(ChangedError):
+    """The service rejected a conditional call: the object is not the expected version (412)."""
+
+
+class ConflictError(StorageError):
+    """A conditional call raced with another one and has to be sent again (409)."""
+
+
+class UnsupportedError(StorageError):
+    """The service does not implement the condition of a call (501)."""
+
+
+def one_line(error: object) -> str:
+    """Returns an error's text as one line without its full stop."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def replaced(action: str, uri: str) -> StorageError:
+    """Returns the error for an object that was replaced during a call."""
+    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
+
+
+@contextlib.contextmanager
+def plainly(action: str, uri: str) -> Iterator[None]:
+    """Converts botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
+    from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _of_answer(action, uri, error.response) from error
+    except ParamValidationError as error:
+        raise UsageError(
+            f"{uri}: {split_uri(uri)[0]!r} is not a bucket name; write s3://BUCKET/PATH."
+        ) from error
+    except BotoCoreError as error:
+        remedy = "run again when the service answers"
+        if type(error).__name__ in _CREDENTIALS:
+            remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise StorageError(f"Cannot {action} {uri}: {one_line(error)}; {remedy}.") from error
+
+
+def _of_answer(action: str, uri: str, answer: Any) -> Exception:
+    """Returns the error for an answer of the service that reports one."""
+    status = answer["ResponseMetadata"].get("HTTPStatusCode", 0)
+    code = str(answer["Error"].get("Code", ""))
+    if code == "NoSuchBucket":
+        return StorageError(
+            f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; create it or "
+            "correct its name."
+        )
+    if code in _NO_OBJECT:
+        return FileNotFoundError(uri)
+    if status == 412:
+        return PreconditionError("it was replaced while it was read")
+    if status == _NO_SUCH_RANGE:
+        return ChangedError("it was replaced by a shorter one")
+    why = f"{one_line(answer['Error'].get('Message') or 'no reason given')} ({code or status})"
+    if status in _DENIED_STATUS or code in _DENIED_CODES:
+        return DeniedError(
+            f"Cannot {action} {uri}: {why}; check the credentials and ask for that permission."
+        )
+    kind = {409: ConflictError, 501: UnsupportedError}.get(status, StorageError)
+    return kind(f"Cannot {action} {uri}: {why}; run again when the service answers.")

@@ -1,0 +1,79 @@
+"""Amazon S3: URIs, entries, conditions and parts of uploads, without any call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage.base import Entry
+
+_PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000 parts
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Returns the bucket and key of an s3:// URI.
+
+    Raises:
+        UsageError: The URI names no bucket.
+    """
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    if not bucket:
+        raise UsageError(f"{uri} names no bucket: write s3://BUCKET/PATH.")
+    return bucket, key
+
+
+def split_object(uri: str) -> tuple[str, str]:
+    """Returns the bucket and key of a URI that an object can be written to.
+
+    Raises:
+        UsageError: The URI names a bucket or a folder.
+    """
+    bucket, key = split_uri(uri)
+    if not key or key.endswith("/"):
+        raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
+    return bucket, key
+
+
+def split_existing(uri: str) -> tuple[str, str]:
+    """Returns the bucket and key of a URI that an object can be read from.
+
+    Raises:
+        FileNotFoundError: The URI names a bucket or a folder.
+    """
+    bucket, key = split_uri(uri)
+    if not key or key.endswith("/"):
+        raise FileNotFoundError(uri)
+    return bucket, key
+
+
+def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the parts of an upload: all but the last of one size, and at least one."""
+    buffer = bytearray()
+    sent = False
+    for chunk in chunks:
+        buffer += chunk
+        while len(buffer) > _PART:
+            yield bytes(buffer[:_PART])
+            del buffer[:_PART]
+            sent = True
+    if buffer or not sent:
+        yield bytes(buffer)
+
+
+def folder_prefix(key: str) -> str:
+    """Returns what the keys of all objects in a folder begin with."""
+    return key.rstrip("/") + "/" if key.rstrip("/") else ""
+
+
+def entry_of(uri: str, item: dict[str, Any]) -> Entry:
+    """Returns the entry of an object as a listing, a HEAD or a GET reports it."""
+    size = item["Size"] if "Size" in item else item["ContentLength"]
+    # A listing reports milliseconds, the other calls only seconds.
+    seconds = int(item["LastModified"].timestamp())
+    return Entry(uri, size, f"{item['ETag'].strip(chr(34))}@{seconds * 1000}")
+
+
+def if_match(version: str) -> dict[str, str]:
+    """Returns the condition that an object still has a version; none for no version."""
+    return {"IfMatch": f'"{version.rpartition("@")[0]}"'} if version else {}

@@ -1,0 +1,227 @@
+"""s3:// when the network or the service fails: nothing is written twice, lost or misreported."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
+from shardmill.schemas.storage import s3 as s3_module
+from shardmill.schemas.storage import s3_client
+from shardmill.schemas.storage.s3 import S3Storage
+from tests.support.s3_faults import Fault, run_proxy
+
+pytest_plugins = ["tests.support.s3_server"]
+pytestmark = pytest.mark.xdist_group("s3")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(s3_client, "_LONGEST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def proxy(s3_url, s3_environment, monkeypatch):
+    with run_proxy(s3_url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def storage(proxy) -> S3Storage:
+    return S3Storage()
+
+
+def create(storage: S3Storage, path: str) -> bool:
+    return storage.create(path, b"new")
+
+
+def replace_if(storage: S3Storage, path: str) -> bool:
+    storage.replace(path, b"old")
+    return storage.replace_if(path, b"new", storage.read_version(path)[1])
+
+
+@pytest.mark.parametrize("write", [create, replace_if])
+def test_a_write_whose_answer_is_lost_counts_as_this_callers(write, proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    assert write(storage, path)  # without faults
+    storage.delete(path)
+    if write is replace_if:
+        storage.replace(path, b"old")
+        version = storage.read_version(path)[1]
+    proxy.faults, proxy.calls = [Fault("PUT", lose=True)], []
+    if write is create:
+        assert storage.create(path, b"new")
+    else:
+        assert storage.replace_if(path, b"new", version)
+    assert proxy.methods() == ["PUT", "PUT", "HEAD"]
+    assert storage.read(path) == b"new"
+
+
+def test_conditions_are_sent_with_each_write(proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    assert storage.create(path, b"one")
+    version = storage.read_version(path)[1]
+    proxy.calls = []
+    assert storage.replace_if(path, b"two", version)
+    assert not storage.create(path, b"three")
+    storage.delete(path, version)
+    etag = f'"{version.split("@")[0]}"'
+    sent = [(call.method, call.headers.get("If-Match"), call.headers.get("If-None-Match"))
+            for call in proxy.calls if call.method != "HEAD"]  # fmt: skip
+    assert sent == [("PUT", etag, None), ("PUT", None, "*"), ("DELETE", etag, None)]
+
+
+@pytest.mark.parametrize("write", [create, replace_if])
+def test_a_conflict_is_retried_and_is_not_taken_for_an_existing_object(
+    write, proxy, storage, s3_bucket
+):
+    path = f"{s3_bucket}/x"
+    storage.replace(path, b"old")
+    version = storage.read_version(path)[1]
+    if write is create:
+        storage.delete(path)
+    proxy.faults = [Fault("PUT", times=2, status=409, code="ConditionalRequestConflict")]
+    if write is create:
+        assert storage.create(path, b"new")
+    else:
+        assert storage.replace_if(path, b"new", version)
+    assert storage.read(path) == b"new"
+    proxy.faults = [Fault("PUT", times=99, status=409, code="ConditionalRequestConflict")]
+    with pytest.raises(StorageError, match=r"broken \(ConditionalRequestConflict\); run again"):
+        storage.create(f"{s3_bucket}/y", b"")
+
+
+def test_an_overloaded_service_is_asked_again(proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    proxy.faults = [Fault("PUT", times=3, status=503, code="SlowDown")]
+    assert storage.create(path, b"new")
+    proxy.faults = [Fault("GET", times=3, status=500, code="InternalError")]
+    assert storage.read(path) == b"new"
+    proxy.faults, proxy.calls = [Fault("PUT", times=99, status=503, code="SlowDown")], []
+    with pytest.raises(StorageError, match=r"Cannot write s3://.*\(SlowDown\); run again when"):
+        storage.replace(path, b"")
+    assert len(proxy.calls) == s3_client.ATTEMPTS
+
+
+def test_a_download_that_breaks_off_is_resumed(proxy, storage, s3_bucket):
+    data = random.Random(1).randbytes(5_000_000)
+    path = f"{s3_bucket}/x"
+    storage.replace(path, data)
+    entry = storage.stat(path)
+
+    def read_stream():
+        with storage.open_read(path) as chunks:
+            return b"".join(chunks)
+
+    def read_range():
+        with storage.open_at(path) as reader:
+            return reader.read_at(0, len(data))
+
+    for read in (
+        lambda: storage.read(path),
+        lambda: storage.read_unchanged(path, len(data), entry.version),
+        read_stream,
+        read_range,
+    ):
+        proxy.faults, proxy.calls = [Fault("GET", times=3, cut=1_200_000)], []
+        assert read() == data
+        gets = [call.headers for call in proxy.calls if call.method == "GET"]
+        assert len(gets) == 4
+        assert gets[1]["Range"] == "bytes=1200000-4999999"
+        assert all(headers["If-Match"] for headers in gets[1:])
+    # Without an end, it gives up.
+    proxy.faults = [Fault("GET", times=99, cut=0)]
+    with pytest.raises(StorageError, match=r"Cannot read s3://.*; run again when"):
+        storage.read(path)
+
+
+def test_a_resumed_download_never_continues_in_another_object(proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    other = S3Storage()
+    for read, error, words in (
+        (lambda entry: storage.read(path), StorageError, "replaced at the same time; run"),
+        (
+            lambda entry: storage.read_unchanged(path, entry.size, entry.version),
+            ChangedError,
+            "it was replaced while",
+        ),
+    ):
+        storage.replace(path, b"a" * 3_000_000)
+        entry = storage.stat(path)
+        proxy.faults = [Fault("GET", cut=1_200_000)]
+        gets = []
+
+        def before(call, gets=gets):
+            if call.method == "GET":
+                gets.append(call)
+                if len(gets) == 2:
+                    other.replace(path, b"b" * 3_000_000)
+
+        proxy.before = before
+        with pytest.raises(error, match=words):
+            read(entry)
+        proxy.before = lambda call: None
+
+
+def test_a_deletion_by_version_falls_back_where_it_is_not_implemented(proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    storage.replace(path, b"x")
+    proxy.faults = [Fault("DELETE", status=501, code="NotImplemented")]
+    storage.delete(path, storage.stat(path).version)
+    assert storage.stat(path) is None
+
+
+def test_denied_calls_are_a_permission_error(proxy, storage, s3_bucket):
+    path = f"{s3_bucket}/x"
+    storage.replace(path, b"x")
+    for method, call in (
+        ("GET", storage.read), ("PUT", lambda path: storage.create(path, b"")),
+        ("DELETE", storage.delete), ("HEAD", storage.stat),
+        ("GET", lambda path: list(storage.list_dir(path))),
+    ):  # fmt: skip
+        proxy.faults = [Fault(method, times=9, status=403, code="AccessDenied")]
+        with pytest.raises(DeniedError, match="check the credentials and ask for that") as caught:
+            call(path)
+        assert isinstance(caught.value, PermissionError)
+    proxy.faults = [Fault("GET", status=400, code="ExpiredToken")]
+    with pytest.raises(DeniedError, match=r"\(ExpiredToken\); check the credentials"):
+        storage.read(path)
+
+
+def test_an_upload_that_fails_is_aborted(proxy, storage, s3, s3_bucket):
+    bucket = s3_bucket.removeprefix("s3://")
+    data = bytes((16 << 20) * 2 + 1)
+    uploads = lambda: s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])  # noqa: E731
+    sent = []
+
+    def before(call):
+        if call.method == "PUT":
+            sent.append(call)
+            if len(sent) == 2:
+                assert uploads()  # not trivial
+                proxy.faults = [Fault("PUT", times=99, status=403, code="AccessDenied")]
+
+    proxy.before = before
+    with pytest.raises(DeniedError), storage.open_write(f"{s3_bucket}/x") as file:
+        file.write(data)
+    assert len(sent) == 2
+    assert not uploads()
+    assert storage.stat(f"{s3_bucket}/x") is None
+
+
+def test_a_large_object_is_copied_in_ranges_of_one_version(proxy, storage, s3_bucket, monkeypatch):
+    part = 5 << 20
+    monkeypatch.setattr(s3_module, "_COPIED", part)
+    data = random.Random(2).randbytes(2 * part + 17)
+    with storage.open_write(f"{s3_bucket}/x") as file:
+        file.write(data)
+    proxy.calls = []
+    storage.move(f"{s3_bucket}/x", f"{s3_bucket}/y")
+    ranges = [call.headers.get("x-amz-copy-source-range") for call in proxy.calls]
+    assert [each for each in ranges if each] == [
+        f"bytes=0-{part - 1}", f"bytes={part}-{2 * part - 1}", f"bytes={2 * part}-{2 * part + 16}"
+    ]  # fmt: skip
+    assert storage.read(f"{s3_bucket}/y") == data
+    assert storage.stat(f"{s3_bucket}/x") is None
