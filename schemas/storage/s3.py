@@ -28,6 +28,7 @@ from shardmill.schemas.storage.s3_objects import (
     entry_of,
     folder_prefix,
     if_match,
+    listed,
     split_existing,
     split_object,
     split_uri,
@@ -339,11 +340,7 @@ class S3Storage:
         bucket, key = split_uri(path)
         if not folder_prefix(key):
             return
-        found = [
-            entry_of(f"s3://{bucket}/{item['Key']}", item)
-            for page in self._pages("delete", path)
-            for item in page.get("Contents", [])
-        ]
+        found = [each for page in self._pages("delete", path) for each in listed(bucket, page)]
         if found and (still is None or still()):
             with ThreadPoolExecutor(min(_DELETERS, len(found))) as pool:
                 for _ in pool.map(lambda entry: self.delete(entry.path, entry.version), found):
@@ -351,15 +348,11 @@ class S3Storage:
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
-        bucket, key = split_uri(path)
+        bucket, _ = split_uri(path)
         found: list[Entry] = []
         for page in self._pages("list", path, Delimiter="/"):
-            items = page.get("Contents", [])
-            found += [
-                entry_of(f"s3://{bucket}/{item['Key']}", item)
-                for item in items
-                if item["Key"] != folder_prefix(key)
-            ]
+            # A key that ends with a slash marks a folder; this one marks the folder itself.
+            found += [each for each in listed(bucket, page) if not each.path.endswith("/")]
             folders = [each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", [])]
             found += [Entry(f"s3://{bucket}/{name}", 0, "", "dir") for name in folders]
         yield from sorted(found)
@@ -368,9 +361,7 @@ class S3Storage:
         """Yields every object below a prefix, in order of keys, in one listing."""
         bucket, _ = split_uri(path)
         for page in self._pages("list", path):
-            for item in page.get("Contents", []):
-                if not item["Key"].endswith("/"):
-                    yield entry_of(f"s3://{bucket}/{item['Key']}", item)
+            yield from (each for each in listed(bucket, page) if not each.path.endswith("/"))
 
     def checksum(self, path: str) -> int:
         """See ``Storage.checksum``; the file is read."""

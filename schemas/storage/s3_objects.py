@@ -74,6 +74,11 @@ def entry_of(uri: str, item: dict[str, Any]) -> Entry:
     return Entry(uri, size, f"{item['ETag'].strip(chr(34))}@{seconds * 1000}")
 
 
+def listed(bucket: str, page: dict[str, Any]) -> list[Entry]:
+    """Returns the entries of the objects in one answer of a listing."""
+    return [entry_of(f"s3://{bucket}/{item['Key']}", item) for item in page.get("Contents", [])]
+
+
 def if_match(version: str) -> dict[str, str]:
     """Returns the condition that an object still has a version; none for no version."""
     return {"IfMatch": f'"{version.rpartition("@")[0]}"'} if version else {}

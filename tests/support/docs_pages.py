@@ -63,14 +63,8 @@ ELSEWHERE = {
     ("docs/runners.md", "deploy/prism/install.sh"): (
         "tests/cluster/test_prism.py::test_the_same_bytes"
     ),
-    ("docs/storage.md", "pip install '.[aws]'"): (
+    ("docs/storage.md", "pip install"): (
         "tests/schemas/storage/test_s3.py::test_images_are_built_as_on_a_disk"
-    ),
-    ("docs/storage.md", "export SHARDMILL_STORAGE_OPTIONS='--s3"): (
-        "tests/schemas/storage/test_s3.py::test_only_flags_of_storages_are_shared"
-    ),
-    ("docs/storage.md", "pip install '.[hadoop]'"): (
-        "tests/cluster/test_hdfs.py::test_a_build_is_killed_resumed_verified_and_read"
     ),
 }
 # Pages whose Python code a test of their own runs, with the errors and the frameworks of the page.

@@ -12,7 +12,7 @@ FOLDERS = ("schemas", "loaders", "transforms", "pipelines")
 # The errors that reach a person, as a sentence or as a part of one.
 OURS = {
     "UsageError", "InputError", "OutputError", "StorageError", "DeniedError", "StaleBuildError",
-    "FormatError", "ChangedError", "ShardmillError", "SchemaMismatchError",
+    "FormatError", "ChangedError", "PreconditionError", "ShardmillError", "SchemaMismatchError",
 }  # fmt: skip
 ANY = "\N{HORIZONTAL ELLIPSIS}"  # stands for a value
 

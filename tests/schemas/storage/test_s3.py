@@ -337,7 +337,9 @@ def test_a_fork_while_a_thread_makes_the_client(s3_bucket, s3_storage):
         )
         child.start()
         child.join(60)
-    assert child.exitcode == 0
+    code = child.exitcode
+    child.kill()
+    assert code == 0
 
 
 WITHOUT_BEAM = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -311,6 +313,31 @@ def test_versions_that_follow_each_other_at_once_differ(place):
         assert not place.storage.replace_if(path, b"again", version)
         seen.add(place.storage.read_version(path)[1])
     assert len(seen) == 40
+
+
+def test_the_version_of_a_local_file_grows_whatever_the_clock_says(tmp_path):
+    storage, path = LocalStorage(), str(tmp_path / "file")
+    storage.replace(path, b"one")
+    late = time.time_ns() + 3_600_000_000_000
+    os.utime(path, ns=(late, late))
+    storage.replace(path, b"two")
+    assert int(storage.read_version(path)[1]) > late
+    assert storage.replace_if(path, b"three", storage.read_version(path)[1])
+    assert int(storage.read_version(path)[1]) > late + 1
+
+
+def test_an_unreadable_local_file_is_replaced_and_deleted(tmp_path):
+    storage, path = LocalStorage(), str(tmp_path / "file")
+    for delete in (False, True):
+        storage.replace(path, b"one")
+        version = storage.stat(path).version
+        os.chmod(path, 0)
+        if delete:
+            storage.delete(path, version)
+            assert storage.stat(path) is None
+        else:
+            assert storage.replace_if(path, b"two", version)
+            assert storage.read(path) == b"two"
 
 
 def test_exactly_one_of_many_racing_replacements_wins(place):
