@@ -1,4 +1,4 @@
-"""Shows record N of a shard by the file format alone. Usage: read_by_hand.py SHARD N."""
+"""Print record N of a shard, with the standard library only. Usage: read_by_hand.py SHARD N."""
 
 import re
 import struct
@@ -15,26 +15,26 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def masked(data: bytes) -> bytes:  # as records store it: rotated, and a constant added
+def masked(data: bytes) -> bytes:  # the stored form of a CRC: rotated, plus a constant
     crc = crc32c(data)
     return struct.pack("<Q", (crc >> 15 | crc << 17) + 0xA282EAD8)[:4]
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:  # the number, and where the next begins
-    end = next(place for place in range(at, len(data)) if data[place] < 128) + 1
+def varint(data: bytes, at: int) -> tuple[int, int]:  # the number, and the offset after it
+    end = next(last for last in range(at, len(data)) if data[last] < 128) + 1
     return sum((byte & 127) << 7 * n for n, byte in enumerate(data[at:end])), end
 
 
-def read_record(shard: bytes, number: int) -> bytes:  # from index to index, then one member
+def read_record(shard: bytes, number: int) -> bytes:  # follows the indexes
     at = 0
     while at < len(shard):
         begin, count, crc = struct.unpack("<16sxH489xI", shard[at : at + 512])
         assert begin.hex() == "1f8b08040000000000fff401534df001", "there is no index"
         assert crc == crc32c(shard[at + 16 : at + 508]), "the index is damaged"
-        place = at + 27
+        entry = at + 27
         for _ in range(count):
-            size, place = varint(shard, place)
-            records, place = varint(shard, place)
+            size, entry = varint(shard, entry)
+            records, entry = varint(shard, entry)
             if number < records:
                 return payload_of(zlib.decompress(shard[at : at + size], wbits=31), number)
             at, number = at + size, number - records
@@ -46,11 +46,11 @@ def payload_of(member: bytes, number: int) -> bytes:
     for _ in range(number + 1):
         at, end = end, end + 16 + int.from_bytes(member[end : end + 8], "little")
     length, payload = member[at : at + 8], member[at + 12 : end - 4]
-    assert member[at:end] == length + masked(length) + payload + masked(payload), "it is damaged"
+    assert member[at:end] == length + masked(length) + payload + masked(payload), "damaged record"
     return payload
 
 
-def fields(message: bytes) -> Iterator[tuple[int, bytes]]:  # of protobuf: numbers and contents
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:  # protobuf field numbers and contents
     at = 0
     while at < len(message):
         tag, at = varint(message, at)

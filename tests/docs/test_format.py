@@ -1,4 +1,4 @@
-"""The page on the file format, judged by the bytes of a real shard."""
+"""The page on the file format, compared with the bytes of a real shard."""
 
 import re
 
@@ -9,13 +9,13 @@ TEXT = (ROOT / "docs" / "format.md").read_text()
 
 
 def table() -> list[tuple[int, bytes]]:
-    """Returns each offset and its bytes, as the page shows a whole shard."""
+    """Return each offset and its bytes from the page's table of a whole shard."""
     section = TEXT.partition("\n## A whole shard, byte by byte\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\d+) \| `([0-9a-f ]+)`(?: \u00d7 (\d+))? \|", section, re.MULTILINE)
     return [(int(offset), bytes.fromhex(text) * int(times or 1)) for offset, text, times in rows]
 
 
-def test_each_byte_of_a_shard_is_on_the_page(tmp_path) -> None:
+def test_the_page_shows_every_byte_of_a_shard(tmp_path) -> None:
     PREPARE["docs/format.md"](Shelf(tmp_path / "shelf"), tmp_path)
     build_dataset(
         input=tmp_path / "dots", output=tmp_path / "tiny", image_size=1, channels=1,

@@ -1,4 +1,4 @@
-"""The reader that the page on the format shows: sixty lines, judged by TensorFlow."""
+"""The reader on the page on the format: at most 60 lines, compared with TensorFlow."""
 
 import ast
 import importlib.util
@@ -28,8 +28,8 @@ def by_hand() -> ModuleType:
     return module
 
 
-def judge(by_hand: ModuleType, shard: Path, numbers: list[int] | None = None) -> int:
-    """Compares records with what TensorFlow reads; returns how many TensorFlow finds."""
+def compare_records(by_hand: ModuleType, shard: Path, numbers: list[int] | None = None) -> int:
+    """Compare records with those that TensorFlow reads; return their number."""
     data, payloads, examples = shard.read_bytes(), tf_records(shard), tf_examples(shard)
     for number in range(len(payloads)) if numbers is None else numbers:
         payload = by_hand.read_record(data, number)
@@ -41,7 +41,7 @@ def judge(by_hand: ModuleType, shard: Path, numbers: list[int] | None = None) ->
     return len(payloads)
 
 
-def test_it_is_short_and_plain() -> None:
+def test_the_reader_is_short_and_uses_only_the_standard_library() -> None:
     text = READER.read_text()
     assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
     for node in ast.walk(ast.parse(text)):
@@ -52,41 +52,41 @@ def test_it_is_short_and_plain() -> None:
             assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-def test_images_and_what_cat_makes_of_shards(photos, by_hand, tmp_path) -> None:
+def test_reads_images_and_concatenated_shards(photos, by_hand, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=8, num_shards=2, splits="train:1"
     )
     shards = sorted((tmp_path / "ds").glob("*.gz"))
-    counts = [judge(by_hand, shard) for shard in shards]
+    counts = [compare_records(by_hand, shard) for shard in shards]
     assert sum(counts) == 21
     assert len(counts) == 2
     both = tmp_path / "both.tfrecord.gz"
     both.write_bytes(b"".join(shard.read_bytes() for shard in shards))
-    assert judge(by_hand, both) == 21
+    assert compare_records(by_hand, both) == 21
 
 
-def test_rows(by_hand, tmp_path) -> None:
+def test_reads_rows(by_hand, tmp_path) -> None:
     lines = [f"{n - 20},{'' if n % 3 else n / 8},{'né' * (n % 4)}" for n in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["n,x,text", *lines]) + "\n", encoding="utf-8")
     build_rows(input=tmp_path / "t.csv", output=tmp_path / "ds", splits="train:1")
     (shard,) = (tmp_path / "ds").glob("*.gz")
-    assert judge(by_hand, shard) == 40
+    assert compare_records(by_hand, shard) == 40
     read = [dict(by_hand.features(by_hand.read_record(shard.read_bytes(), n))) for n in range(40)]
     assert min(row["n"][0] for row in read) == -20
     assert sum("x" in row for row in read) == 14
 
 
-def test_arrays(by_hand, tmp_path) -> None:
+def test_reads_arrays(by_hand, tmp_path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(60, dtype=np.float32).reshape(20, 3))
     published(input=tmp_path / "a.npz", output=tmp_path / "ds", splits="train:1")
     (shard,) = (tmp_path / "ds").glob("*.gz")
-    assert judge(by_hand, shard) == 20
+    assert compare_records(by_hand, shard) == 20
     x = b"".join(sorted(dict(by_hand.features(record))["x"][0] for record in tf_records(shard)))
     assert len(x) == 240
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated"])
-def test_many_members_and_several_indexes(packing, by_hand, tmp_path) -> None:
+def test_reads_many_members_and_several_indexes(packing, by_hand, tmp_path) -> None:
     path, target = tmp_path / "many.tfrecord.gz", io.BytesIO()
     writer = MemberWriter(target, packing, member_bytes=200)
     for number in range(900):
@@ -102,22 +102,21 @@ def test_many_members_and_several_indexes(packing, by_hand, tmp_path) -> None:
         assert by_hand.read_record(data, number) == payloads[number]
 
 
-def test_each_byte_that_is_changed_is_noticed(photos, by_hand, tmp_path) -> None:
+def test_detects_changed_bytes(photos, by_hand, tmp_path) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=1, splits="train:1", limit=2)
     (shard,) = (tmp_path / "ds").glob("*.gz")
     data = bytearray(shard.read_bytes())
-    # The record's own checks come first where zlib's are taken out of the way: in the CRCs.
-    for place in range(0, len(data), 7):
-        data[place] ^= 16
-        with pytest.raises(Exception):  # noqa: B017 - zlib's, struct's or ours
+    for offset in range(0, len(data), 7):
+        data[offset] ^= 16
+        with pytest.raises(Exception):  # noqa: B017 - of zlib, struct or the reader
             by_hand.read_record(bytes(data), 1)
-        data[place] ^= 16
-    with pytest.raises(AssertionError, match="it is damaged"):
+        data[offset] ^= 16
+    with pytest.raises(AssertionError, match="damaged record"):
         by_hand.payload_of(b"\x01" + bytes(40), 0)
     assert by_hand.read_record(bytes(data), 1)
 
 
-def test_as_a_reader_calls_it(photos, tmp_path, capsys, monkeypatch) -> None:
+def test_prints_a_record(photos, tmp_path, capsys, monkeypatch) -> None:
     import runpy
 
     build_dataset(input=photos, output=tmp_path / "ds", image_size=8, splits="train:1")
