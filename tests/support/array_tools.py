@@ -17,7 +17,8 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
-from tests.support.rows_tools import JSON_SCHEMA, tf_examples
+from tests.support.readers import tf_examples
+from tests.support.rows_tools import JSON_SCHEMA
 
 DTYPES = [
     "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",

@@ -12,7 +12,8 @@ def tf_records(path: Path | str, compression: str = "GZIP") -> list[bytes]:
     """Return all payloads of a file, read by tf.data."""
     import tensorflow as tf
 
-    return [r.numpy() for r in tf.data.TFRecordDataset(str(path), compression)]
+    batches = tf.data.TFRecordDataset(str(path), compression).batch(4_096).as_numpy_iterator()
+    return [payload for batch in batches for payload in batch]
 
 
 def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:

@@ -21,6 +21,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
 from tests.conftest import ROOT
+from tests.support.readers import tf_examples
 
 JSON_SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
 SIDE_FILES = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl"}
@@ -98,19 +99,6 @@ def check_dataset(
     side_files = {path.name for path in folder.iterdir()} - set(manifest.files)
     assert side_files <= SIDE_FILES | set(others)
     return everything
-
-
-def tf_examples(path: Path, compression: str = "GZIP") -> list[dict]:
-    """Return each tf.train.Example of a file as {feature: list of values}, read by tf.data."""
-    import tensorflow as tf
-
-    batches = tf.data.TFRecordDataset(str(path), compression).batch(4_096).as_numpy_iterator()
-    examples = []
-    for payload in (payload for batch in batches for payload in batch):
-        features = tf.train.Example.FromString(payload).features.feature
-        kinds = ((name, feature, feature.WhichOneof("kind")) for name, feature in features.items())
-        examples.append({name: list(getattr(feature, kind).value) for name, feature, kind in kinds})
-    return examples
 
 
 def label_counts(examples: Iterable[Mapping], label: str) -> dict[str, int]:
