@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 
@@ -29,6 +32,17 @@ def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:
             values[name] = list(getattr(feature, kind).value) if kind else []
         examples.append(values)
     return examples
+
+
+def outputs_of_processes(code: str) -> set[str]:
+    """Return what code prints in fresh processes with different hash seeds."""
+    return {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
 
 
 def gzip_records(path: Path | str) -> list[bytes]:

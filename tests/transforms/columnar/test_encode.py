@@ -1,9 +1,6 @@
 """Columnar encoding equals row-by-row encoding; protobuf and TensorFlow are the judges."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +17,7 @@ from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from tests.conftest import ROOT
-from tests.support.readers import tf_records
+from tests.support.readers import outputs_of_processes, tf_records
 
 TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
@@ -251,16 +248,9 @@ def test_bytes_do_not_depend_on_the_process() -> None:
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from tests.transforms.columnar.test_encode import digests; print(*digests())"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
-    (by_columns, by_rows) = digests()
+    by_columns, by_rows = digests()
     assert by_columns == by_rows
-    assert outputs == {f"{by_columns} {by_rows}\n"}
+    assert outputs_of_processes(code) == {f"{by_columns} {by_rows}\n"}
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import hashlib
 import math
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +19,7 @@ from shardmill.transforms.columnar.row_hash import (
     part_numbers,
     split_numbers,
 )
+from tests.support.readers import outputs_of_processes
 
 ALL = 2**64 - 1
 u64 = st.integers(0, ALL)
@@ -152,15 +151,8 @@ def test_hashes_do_not_depend_on_the_process() -> None:
         "from shardmill.transforms.columnar.row_hash import hash_offsets, hash_texts\n"
         "print(hash_offsets(1, 'a', np.arange(9)), hash_texts(1, pa.array([b'a', b'bc'])))"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
     wanted = (hash_offsets(1, "a", np.arange(9)), hash_texts(1, pa.array([b"a", b"bc"])))
-    assert outputs == {f"{wanted[0]} {wanted[1]}\n"}
+    assert outputs_of_processes(code) == {f"{wanted[0]} {wanted[1]}\n"}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.lists(u64 | edges, max_size=20))
