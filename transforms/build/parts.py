@@ -20,7 +20,7 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Block, Example, Item
 from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.build.record_writer import MemberWriter
-from shardmill.transforms.build.sidecar import seal, unseal
+from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
@@ -98,17 +98,19 @@ class Part:
 
 
 def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
-    """Returns what a sidecar says, or None when it is damaged."""
+    """Return the part and the rejects of a sidecar, or None if it is damaged."""
     body = unseal(data)
-    if body is None:
-        return None
     try:
-        rejects = [Reject(*values) for values in body.pop("reject_list")]
-        split, label, part = body.pop("key")
-        summary = Summary.from_json(body.pop("summary"))
-        return Part(key=(split, label, part), summary=summary, **body), rejects
+        return None if body is None else _load_part(body)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _load_part(body: dict[str, Any]) -> tuple[Part, list[Reject]]:
+    rejects = [Reject(*values) for values in body.pop("reject_list")]
+    split, label, part = body.pop("key")
+    summary = Summary.from_json(body.pop("summary"))
+    return Part(key=(split, label, part), summary=summary, **body), rejects
 
 
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
@@ -172,24 +174,20 @@ class _Tally:
 
 
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
-    """Returns the finished part of an id, or None when it must be made.
+    """Return the finished part of an id, or None if it must be made.
 
-    A sidecar whose payload is missing or damaged is taken away, so that it can be made anew.
+    Args:
+        storage: Storage of the build folder.
+        folder: Folder of parts.
+        name: Id of the part.
     """
-    path = join(folder, f"{name}.json")
-    try:
-        parsed = parse_sidecar(storage.read(path))
-    except FileNotFoundError:
-        return None
-    if parsed is not None and parsed[0].sidecar == f"{name}.json":
-        part = parsed[0]
-        try:
-            if not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c:
-                return replace(part, found=True)
-        except FileNotFoundError:
-            pass
-    storage.delete(path)
-    return None
+
+    def load(body: dict[str, Any]) -> Part | None:
+        part, _ = _load_part(body)
+        whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
+        return replace(part, found=True) if whole and part.sidecar == f"{name}.json" else None
+
+    return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
 
 @dataclass(frozen=True)
@@ -252,22 +250,8 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         summary=merge_summaries(tally.summaries),
         sidecar=f"{job.name}.json",
     )
-    winner = None
-    try:
-        winner = _settle(storage, job, part, part.to_json(tally.rejects).encode())
-    finally:  # also on a full disk: leave no payload there that nothing names
-        if payload and winner is not part:
-            storage.delete(join(job.folder, payload))
-    return winner
-
-
-def _settle(storage: Storage, job: PartJob, part: Part, sidecar: bytes) -> Part:
-    """Writes a part's sidecar, or returns the part of a worker who was there before."""
-    path = join(job.folder, part.sidecar)
-    if storage.create(path, sidecar):
-        return part
-    winner = find_part(storage, job.folder, job.name)
-    if winner is not None:
-        return winner
-    storage.create(path, sidecar)  # the other's payload is gone: ours stands
-    return part
+    return create_sidecar(
+        storage, join(job.folder, part.sidecar), part.to_json(tally.rejects), part,
+        lambda: find_part(storage, job.folder, job.name),
+        payload and join(job.folder, payload),
+    )  # fmt: skip

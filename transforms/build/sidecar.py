@@ -1,11 +1,20 @@
-"""Sidecars: small JSON files that say what a finished file is, sealed with their own CRC-32C."""
+"""Sidecars: small JSON files that mark a file as finished, sealed with their own CRC-32C.
+
+A sidecar is written last and create-if-absent. Of several workers that make the same file, the
+first one wins, and all continue with its file.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import google_crc32c
+
+from shardmill.schemas.storage import Storage
+
+T = TypeVar("T")
 
 
 def _dump(body: dict[str, Any]) -> str:
@@ -13,12 +22,12 @@ def _dump(body: dict[str, Any]) -> str:
 
 
 def seal(body: dict[str, Any]) -> str:
-    """Returns a sidecar's text: the body, and a CRC-32C of it."""
+    """Return the text of a sidecar: the body, and a CRC-32C of it."""
     return _dump({**body, "seal": google_crc32c.value(_dump(body).encode())})
 
 
 def unseal(data: bytes) -> dict[str, Any] | None:
-    """Returns the body of a sidecar, or None when it is damaged."""
+    """Return the body of a sidecar, or None if it is damaged."""
     try:
         body: dict[str, Any] = json.loads(data)
         if body.pop("seal") != google_crc32c.value(_dump(body).encode()):
@@ -26,3 +35,55 @@ def unseal(data: bytes) -> dict[str, Any] | None:
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return body
+
+
+def find_sidecar(
+    storage: Storage, path: str, load: Callable[[dict[str, Any]], T | None]
+) -> T | None:
+    """Return what a sidecar describes, or None if that must be made.
+
+    A sidecar that is damaged, or whose files are missing or damaged, is deleted.
+
+    Args:
+        storage: Storage of the build folder.
+        path: The sidecar.
+        load: Returns what a body describes. Returns None, or raises TypeError, KeyError, ValueError
+            or FileNotFoundError, if the body is another version's or its files are not whole.
+    """
+    try:
+        body = unseal(storage.read(path))
+    except FileNotFoundError:
+        return None
+    try:
+        found = None if body is None else load(body)
+    except (TypeError, KeyError, ValueError, AttributeError, FileNotFoundError):
+        found = None
+    if found is None:
+        storage.delete(path)
+    return found
+
+
+def create_sidecar(
+    storage: Storage, path: str, data: str, own: T, find: Callable[[], T | None], payload: str = ""
+) -> T:
+    """Write a sidecar unless another worker was first; return what the existing one describes.
+
+    Args:
+        storage: Storage of the build folder.
+        path: The sidecar.
+        data: Its sealed text.
+        own: What it describes.
+        find: Returns what the sidecar of another worker describes, as ``find_sidecar`` does.
+        payload: File of this worker, deleted if the sidecar of another worker counts or none can
+            be written; empty for none.
+    """
+    winner: T | None = None
+    try:
+        winner = own if storage.create(path, data.encode()) else find()
+        if winner is None:  # the files of the other worker are missing or damaged
+            storage.create(path, data.encode())
+            winner = own
+        return winner
+    finally:  # also on a full disk: leave no payload that no sidecar names
+        if payload and winner is not own:
+            storage.delete(payload)

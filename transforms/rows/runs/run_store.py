@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import google_crc32c
 
 from shardmill.schemas.storage import Storage, Written, join
-from shardmill.transforms.build.sidecar import seal, unseal
+from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.rows.runs.segments import Segment, pack_lines
 
 FOLDER = "runs"
@@ -65,42 +65,30 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     found: bool = False
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> str:
         """Return the text of the sidecar with its seal."""
         body = asdict(self)
         del body["found"]
         body["places"] = [list(place) for place in self.places]
-        return seal(body).encode()
+        return seal(body)
 
 
 def find_run(storage: Storage, folder: str, name: str) -> Run | None:
-    """Return the finished run with an id, or None.
+    """Return the finished run of an id, or None if it must be made.
 
-    A sidecar whose run file is missing or damaged is deleted, so that the run is written again.
+    Args:
+        storage: Storage of the build folder.
+        folder: Folder of runs.
+        name: Id of the run.
     """
-    path = join(folder, f"{name}.json")
-    try:
-        body = unseal(storage.read(path))
-    except FileNotFoundError:
-        return None
-    run = None if body is None else _parse_run(body)
-    if run is not None and run.payload.startswith(f"{name}-"):
-        try:
-            if storage.checksum(join(folder, run.payload)) == run.crc32c:
-                return run
-        except FileNotFoundError:
-            pass
-    storage.delete(path)
-    return None
 
-
-def _parse_run(body: dict[str, Any]) -> Run | None:
-    """Return the run of a sidecar's body, or None if it is not the sidecar of a run."""
-    try:
+    def load(body: dict[str, Any]) -> Run | None:
         places = tuple(Place(*place) for place in body.pop("places"))
-        return Run(places=places, found=True, **body)
-    except (TypeError, KeyError):
-        return None
+        run = Run(places=places, found=True, **body)
+        whole = storage.checksum(join(folder, run.payload)) == run.crc32c
+        return run if whole and run.payload.startswith(f"{name}-") else None
+
+    return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
 
 class RunWriter:
@@ -134,16 +122,9 @@ def new_payload(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:12]}.run"
 
 
-def settle_run(storage: Storage, folder: str, name: str, run: Run) -> Run:
+def create_run(storage: Storage, folder: str, name: str, run: Run) -> Run:
     """Write the sidecar of a run, unless another worker was first; return the run that counts."""
-    path = join(folder, f"{name}.json")
-    winner: Run | None = None
-    try:
-        winner = run if storage.create(path, run.to_json()) else find_run(storage, folder, name)
-        if winner is None:  # the other worker's run file is missing or damaged
-            storage.create(path, run.to_json())
-            winner = run
-    finally:
-        if winner is not run:
-            storage.delete(join(folder, run.payload))
-    return replace(winner, found=winner is not run)
+    return create_sidecar(
+        storage, join(folder, f"{name}.json"), run.to_json(), run,
+        lambda: find_run(storage, folder, name), join(folder, run.payload),
+    )  # fmt: skip

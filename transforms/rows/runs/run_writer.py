@@ -33,8 +33,8 @@ from shardmill.transforms.rows.runs.run_store import (
     FOLDER,
     Run,
     RunWriter,
+    create_run,
     new_payload,
-    settle_run,
 )
 from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
@@ -188,7 +188,7 @@ def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: in
         payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
         tuple(writer.places), dict(spec.versions),
     )  # fmt: skip
-    return settle_run(storage, spec.folder, name, run)
+    return create_run(storage, spec.folder, name, run)
 
 
 def _apply_graph(table: Table, transform: str) -> Table:

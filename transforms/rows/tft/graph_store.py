@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.build.encoder import Beside
-from shardmill.transforms.build.sidecar import seal, unseal
+from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.rows.tft.transformer import transformed_features, transformed_schema
 
 FOLDER = "transforms"
@@ -49,19 +50,13 @@ def find_graph(build: str, input_id: str) -> StoredGraph | None:
     A graph with missing files is forgotten, so that the analysis runs again.
     """
     storage = open_storage(build)
-    path = sidecar_path(build, input_id)
-    try:
-        body = unseal(storage.read(path))
-    except FileNotFoundError:
-        return None
-    try:
-        graph = None if body is None else StoredGraph(**{**body, "files": tuple(body["files"])})
-    except (TypeError, KeyError):  # written by another version
-        graph = None
-    if graph and set(_list_files(storage, join(build, graph.folder))) >= set(graph.files):
-        return graph
-    storage.delete(path)
-    return None
+
+    def load(body: dict[str, Any]) -> StoredGraph | None:
+        graph = StoredGraph(**{**body, "files": tuple(body["files"])})
+        present = set(_list_files(storage, join(build, graph.folder)))
+        return graph if present >= set(graph.files) else None
+
+    return find_sidecar(storage, sidecar_path(build, input_id), load)
 
 
 def read_graph(build: str, input_id: str) -> StoredGraph:
@@ -91,9 +86,10 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
     folder = path[len(build.rstrip("/")) + 1 :]
     graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
     body = {**asdict(graph), "files": list(graph.files)}
-    if storage.create(sidecar_path(build, input_id), seal(body).encode()):
-        return graph
-    winner = read_graph(build, input_id)
+    winner = create_sidecar(
+        storage, sidecar_path(build, input_id), seal(body), graph,
+        lambda: find_graph(build, input_id),
+    )  # fmt: skip
     if winner.folder != folder:
         storage.delete_tree(path)
     return winner
