@@ -1,8 +1,8 @@
-"""Measures counting: CPU seconds against tf.data, indexes against reading, two cores, start-up.
+"""Measure counting: CPU time relative to tf.data, index against reading, two cores, start-up.
 
 usage: python benchmarks/count.py [--small]
 
-Writes docs/benchmarks-count.md. ``--small`` is a quick try.
+Writes docs/benchmarks-count.md. ``--small`` is a quick trial that writes no page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def write_shard(path: Path, kind: str, size: int) -> Path:
-    """Writes a shard of about so many bytes of records, as Shardmill writes its own."""
+    """Writes a shard with about ``size`` bytes of records, with Shardmill's writer."""
     from shardmill.schemas.example.serialize import encode_example
     from shardmill.transforms.build.record_writer import MemberWriter
 
@@ -59,13 +59,13 @@ def write_shard(path: Path, kind: str, size: int) -> Path:
 
 
 def cpu_seconds() -> float:
-    """Returns the processor time that this process has used, all threads."""
+    """Returns the CPU time of this process, over all threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def read_with_tf(path: str, compression: str, batch: int) -> int:
-    """Reads and checks all records by tf.data, the quickest way that was found: in batches."""
+    """Reads and checks all records with tf.data in batches, the fastest method found."""
     import tensorflow as tf
 
     records = tf.data.TFRecordDataset(path, compression).batch(batch)
@@ -73,7 +73,7 @@ def read_with_tf(path: str, compression: str, batch: int) -> int:
 
 
 def count_whole(path: str, check: str) -> int:
-    """Counts a file by Shardmill, in one process."""
+    """Counts the records of a file with Shardmill in this process."""
     from shardmill.schemas.tfrecord.reader import count_file
 
     found = count_file(path, check)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def count_whole(path: str, check: str) -> int:
 
 
 def child(who: str, path: str) -> None:
-    """Prints records, then clock and processor seconds of one reading after a first one."""
+    """Prints the number of records, and wall and CPU seconds of a second reading."""
     compression = "GZIP" if path.endswith(".gz") else ""
     if who.startswith("tf"):
         read: Callable[[], int] = functools.partial(read_with_tf, path, compression, int(who[2:]))
@@ -96,15 +96,17 @@ def child(who: str, path: str) -> None:
 
 
 def measure(who: str, path: Path) -> tuple[int, float, float]:
-    """Runs ``child`` in a process of its own."""
+    """Runs ``child`` in a separate process."""
     command = [sys.executable, __file__, "--child", who, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     records, wall, cpu = done.stdout.split()[-3:]
     return int(records), float(wall), float(cpu)
 
 
-def against_tf(work: Path, size: int, repeats: int) -> dict[str, tuple[float, float, list[float]]]:
-    """Returns MB of records a CPU second, tf.data's and ours, and the ratios of all pairs."""
+def compare_with_tf(
+    work: Path, size: int, repeats: int
+) -> dict[str, tuple[float, float, list[float]]]:
+    """Returns MB per CPU second of tf.data and Shardmill, and the ratios of all pairs."""
     table = {}
     for kind in KINDS:
         suffix = ".tfrecord.gz" if kind.startswith("GZIP") else ".tfrecord"
@@ -114,7 +116,9 @@ def against_tf(work: Path, size: int, repeats: int) -> dict[str, tuple[float, fl
         for _ in range(repeats):
             one, other = measure(f"tf{best}", path), measure("records", path)
             if one[0] != other[0]:
-                raise SystemExit(f"{kind}: tf.data read {one[0]} records, we counted {other[0]}")
+                raise SystemExit(
+                    f"{kind}: tf.data read {one[0]} records, Shardmill counted {other[0]}"
+                )
             theirs.append(size / 1e6 / one[2])
             ours.append(size / 1e6 / other[2])
         ratios = [b / a for a, b in zip(theirs, ours, strict=True)]
@@ -123,8 +127,8 @@ def against_tf(work: Path, size: int, repeats: int) -> dict[str, tuple[float, fl
     return table
 
 
-def index_against_reading(work: Path, repeats: int) -> tuple[float, float]:
-    """Returns the medians of seconds that 1 GB of images takes, read whole and by its index."""
+def compare_index_with_reading(work: Path, repeats: int) -> tuple[float, float]:
+    """Returns the median seconds for 1 GB of images, with all records read and with the index."""
     path = write_shard(work / "large.tfrecord.gz", "GZIP images", 1_000_000_000)
     whole, index = [], []
     for _ in range(repeats):
@@ -134,7 +138,7 @@ def index_against_reading(work: Path, repeats: int) -> tuple[float, float]:
 
 
 def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
-    """Returns how many times as fast two processes read as one, in each pair of runs."""
+    """Returns the speed of two processes relative to one, for each pair of runs."""
     from shardmill.schemas.tfrecord.range_scan import scan_range
     from shardmill.schemas.tfrecord.ranges import find_ranges
     from shardmill.transforms.runtime.process_pool import ProcessPool
@@ -143,7 +147,7 @@ def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
     for kind in KINDS:
         suffix = ".tfrecord.gz" if kind.startswith("GZIP") else ".tfrecord"
         path = work / (kind.replace(" ", "-") + suffix)
-        # Small pieces, read again and again: what is measured is the reading, not the last piece.
+        # Many small ranges, so that the last range hardly affects the time.
         parts = list(
             find_ranges(str(path), "", "records", max(1, path.stat().st_size // 16)).ranges
         )
@@ -159,14 +163,14 @@ def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
                 assert total
         for pool in pools.values():
             pool.close()
-        # The first turn started the processes.
+        # The first round started the processes.
         found[kind] = [a / b for a, b in zip(times[1][1:], times[2][1:], strict=True)]
         print(kind, found[kind], flush=True)
     return found
 
 
 def startup(work: Path, repeats: int) -> tuple[float, float]:
-    """Returns the medians of seconds that Python alone and ``shardmill steps`` take."""
+    """Returns the median seconds of a bare interpreter and of ``shardmill steps``."""
     path, manifest = work / "GZIP-rows.tfrecord.gz", work / "m.json"
     shardmill = [sys.executable, "-m", "shardmill.pipelines.cli"]
     subprocess.run(
@@ -204,17 +208,17 @@ def write_page(
     return f"""# Benchmarks: count
 
 Made by `make bench-count` on {os.cpu_count()} cores, Python {platform.python_version()}. Shards of
-{size / 1e6:,.0f} MB of records in the page cache; each reading in a process of its own, medians of
-interleaved runs. tf.data reads in batches, of the size that suits it best; both check every CRC.
-Two processes read pieces of one shard, both started before.
+{size / 1e6:,.0f} MB of records in the page cache; each reading in a separate process, medians of
+interleaved runs. tf.data reads in batches of its fastest size; both check every CRC. Two processes,
+started before the measurement, read ranges of one shard.
 
-| | tf.data, MB a CPU second | `--check=records` | times tf.data (pairs) | two processes, times one (pairs) |
+| | tf.data, MB per CPU second | `--check=records` | relative to tf.data (pairs) | two processes relative to one (pairs) |
 |---|---|---|---|---|
 {listed}
 
-**Index**: 1 GB of GZIP images is read whole in {whole:.3f} s and counted by its index in
-{tail * 1000:.2f} ms, {whole / tail:,.0f} times as fast. A whole `shardmill count` takes some seconds
-more, nearly all of it to load Apache Beam.
+**Index**: 1 GB of GZIP images is read in {whole:.3f} s and counted by its index in
+{tail * 1000:.2f} ms, {whole / tail:,.0f} times as fast. A complete `shardmill count` takes a few
+seconds more, mostly to import Apache Beam.
 
 **Start-up**: `shardmill steps` takes {started[1]:.3f} s, of which Python itself takes
 {started[0]:.3f} s.
@@ -233,9 +237,9 @@ def main() -> None:
     size, repeats = (50_000_000, 2) if flags.small else (200_000_000, 4)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        table = against_tf(work, size, repeats)
+        table = compare_with_tf(work, size, repeats)
         scaled = scaling(work, size, repeats)
-        index = index_against_reading(work, repeats)
+        index = compare_index_with_reading(work, repeats)
         page = write_page(size, table, index, scaled, startup(work, repeats))
     print(page)
     if not flags.small:

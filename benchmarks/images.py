@@ -1,8 +1,9 @@
-"""Measures the images pipeline: whole processes, medians of interleaved runs, and the slope.
+"""Measure the images pipeline: medians of interleaved whole processes, and time per image.
 
 usage: python benchmarks/images.py [--small] [--data FOLDER]
 
-Writes docs/benchmarks-images.md and docs/benchmarks-images.png. ``--small`` is a quick try.
+Writes docs/benchmarks-images.md and docs/benchmarks-images.png. ``--small`` is a quick
+trial that writes no page.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SIZE = 224
 
 
 def write_photos(folder: Path, count: int, size: str = "500x375") -> Path:
-    """Writes photos in a process of its own.
+    """Writes photos in a separate process.
 
-    A child's peak memory is at least what its parent has when it is started, so this process stays
-    small: it loads neither NumPy nor Pillow.
+    The peak memory of a child is at least that of its parent at the fork, so this process stays
+    small and imports neither NumPy nor Pillow.
     """
     command = [sys.executable, str(HERE / "photos.py"), str(folder), str(count), size]
     subprocess.run(command, check=True)
@@ -36,19 +37,19 @@ def write_photos(folder: Path, count: int, size: str = "500x375") -> Path:
 
 
 def commands(source: Path, out: Path, size: int = SIZE) -> dict[str, list[str]]:
-    """Returns the command of each rival."""
-    python, rivals = sys.executable, str(HERE / "rivals.py")
+    """Returns the command of each program."""
+    python, peers = sys.executable, str(HERE / "image_peers.py")
     ours = [python, "-m", "shardmill.pipelines.cli", "images", f"--input={source}",
             f"--output={out}", f"--image_size={size}", "--splits=train:1"]  # fmt: skip
     others = {
-        name: [python, rivals, name, str(source), str(out), str(size)]
+        name: [python, peers, name, str(source), str(out), str(size)]
         for name in ("floor", "tutorial", "beam")
     }
     return {"shardmill": ours, **others}
 
 
 def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[str, dict]:
-    """Returns medians of each rival at two sizes, and what one image takes."""
+    """Returns medians of each program at two sizes, and the time per image."""
     small, large = (write_photos(work / f"photos-{n}", n) for n in counts)
     out = work / "out"
     runs: dict[tuple[str, int], list[Run]] = {}
@@ -56,7 +57,7 @@ def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[st
     for turn in range(repeats):
         for name in commands(small, out):
             if name in ("tutorial", "beam") and turn >= 2:
-                continue  # slow, and far away: two runs are enough
+                continue  # slow, and clearly slower: two runs suffice
             for number, source in enumerate((small, large)):
                 runs.setdefault((name, number), []).append(run(commands(source, out)[name], out))
             sizes[name] = folder_bytes(out)
@@ -83,7 +84,7 @@ def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[st
 
 
 def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, float]:
-    """Returns peak memory in MiB at two numbers of images."""
+    """Returns peak memory in MiB by number of images."""
     found = {}
     for count in counts:
         source = write_photos(work / f"photos-{count}", count)
@@ -92,7 +93,7 @@ def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, float]:
 
 
 def measure_startup(work: Path, repeats: int) -> dict[str, float]:
-    """Returns seconds of one image, and of Python doing nothing."""
+    """Returns the seconds of a build with one image, and of a bare interpreter."""
     source = write_photos(work / "photos-1", 1)
     ours = [run(commands(source, work / "out")["shardmill"], work / "out") for _ in range(repeats)]
     bare = [run([sys.executable, "-c", "pass"], work / "out") for _ in range(repeats)]
@@ -102,10 +103,10 @@ def measure_startup(work: Path, repeats: int) -> dict[str, float]:
     }
 
 
-def measure_gap(work: Path, count: int) -> dict[str, float]:
-    """Returns what scaled JPEG decoding gives and costs on photos of 12 megapixels."""
+def measure_scaled_decoding(work: Path, count: int) -> dict[str, float]:
+    """Returns time and PSNR of scaled JPEG decoding on photos of 12 megapixels."""
     source = write_photos(work / "photos-12mp", count, "4000x3000")
-    command = [sys.executable, str(HERE / "gap.py"), str(source), str(SIZE)]
+    command = [sys.executable, str(HERE / "scaled_decoding.py"), str(source), str(SIZE)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -129,7 +130,7 @@ print(min(read() for _ in range(3)))
 
 
 def measure_reading(work: Path, count: int, repeats: int) -> dict[str, float]:
-    """Returns CPU seconds an image to read and decode GZIP and uncompressed shards by tf.data."""
+    """Returns CPU time per image to read and decode GZIP and uncompressed shards with tf.data."""
     source = write_photos(work / f"photos-{count}", count)
     found: dict[str, list[float]] = {"gzip": [], "none": []}
     for compression in found:
@@ -150,7 +151,7 @@ def measure_reading(work: Path, count: int, repeats: int) -> dict[str, float]:
 
 
 def plot(table: dict[str, dict], path: Path) -> None:
-    """Draws images a second of each rival."""
+    """Plots the images per second of each program."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -163,7 +164,7 @@ def plot(table: dict[str, dict], path: Path) -> None:
     bars = axes.barh(names, rates, color=colors)
     axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("images a second (500x375 JPEG to 224x224 JPEG, two cores)")
+    axes.set_xlabel("images per second (500x375 JPEG to 224x224 JPEG, two cores)")
     axes.margins(x=0.12)
     figure.savefig(path, dpi=150)
 
@@ -177,23 +178,23 @@ def report(found: dict) -> str:
         for name, t in sorted(table.items(), key=lambda item: item[1]["slope_ms"])
     )
     kept = "\n".join(f"| {count:,} | {value:.0f} |" for count, value in memory.items())
-    gap, start, read = found["gap"], found["startup"], found["reading"]
+    scaled, start, read = found["scaled"], found["startup"], found["reading"]
     counts = found["counts"]
     return f"""# Benchmarks: images
 
 Made by `make bench` on {found["machine"]}. Whole processes, medians of interleaved runs; the slope
-is (time of {counts[1]:,} images - time of {counts[0]:,}) / {counts[1] - counts[0]:,}, so start-up
-is not in it. The photos are 500x375 JPEGs, resized to {SIZE}x{SIZE}, written as JPEG with quality
-95. What each rival does stands in `benchmarks/rivals.py`.
+is (time of {counts[1]:,} images - time of {counts[0]:,}) / {counts[1] - counts[0]:,}, so it
+excludes start-up. The photos are 500x375 JPEGs, resized to {SIZE}x{SIZE}, written as JPEG with
+quality 95. `benchmarks/image_peers.py` defines the other programs.
 
-| | images/s | ms an image | CPU ms an image | whole run, s | peak MiB | output MiB |
+| | images/s | ms per image | CPU ms per image | whole run, s | peak MiB | output MiB |
 |---|---|---|---|---|---|---|
 {rows}
 
 Shardmill reaches {table["shardmill"]["of_floor"]:.2f} of the floor's speed (median of the pairs
 {table["shardmill"]["of_floor_all"]}).
 
-![images a second](benchmarks-images.png)
+![images per second](benchmarks-images.png)
 
 **Memory** of the whole process, by number of images (to 64x64):
 
@@ -205,18 +206,18 @@ Shardmill reaches {table["shardmill"]["of_floor"]:.2f} of the floor's speed (med
 {start["python"]:.2f} s, in an environment with all extras; Apache Beam loads faster where
 `apache-beam[gcp]` and pandas are not installed.
 
-**Scaled decoding** of 12-megapixel JPEGs: {gap["gap3_ms"]:.0f} ms with `--reducing_gap=3` and
-{gap["full_ms"]:.0f} ms with 0, {gap["times"]:.1f} times as fast. PSNR between the two results:
-median {gap["psnr_median"]:.1f} dB, least {gap["psnr_least"]:.1f} dB. The files have
-{gap["megabytes"]:.1f} MB each.
+**Scaled decoding** of 12-megapixel JPEGs: {scaled["gap3_ms"]:.0f} ms with `--reducing_gap=3` and
+{scaled["full_ms"]:.0f} ms with 0, {scaled["times"]:.1f} times as fast. PSNR between the two
+results: median {scaled["psnr_median"]:.1f} dB, minimum {scaled["psnr_min"]:.1f} dB. The files have
+{scaled["megabytes"]:.1f} MB each.
 
-**Reading** with plain `tf.data`, decoding included: {read["gzip_us"]:.0f} CPU microseconds an image
-from our GZIP shards, {read["none_us"]:.0f} from uncompressed ones, ratio {read["ratio"]:.3f}.
+**Reading** with plain `tf.data`, decoding included: {read["gzip_us"]:.0f} CPU microseconds per
+image from GZIP shards, {read["none_us"]:.0f} from uncompressed ones, ratio {read["ratio"]:.3f}.
 """
 
 
 def main() -> None:
-    """Measures, prints, and writes the page."""
+    """Measures all, prints the results and writes the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--data", type=Path)
@@ -226,7 +227,7 @@ def main() -> None:
     found = {
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
         "counts": counts,
-        "gap": measure_gap(work, 4 if flags.small else 12),
+        "scaled": measure_scaled_decoding(work, 4 if flags.small else 12),
         "startup": measure_startup(work, repeats),
         "reading": measure_reading(work, counts[0], repeats),
         "memory": measure_memory(work, (100, 300) if flags.small else (1_000, 20_000)),

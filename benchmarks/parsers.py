@@ -1,8 +1,8 @@
-"""Measures ways to parse a tf.train.Example into plain values, on the records of a dataset.
+"""Measure parsers of tf.train.Example on the records of a dataset.
 
 usage: python benchmarks/parsers.py DATASET [NAME]
 
-Prints microseconds a record, the least of nine rounds; each way gives every value of every feature.
+Prints microseconds per record, the minimum of nine rounds. Each parser returns all values.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ RECORDS, ROUNDS = 2000, 9
 
 
 def ours() -> Callable[[bytes], Any]:
-    """Shardmill's parser, which leaves what is unusual to protobuf."""
+    """Returns Shardmill's parser, which falls back to protobuf for unusual messages."""
     from shardmill.schemas.example.parse import parse_example
 
     return parse_example
 
 
 def protobuf() -> Callable[[bytes], Any]:
-    """Protobuf's own messages of the same wire format, without TensorFlow."""
+    """Returns a parser with protobuf messages of the same wire format, without TensorFlow."""
     from shardmill.schemas.example import parse
 
     message = parse._message_class()  # noqa: SLF001 - measured, not used
-    return lambda payload: parse._features(message.FromString(payload))  # noqa: SLF001
+    return lambda payload: parse._convert(message.FromString(payload))  # noqa: SLF001
 
 
 def tensorflow() -> Callable[[bytes], Any]:
-    """TensorFlow's tf.train.Example, its values taken out."""
+    """Returns a parser with TensorFlow's tf.train.Example."""
     import tensorflow as tf
 
     from shardmill.schemas.example import parse
 
-    return lambda payload: parse._features(tf.train.Example.FromString(payload))  # noqa: SLF001
+    return lambda payload: parse._convert(tf.train.Example.FromString(payload))  # noqa: SLF001
 
 
 def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
-    """Times one way, alone in its process."""
+    """Measures one parser in this process."""
     from shardmill.loaders.shards import ShardFiles
     from shardmill.loaders.source import open_source
 
@@ -59,20 +59,20 @@ def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
         best = min(best, time.process_time() - began)
     size = sum(map(len, payloads)) / len(payloads)
     print(
-        f"{make.__name__:18} {1e6 * best / len(payloads):7.1f} us a record of {size:,.0f} bytes "
+        f"{make.__name__:18} {1e6 * best / len(payloads):7.1f} us per record of {size:,.0f} bytes "
         f"and {len(source.specs)} features"
     )
 
 
-WAYS = {make.__name__: make for make in (ours, protobuf, tensorflow)}
+PARSERS = {make.__name__: make for make in (ours, protobuf, tensorflow)}
 
 
 def main(path: str, name: str = "") -> None:
-    """Times one way, or each in a process of its own."""
+    """Measures one parser, or each in a separate process."""
     if name:
-        measure(WAYS[name], path)
+        measure(PARSERS[name], path)
         return
-    for each in WAYS:
+    for each in PARSERS:
         done = subprocess.run(
             [sys.executable, __file__, path, each], check=False, capture_output=True, text=True
         )

@@ -1,4 +1,4 @@
-"""Photos for the benchmarks: crops of scikit-learn's two sample photographs, always the same."""
+"""Photos for the benchmarks: reproducible crops of scikit-learn's two sample photographs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES = Path(sklearn.__file__).parent / "datasets" / "images"
 
 
 def photo(number: int, width: int, height: int) -> Image.Image:
-    """Returns one photo: a crop of a sample, scaled, turned and mirrored by its number."""
+    """Returns a photo that depends on its number: a scaled, maybe mirrored crop with noise."""
     rng = np.random.default_rng(number)
     sample = Image.open(SAMPLES / ("china.jpg" if number % 2 else "flower.jpg"))
     share = rng.uniform(0.5, 1.0)
@@ -29,7 +29,7 @@ def photo(number: int, width: int, height: int) -> Image.Image:
 
 
 def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)) -> Path:
-    """Writes photos in two class folders unless they are there; about 90 KB each at 500x375."""
+    """Writes missing photos in two class folders; about 90 KB each at 500x375."""
     distinct = min(count, 400)
     for number in range(count):
         path = folder / f"class_{number % 2}" / f"{number:06d}.jpg"
@@ -40,7 +40,7 @@ def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)
             buffer = io.BytesIO()
             photo(number, *size).save(buffer, "JPEG", quality=90)
             path.write_bytes(buffer.getvalue())
-        else:  # many files, few distinct pictures: decoding costs the same
+        else:  # hard links: writing is fast and decoding costs the same
             source = number % distinct
             os.link(folder / f"class_{source % 2}" / f"{source:06d}.jpg", path)
     return folder

@@ -1,10 +1,10 @@
-"""Reads a dataset in one of many ways, and prints as JSON what an epoch takes.
+"""Read a dataset with one of several readers, and print the time of an epoch as JSON.
 
 usage: python benchmarks/readers.py NAME[,NAME...] FOLDER [--epochs N]
 
 FOLDER has the same images as ``ds`` (Shardmill's GZIP shards), ``plain`` (uncompressed TFRecords),
 ``wds`` (WebDataset's tar files) and ``array`` (ArrayRecord). Imports and the first epoch, which
-warms caches up, are not measured.
+warms up caches, are not measured.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def files_of(folder: Path, kind: str) -> list[str]:
     return sorted(glob.glob(str(folder / kind / "train-*")))
 
 
-# --- TensorFlow: batches of (uint8 pictures, labels), shuffled ---------------------------------
+# --- TensorFlow: batches of (uint8 images, labels), shuffled -----------------------------------
 
 
 def keras_ours(folder: Path) -> Iterable[Any]:
-    """Shardmill's own pipeline on its GZIP shards."""
+    """keras_dataset on GZIP shards."""
     from shardmill.loaders import keras_dataset
 
     return keras_dataset(folder / "ds", "train", batch_size=BATCH, shuffle=SHUFFLE)
@@ -81,7 +81,7 @@ def _interleaved(folder: Path, cycle: int, block: int) -> Any:
 
 
 def tuned_one_by_one(folder: Path) -> Iterable[Any]:
-    """Uncompressed; the textbook's best: parallel interleave, parallel map, prefetch."""
+    """Uncompressed; parallel interleave, parallel map and prefetch, as in the tf.data guide."""
     import tensorflow as tf
 
     ready = tf.data.AUTOTUNE
@@ -90,7 +90,7 @@ def tuned_one_by_one(folder: Path) -> Iterable[Any]:
 
 
 def tuned_any_order(folder: Path) -> Iterable[Any]:
-    """Uncompressed; as before, and whatever is ready first comes first."""
+    """Uncompressed; the same, not deterministic."""
     import tensorflow as tf
 
     ready = tf.data.AUTOTUNE
@@ -101,7 +101,7 @@ def tuned_any_order(folder: Path) -> Iterable[Any]:
 
 
 def tuned_in_batches(folder: Path) -> Iterable[Any]:
-    """Uncompressed; parsed and decoded batch by batch."""
+    """Uncompressed; parsed and decoded in batches."""
     import tensorflow as tf
 
     ready = tf.data.AUTOTUNE
@@ -110,7 +110,7 @@ def tuned_in_batches(folder: Path) -> Iterable[Any]:
 
 
 def classic(folder: Path) -> Iterable[Any]:
-    """Uncompressed; the tutorials' reader: interleave 16, map, no cache."""
+    """Uncompressed; the reader of the tutorials: interleave of 16 files, sequential map."""
     import tensorflow as tf
 
     files = tf.data.Dataset.from_tensor_slices(files_of(folder, "plain"))
@@ -118,7 +118,7 @@ def classic(folder: Path) -> Iterable[Any]:
     return records.map(_one).shuffle(SHUFFLE).batch(BATCH)
 
 
-# --- PyTorch: DataLoader with two workers, batches of uint8 pictures -----------------------------
+# --- PyTorch: DataLoader with two workers, batches of uint8 images -------------------------------
 
 
 def _pair(example: dict[str, Any]) -> tuple[Any, Any]:
@@ -137,7 +137,7 @@ def torch_stream(folder: Path) -> Iterable[Any]:
 
 
 def torch_map(folder: Path) -> Iterable[Any]:
-    """Shardmill's random access under torch's own shuffling sampler."""
+    """Shardmill's random access with torch's shuffling sampler."""
     from torch.utils.data import DataLoader
 
     from shardmill.loaders import open_dataset
@@ -147,7 +147,7 @@ def torch_map(folder: Path) -> Iterable[Any]:
 
 
 def webdataset(folder: Path) -> Iterable[Any]:
-    """WebDataset over tar files, shuffled likewise."""
+    """WebDataset over tar files, shuffled with a buffer of the same size."""
     import webdataset as wds
     from torch.utils.data import DataLoader
 
@@ -160,7 +160,7 @@ def webdataset(folder: Path) -> Iterable[Any]:
     return DataLoader(data, BATCH, num_workers=2)
 
 
-# --- Grain: shuffled over all, the same decoding ----------------------------------------------
+# --- Grain: full shuffle, the same decoding ---------------------------------------------------
 
 
 def _grain(source: Any, make: Callable[[Any], Any]) -> Iterable[Any]:
@@ -178,14 +178,14 @@ def _decoder(folder: Path) -> Any:
 
 
 def grain_ours(folder: Path) -> Iterable[Any]:
-    """Shardmill's shards under Grain."""
+    """Shardmill's shards with Grain."""
     from shardmill.loaders import open_dataset
 
     return _grain(open_dataset(folder / "ds", "train", features=[IMAGE, LABEL]), lambda x: x)
 
 
 def grain_array_record(folder: Path) -> Iterable[Any]:
-    """ArrayRecord under Grain, the same records parsed and decoded by the same code."""
+    """ArrayRecord with Grain; the same records, parsed and decoded by the same code."""
     import grain
 
     source = grain.sources.ArrayRecordDataSource(files_of(folder, "array"))
@@ -193,7 +193,7 @@ def grain_array_record(folder: Path) -> Iterable[Any]:
 
 
 class _Payloads:
-    """The serialized examples of a dataset, as ArrayRecord gives them."""
+    """The serialized examples of a dataset, as from an ArrayRecord source."""
 
     def __init__(self, folder: Path) -> None:
         from shardmill.loaders import open_dataset
@@ -208,12 +208,12 @@ class _Payloads:
 
 
 def grain_payloads_ours(folder: Path) -> Iterable[Any]:
-    """Shardmill's shards under Grain, payloads alone."""
+    """Shardmill's shards with Grain; payloads only."""
     return _grain(_Payloads(folder), len)
 
 
 def grain_payloads_array_record(folder: Path) -> Iterable[Any]:
-    """ArrayRecord under Grain, payloads alone."""
+    """ArrayRecord with Grain; payloads only."""
     import grain
 
     return _grain(grain.sources.ArrayRecordDataSource(files_of(folder, "array")), len)
@@ -222,8 +222,8 @@ def grain_payloads_array_record(folder: Path) -> Iterable[Any]:
 # --- Random access, one thread --------------------------------------------------------------------
 
 
-class _Anywhere:
-    """Records one by one, in an order that is shuffled over all of them."""
+class _RandomAccess:
+    """Single records in fully shuffled order."""
 
     def __init__(self, folder: Path, *, parsed: bool) -> None:
         from shardmill.loaders import open_dataset
@@ -238,13 +238,13 @@ class _Anywhere:
 
 
 def random_records(folder: Path) -> Iterable[Any]:
-    """Dicts of all features, pictures not decoded."""
-    return _Anywhere(folder, parsed=True)
+    """Dicts of all features; images stay encoded."""
+    return _RandomAccess(folder, parsed=True)
 
 
 def random_payloads(folder: Path) -> Iterable[Any]:
-    """Payloads, their CRCs checked."""
-    return _Anywhere(folder, parsed=False)
+    """Payloads, with CRC check."""
+    return _RandomAccess(folder, parsed=False)
 
 
 READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
@@ -258,9 +258,11 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
 
 
 def main() -> None:
-    """Reads a few epochs, of several readers by turns, and prints what they took."""
+    """Reads a few epochs, alternating between readers, and prints time and memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", help="a reader, or several with commas: epochs by turns")
+    parser.add_argument(
+        "names", help="a reader, or several separated by commas: their epochs alternate"
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()

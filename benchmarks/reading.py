@@ -1,8 +1,8 @@
-"""Measures reading: Shardmill's loaders against others on the same images.
+"""Measure reading: Shardmill's loaders and others on the same images.
 
 usage: python benchmarks/reading.py [--small] [--data FOLDER] [--rounds N] [--count N]
 
-Writes docs/benchmarks-reading.md. ``--small`` is a quick try and writes nothing.
+Writes docs/benchmarks-reading.md. ``--small`` is a quick trial that writes no page.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 IMAGE, LABEL = "image/encoded", "image/class/label"
 SHARDS = 8
-EPOCHS = 12  # by turns
-TURNS = (
-    "Whole processes scatter more than readers differ, so here the epochs of all readers take "
-    "turns in one process; each figure is one epoch beside the next."
+EPOCHS = 12  # alternating between readers
+ALTERNATING = (
+    "Times of whole processes vary more than readers differ, so here the epochs of all readers "
+    "alternate in one process; each figure compares two consecutive epochs."
 )
 PARSING = (
-    "CPU time of `benchmarks/parsers.py`, each way in a process of its own, every value taken out. "
-    "The loaders use Shardmill's own parser, which hands what is unusual to protobuf."
+    "CPU time of `benchmarks/parsers.py`, each parser in a separate process, including access to "
+    "all values. The loaders use Shardmill's parser, which falls back to protobuf for unusual "
+    "messages."
 )
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "TensorFlow": (
@@ -50,7 +51,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def build(photos: Path, out: Path, size: int, quality: int) -> None:
-    """Builds a dataset of a folder of photos, all of them in the training split."""
+    """Builds a dataset of a folder of photos with a training split only."""
     command = [
         sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}",
         f"--output={out}", f"--image_size={size}", f"--quality={quality}",
@@ -60,7 +61,7 @@ def build(photos: Path, out: Path, size: int, quality: int) -> None:
 
 
 def convert(folder: Path) -> None:
-    """Writes the records of ``ds`` in the formats of the others, shard by shard."""
+    """Writes the records of ``ds`` in the other formats, shard by shard."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     from shardmill.loaders import open_dataset
@@ -91,7 +92,7 @@ def convert(folder: Path) -> None:
 
 
 def prepare(work: Path, count: int) -> None:
-    """Writes photos and all datasets, unless they are there."""
+    """Writes missing photos and datasets."""
     photos = write_photos(work / "photos", count)
     for name, size, quality in (("big", 224, 95), ("small", 128, 93)):
         folder = work / f"{name}-{count}"
@@ -103,7 +104,7 @@ def prepare(work: Path, count: int) -> None:
 
 
 def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
-    """Returns what a reader took, in a process of its own."""
+    """Runs a reader in a separate process and returns its time and memory."""
     command = [sys.executable, str(HERE / "readers.py"), name, str(folder)]
     cores = sorted(os.sched_getaffinity(0))[:1] if one_core else sorted(os.sched_getaffinity(0))
     done = subprocess.run(
@@ -114,8 +115,8 @@ def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
     return found
 
 
-def turns(names: tuple[str, ...], folder: Path) -> str:
-    """Returns how fast the first reader is beside each other: epochs by turns in one process."""
+def alternate(names: tuple[str, ...], folder: Path) -> str:
+    """Returns the speed of the first reader relative to each other one, with alternating epochs."""
     script = str(HERE / "readers.py")
     command = [sys.executable, script, ",".join(names), str(folder), f"--epochs={EPOCHS}"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -145,7 +146,7 @@ def measure(work: Path, count: int, rounds: int) -> dict[str, list[dict[str, Any
 
 
 def ratio(runs: dict[str, list[dict[str, Any]]], ours: str, *others: str) -> str:
-    """Returns how many times as fast ours is as the fastest of others, round by round."""
+    """Returns the speed of ours relative to the fastest of the others, per round."""
     found = [
         min(runs[other][number]["wall"] for other in others) / run["wall"]
         for number, run in enumerate(runs[ours])
@@ -155,7 +156,7 @@ def ratio(runs: dict[str, list[dict[str, Any]]], ours: str, *others: str) -> str
 
 
 def sizes(folder: Path) -> str:
-    """Returns what a record takes in each format, in bytes."""
+    """Returns the bytes per record in each format."""
     manifest = json.loads((folder / "ds" / "manifest.json").read_text())
     count = manifest["written"]
     found = {
@@ -167,21 +168,21 @@ def sizes(folder: Path) -> str:
 
 
 def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the page."""
+    """Returns the page of results."""
     head = (
         f"Made by `make bench-reading` on {os.cpu_count()} cores, Python "
         f"{platform.python_version()}: {count:,} photos, 224x224 JPEG of quality 95. Each reader "
-        "runs in a process of its own, the readers of a group by turns; the first epoch is not "
-        "counted, of two more the faster is. Medians of the rounds. What each one does stands in "
-        f"`benchmarks/readers.py`. Bytes a record: {sizes(work / f'big-{count}')}; for random "
-        f"access {sizes(work / f'small-{count}')}."
+        "runs in a separate process, alternating with the others of its group; the first epoch is "
+        "not measured, and the faster of two more is. Medians of the rounds. "
+        "`benchmarks/readers.py` defines the readers. Bytes per record: "
+        f"{sizes(work / f'big-{count}')}; for random access {sizes(work / f'small-{count}')}."
     )
     lines = ["# Benchmarks: reading", "", head, ""]
     for title, (names, _) in GROUPS.items():
         lines += [
             f"## {title}",
             "",
-            "| | records/s | CPU us a record | peak MiB |",
+            "| | records/s | CPU us per record | peak MiB |",
             "|---|---|---|---|",
         ]
         for name in names:
@@ -195,19 +196,19 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         lines.append("")
     tuned = ("tuned_one_by_one", "tuned_any_order", "tuned_in_batches")
     lines += [
-        "## Ratios, round by round",
+        "## Ratios per round",
         "",
         f"- keras_ours to the fastest tuned reader: {ratio(runs, 'keras_ours', *tuned)}",
         f"- keras_ours to classic: {ratio(runs, 'keras_ours', 'classic')}",
         f"- torch_stream to webdataset: {ratio(runs, 'torch_stream', 'webdataset')}",
         f"- torch_map to webdataset: {ratio(runs, 'torch_map', 'webdataset')}",
         f"- grain_ours to grain_array_record: {ratio(runs, 'grain_ours', 'grain_array_record')}",
-        "- payloads alone, under Grain: "
+        "- payloads only, with Grain: "
         + ratio(runs, "grain_payloads_ours", "grain_payloads_array_record"),
         "",
     ]
-    lines += ["## TensorFlow, epochs by turns", "", TURNS, ""]
-    lines += [turns(("keras_ours", *tuned, "classic"), work / f"big-{count}"), ""]
+    lines += ["## TensorFlow, alternating epochs", "", ALTERNATING, ""]
+    lines += [alternate(("keras_ours", *tuned, "classic"), work / f"big-{count}"), ""]
     lines += [
         "## Parsing a tf.train.Example without TensorFlow",
         "",
@@ -222,14 +223,14 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
 
 
 def parsers(dataset: Path) -> str:
-    """Returns what parsing a record takes, a line a way."""
+    """Returns the time of each parser, one line each."""
     command = [sys.executable, str(HERE / "parsers.py"), str(dataset)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def main() -> None:
-    """Measures and writes the page."""
+    """Measures all readers and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--data", type=Path)

@@ -1,8 +1,9 @@
-"""Measures the rows pipeline: whole processes, medians of interleaved runs, and the slope.
+"""Measure the rows pipeline: medians of interleaved whole processes, and time per row.
 
 usage: python benchmarks/rows.py [--small] [--data FOLDER]
 
-Writes docs/benchmarks-rows.md and docs/benchmarks-rows.png. ``--small`` is a quick try.
+Writes docs/benchmarks-rows.md and docs/benchmarks-rows.png. ``--small`` is a quick trial
+that writes no page.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 from timing import Run, folder_bytes, run
 
 HERE = Path(__file__).resolve().parent
-RIVALS = ("floor", "tutorial")
-TUTORIAL_ROWS = 10  # times fewer for the tutorial: its rows are alike, and it is slow
+PEERS = ("floor", "tutorial")
+TUTORIAL_ROWS = 10  # the tutorial is slow and gets so many times fewer rows
 
 PREPROCESSING = """
 import tensorflow_transform as tft
@@ -37,16 +38,16 @@ def preprocessing_fn(inputs):
 
 
 def write_table(work: Path, rows: int) -> Path:
-    """Writes a table in a process of its own, so that this one stays small."""
+    """Writes a table in a separate process, so that the memory of this one stays small."""
     path = work / f"table-{rows}.csv"
     subprocess.run([sys.executable, str(HERE / "tables.py"), str(path), str(rows)], check=True)
     return path
 
 
 def command(name: str, source: Path, out: Path) -> list[str]:
-    """Returns the command of a rival, or of Shardmill."""
-    if name in RIVALS:
-        return [sys.executable, str(HERE / "row_rivals.py"), name, str(source), str(out)]
+    """Returns the command of Shardmill or of another program."""
+    if name in PEERS:
+        return [sys.executable, str(HERE / "row_peers.py"), name, str(source), str(out)]
     ours = [sys.executable, "-m", "shardmill.pipelines.cli", "rows", f"--input={source}",
             f"--output={out}", "--label=label"]  # fmt: skip
     if name == "transform":
@@ -57,24 +58,24 @@ def command(name: str, source: Path, out: Path) -> list[str]:
 
 
 def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[str, dict]:
-    """Returns medians of each rival at two sizes, and what a row takes."""
+    """Returns medians of each program at two sizes, and the time per row."""
     out = work / "out"
     runs: dict[tuple[str, int], list[Run]] = {}
     sizes = {}
     for turn in range(repeats):
-        for name in ("shardmill", *RIVALS):
+        for name in ("shardmill", *PEERS):
             if name == "tutorial" and turn >= 2:
                 continue
-            for number, count in enumerate(sized(name, counts)):
+            for number, count in enumerate(row_counts(name, counts)):
                 source = work / f"table-{count}.csv"
                 if not source.exists():
                     write_table(work, count)
                 runs.setdefault((name, number), []).append(run(command(name, source, out), out))
-            sizes[name] = folder_bytes(out) / sized(name, counts)[1]
+            sizes[name] = folder_bytes(out) / row_counts(name, counts)[1]
     table = {}
-    for name in ("shardmill", *RIVALS):
+    for name in ("shardmill", *PEERS):
         few, many = (runs[name, number] for number in (0, 1))
-        small, large = sized(name, counts)
+        small, large = row_counts(name, counts)
         slopes = [(b.wall - a.wall) / (large - small) for a, b in zip(few, many, strict=True)]
         cpu = [(b.cpu - a.cpu) / (large - small) for a, b in zip(few, many, strict=True)]
         table[name] = {
@@ -93,15 +94,15 @@ def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[st
     return table
 
 
-def sized(name: str, counts: tuple[int, int]) -> tuple[int, int]:
-    """Returns the numbers of rows that a rival is given."""
+def row_counts(name: str, counts: tuple[int, int]) -> tuple[int, int]:
+    """Returns the numbers of rows for a program."""
     if name != "tutorial":
         return counts
     return counts[0] // TUTORIAL_ROWS, counts[1] // TUTORIAL_ROWS
 
 
 def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, tuple[float, float]]:
-    """Returns peak memory in MiB and seconds at two numbers of rows."""
+    """Returns peak memory in MiB and seconds by number of rows."""
     found = {}
     for count in counts:
         source = write_table(work, count)
@@ -112,7 +113,7 @@ def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, tuple[float
 
 
 def measure_transform(work: Path, counts: tuple[int, int], repeats: int) -> dict[str, float]:
-    """Returns seconds for the rows between two sizes, with TensorFlow Transform and without."""
+    """Returns seconds for the rows between two sizes, with and without TensorFlow Transform."""
     sources = [write_table(work, count) for count in counts]
     out = work / "out"
     found: dict[str, list[float]] = {"shardmill": [], "transform": []}
@@ -122,12 +123,17 @@ def measure_transform(work: Path, counts: tuple[int, int], repeats: int) -> dict
             few, many = (run(command(name, source, out), out) for source in sources)
             values.append(many.wall - few.wall)
             memory = max(memory, many.memory)
-    plain, learnt = (statistics.median(values) for values in found.values())
-    return {"plain_s": plain, "transform_s": learnt, "times": learnt / plain, "memory": memory}
+    plain, transformed = (statistics.median(values) for values in found.values())
+    return {
+        "plain_s": plain,
+        "transform_s": transformed,
+        "times": transformed / plain,
+        "memory": memory,
+    }
 
 
 def plot(table: dict[str, dict], path: Path) -> None:
-    """Draws rows a second of each rival."""
+    """Plots the rows per second of each program."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -140,14 +146,14 @@ def plot(table: dict[str, dict], path: Path) -> None:
     bars = axes.barh(names, rates, color=colors)
     axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("rows a second (42 columns, two cores)")
+    axes.set_xlabel("rows per second (42 columns, two cores)")
     axes.margins(x=0.14)
     figure.savefig(path, dpi=150)
 
 
 def report(found: dict) -> str:
     """Returns the page of results."""
-    table, learnt = found["table"], found["transform"]
+    table, transform = found["table"], found["transform"]
     rows = "\n".join(
         f"| {name} | {t['rows_s']:,.0f} | {t['cpu_us']:.2f} | {t['rows']:,} | {t['whole_s']:.1f} | "
         f"{t['memory']:.0f} | {t['bytes']:.1f} |"
@@ -162,19 +168,19 @@ def report(found: dict) -> str:
     return f"""# Benchmarks: rows
 
 Made by `make bench-rows` on {found["machine"]}. Whole processes, medians of interleaved runs; the
-speed is that of the rows between a small and a large table, so start-up is not in it. The table is
-made by `benchmarks/tables.py` after that of the KDD Cup 1999: 42 mixed columns. What each rival
-does stands in `benchmarks/row_rivals.py`; the tutorial's loop gets a tenth of the rows.
+speed is that of the rows between a small and a large table, so it excludes start-up.
+`benchmarks/tables.py` makes the table, similar to that of the KDD Cup 1999: 42 mixed columns.
+`benchmarks/row_peers.py` defines the other programs; the tutorial's loop gets a tenth of the rows.
 
-| | rows/s | CPU us a row | rows | whole run, s | peak MiB | bytes a row |
+| | rows/s | CPU us per row | rows | whole run, s | peak MiB | bytes per row |
 |---|---|---|---|---|---|---|
 {rows}
 
-Shardmill writes {times:.1f} times as many rows a second as the tutorial's loop, and reaches
+Shardmill writes {times:.1f} times as many rows per second as the tutorial's loop, and reaches
 {table["shardmill"]["of_floor"]:.2f} of the floor's speed (median of the pairs
 {table["shardmill"]["of_floor_all"]}).
 
-![rows a second](benchmarks-rows.png)
+![rows per second](benchmarks-rows.png)
 
 **Memory** of the whole process:
 
@@ -183,13 +189,13 @@ Shardmill writes {times:.1f} times as many rows a second as the tutorial's loop,
 {kept}
 
 **TensorFlow Transform**, z-scores of two columns and a vocabulary of one: the rows from {few:,} to
-{many:,} take {learnt["transform_s"]:.1f} s, and {learnt["plain_s"]:.1f} s without it:
-{learnt["times"]:.2f} times as long. Peak memory {learnt["memory"]:.0f} MiB.
+{many:,} take {transform["transform_s"]:.1f} s, and {transform["plain_s"]:.1f} s without it:
+{transform["times"]:.2f} times as long. Peak memory {transform["memory"]:.0f} MiB.
 """
 
 
 def main() -> None:
-    """Measures, prints, and writes the page."""
+    """Measures all, prints the results and writes the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--data", type=Path)

@@ -1,11 +1,11 @@
-"""Measures how a build's stages grow with the number of inputs, parts and shards; no image is read.
+"""Measure how the stages of a build scale with the number of inputs, parts and shards.
 
 usage: python benchmarks/scale.py [--small] [--only STAGE] [--results FOLDER] [--work FOLDER]
 
-Each stage runs at each size in a process of its own, one after the other. What was measured lies in
-the folder of results, one file a run, and is not measured again; so a long run may be stopped and
-gone on with. Writes docs/scale.png and the tables between the marks of docs/scale.md, the rest of
-which is written by hand. ``--small`` is a quick try that writes nothing in docs.
+No image is read. Each stage runs at each size in a separate process. Results are stored in the
+results folder, one file per run, and are not measured again, so an interrupted run can be resumed.
+Writes docs/scale.png and the tables between the markers of docs/scale.md; the rest of that page is
+written by hand. ``--small`` is a quick trial that writes nothing in docs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SIZES = {
     "finish": (1_000, 10_000, 100_000),
     "manifest": (1_000, 10_000, 100_000),
 }
-SMALL = 100  # times fewer
+SMALL = 100  # --small divides sizes by this
 Results = dict[str, dict[int, dict]]
 
 
 def measure(stage: str, size: int, results: Path, work: Path) -> None:
-    """Runs one stage, unless that was done; one that grows too large ends without a result."""
+    """Runs a stage unless it has a result; a run that takes too much memory has none."""
     path = results / f"{stage}-{size}.json"
     if path.exists():
         return
@@ -55,18 +55,18 @@ def measure(stage: str, size: int, results: Path, work: Path) -> None:
 
 
 def load(results: Path) -> Results:
-    """Returns what was measured: stage, size, steps."""
+    """Returns the results by stage and size."""
     found: Results = {stage: {} for stage in SIZES}
     for path in results.glob("*.json"):
         stage, size = path.stem.split("-")
         text = path.read_text()
-        if text:  # else it is still being measured
+        if text:  # else the stage is still running
             found[stage][int(size)] = json.loads(text)
     return {stage: dict(sorted(sizes.items())) for stage, sizes in found.items()}
 
 
 def exponent(points: dict[int, float]) -> float:
-    """Returns the slope of a straight line through the points, both axes logarithmic."""
+    """Returns the slope of a line fitted to the points on logarithmic axes."""
     logs = [(math.log(size), math.log(value)) for size, value in points.items() if value > 0]
     if len(logs) < 2:
         return float("nan")
@@ -75,9 +75,9 @@ def exponent(points: dict[int, float]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread
 
 
-def grown(sizes: dict[int, dict], steps: list[str], unit: str) -> str:
-    """Returns a table of processor microseconds for each input, and how the whole grows."""
-    head = f"| CPU µs a {unit} | " + " | ".join(f"{size:,}" for size in sizes) + " | exponent |"
+def growth_table(sizes: dict[int, dict], steps: list[str], unit: str) -> str:
+    """Returns a table of CPU microseconds per unit, and the exponent of growth."""
+    head = f"| CPU µs per {unit} | " + " | ".join(f"{size:,}" for size in sizes) + " | exponent |"
     lines = [head, "|---" * (len(sizes) + 2) + "|"]
     for step in steps:
         points = {size: found[step]["cpu"] for size, found in sizes.items()}
@@ -87,8 +87,8 @@ def grown(sizes: dict[int, dict], steps: list[str], unit: str) -> str:
     return "\n".join(lines)
 
 
-def facts(sizes: dict[int, dict], rows: dict[str, str]) -> str:
-    """Returns a table of what else was noted."""
+def fact_table(sizes: dict[int, dict], rows: dict[str, str]) -> str:
+    """Returns a table of other results."""
     lines = ["| | " + " | ".join(f"{size:,}" for size in sizes) + " |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
     for name, shown in rows.items():
@@ -102,9 +102,9 @@ def facts(sizes: dict[int, dict], rows: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def calls(sizes: dict[int, dict]) -> str:
-    """Returns a table of calls of the storage."""
-    lines = ["| calls of the storage | " + " | ".join(f"{size:,}" for size in sizes) + " |"]
+def call_table(sizes: dict[int, dict]) -> str:
+    """Returns a table of the numbers of storage calls."""
+    lines = ["| storage calls | " + " | ".join(f"{size:,}" for size in sizes) + " |"]
     lines.append("|---" * (len(sizes) + 1) + "|")
     for step in ("plan", "assemble", "publish"):
         sums = [sum(found["facts"]["calls"][step].values()) for found in sizes.values()]
@@ -113,7 +113,7 @@ def calls(sizes: dict[int, dict]) -> str:
 
 
 def plot(found: Results, path: Path) -> None:
-    """Draws processor seconds of each stage by size, beside a line that is linear."""
+    """Plots the CPU seconds of each stage by size, with a linear reference."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -145,7 +145,7 @@ def plot(found: Results, path: Path) -> None:
 
 
 def missing(found: Results) -> str:
-    """Returns a paragraph on the sizes that were not measured, or nothing."""
+    """Returns a paragraph with the sizes that were not measured, or an empty string."""
     left = [
         f"{stage} at {size:,}"
         for stage, sizes in SIZES.items()
@@ -156,39 +156,39 @@ def missing(found: Results) -> str:
 
 
 def report(found: Results) -> str:
-    """Returns the tables of what was measured."""
+    """Returns the tables of the results."""
     refs = ["label", "split", "census", "place", "encode", "decode", "order"]
     build = ["census", "group", "parts", "assemble", "publish", "whole"]
     return f"""{BEGIN}
 
 **Matching**: a tree of empty files in 1,000 folders, and a listing in CSV.
 
-{grown(found["walk"], ["walk"], "file")}
+{growth_table(found["walk"], ["walk"], "file")}
 
-{grown(found["listing"], ["listing"], "line")}
+{growth_table(found["listing"], ["listing"], "line")}
 
-**Each ref**, without a runner: its label, its split, the census, its part and position, the coder's
-work, and the order and identity of parts.
+**Each reference**, without a runner: label, split, census, part and position, the coder, and the
+order and identity of parts.
 
-{grown(found["refs"], refs, "ref")}
+{growth_table(found["refs"], refs, "ref")}
 
 {
-        facts(
+        fact_table(
             found["refs"],
             {
-                "shuffled_bytes": "bytes a ref in the shuffle, encoded",
-                "census_bytes": "bytes of the census, pickled, with 1,000 labels",
-                "mib": "MiB grown by",
+                "shuffled_bytes": "encoded bytes per reference in the shuffle",
+                "census_bytes": "pickled bytes of the census with 1,000 labels",
+                "mib": "growth in MiB",
             },
         )
     }
 
 **The whole pipeline** on the in-memory runner, with tiny records.
 
-{grown(found["build"], build, "ref")}
+{growth_table(found["build"], build, "ref")}
 
 {
-        facts(
+        fact_table(
             found["build"],
             {
                 "parts": "parts",
@@ -203,19 +203,19 @@ work, and the order and identity of parts.
         )
     }
 
-**From parts to a published dataset**, four parts a shard, a tenth of the parts with a reject.
+**From parts to a published dataset**: four parts per shard, a tenth of the parts with a reject.
 
-{grown(found["finish"], ["plan", "assemble", "publish"], "part")}
+{growth_table(found["finish"], ["plan", "assemble", "publish"], "part")}
 
-{calls(found["finish"])}
+{call_table(found["finish"])}
 
 {
-        facts(
+        fact_table(
             found["finish"],
             {
                 "shards": "shards",
-                "built_bytes": "bytes of a built shard, pickled",
-                "totals_bytes": "bytes of what all parts come to, pickled",
+                "built_bytes": "pickled bytes of a built shard",
+                "totals_bytes": "pickled bytes of the totals of all parts",
                 "mib": "MiB of the process",
             },
         )
@@ -223,21 +223,21 @@ work, and the order and identity of parts.
 
 **The manifest**, with 1,000 labels.
 
-{grown(found["manifest"], ["write", "read", "steps_per_epoch", "open_dataset"], "shard")}
+{growth_table(found["manifest"], ["write", "read", "steps_per_epoch", "open_dataset"], "shard")}
 
-{facts(found["manifest"], {"bytes": "bytes", "mib": "MiB grown by"})}
+{fact_table(found["manifest"], {"bytes": "bytes", "mib": "growth in MiB"})}
 {missing(found)}
 {END}"""
 
 
 def main() -> None:
-    """Measures, and writes the tables."""
+    """Measures all stages and writes the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", choices=SIZES, action="append")
-    parser.add_argument("--most", type=int, default=10**9, help="leave larger sizes out")
+    parser.add_argument("--most", type=int, default=10**9, help="omit larger sizes")
     parser.add_argument("--results", type=Path, default=HERE.parent / ".cache" / "scale")
-    parser.add_argument("--work", type=Path, help="where files go that are made up")
+    parser.add_argument("--work", type=Path, help="folder for generated files")
     flags = parser.parse_args()
     results = Path(tempfile.mkdtemp()) if flags.small else flags.results
     results.mkdir(parents=True, exist_ok=True)

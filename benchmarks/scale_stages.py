@@ -1,7 +1,7 @@
-"""The stages of a build, each measured alone: run by scale.py, one process for each.
+"""Measure the stages of a build; scale.py runs each in a separate process.
 
-It prints what was measured as one line of JSON. The code that is measured is the real one; only the
-refs are made up, and a record is a hundred bytes that no image was read for.
+The results are printed as one line of JSON. The measured code is that of real builds; only the
+references are generated, and a record has a hundred bytes without an image.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def make_ref(number: int) -> InputRef:
-    """Returns a ref as matching gives it, its names as long as those of ImageNet."""
+    """Returns a reference as from matching, with names as long as those of ImageNet."""
     folder = f"n{1_440_764 + number % FOLDERS:08d}"
     key = f"{folder}/{folder}_{number:09d}.JPEG"
     return InputRef(
@@ -65,13 +65,13 @@ def make_ref(number: int) -> InputRef:
 
 @dataclass(frozen=True)
 class TinyEncoder:
-    """Makes a record of a ref without reading anything; all else is as with images."""
+    """Encodes a reference to a record without reading a file."""
 
     packing: Packing = "stored"
     expected_bytes: int | None = RECORD
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
-        """Yields an example for each ref."""
+        """Yields an example for each reference."""
         sums = tuple(
             Sums("int64", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS) for _ in range(3)
         )
@@ -85,7 +85,7 @@ class TinyEncoder:
         EVENTS["parts end"] = now()
 
     def versions(self) -> dict[str, str]:
-        """Returns as many versions as images have."""
+        """Returns as many versions as the encoder of images."""
         return {"pillow": "1", "jpeg": "1", "deflate": "1", "zlib": "1"}
 
     def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
@@ -102,7 +102,7 @@ EVENTS: dict[str, tuple[float, float]] = {}
 
 
 def now() -> tuple[float, float]:
-    """Returns seconds on the clock, and of processors."""
+    """Returns wall and CPU time in seconds."""
     return time.perf_counter(), time.process_time()
 
 
@@ -113,7 +113,7 @@ def memory() -> float:
 
 
 def timed(call: Callable[[], object]) -> tuple[object, dict[str, float]]:
-    """Returns what a call gives, and the seconds that it took."""
+    """Returns the result of a call, and its wall and CPU seconds."""
     gc.collect()
     wall, cpu = now()
     result = call()
@@ -157,7 +157,7 @@ def measure_walk(size: int, folder: Path) -> dict:
 
 
 def measure_listing(size: int, folder: Path) -> dict:
-    """Measures reading a listing of that many lines, which is done by one worker."""
+    """Measures parsing a listing of ``size`` lines, which one worker does."""
     path = folder / "listing.csv"
     with path.open("w") as file:
         file.write("path,label\n")
@@ -184,7 +184,7 @@ def measure_listing(size: int, folder: Path) -> dict:
 
 
 def measure_refs(size: int, folder: Path) -> dict:
-    """Measures what is done to each ref between matching and its part, without a runner."""
+    """Measures the work per reference between matching and parts, without a runner."""
     sink = make_sink(str(folder / "out"))
     labels, place, count = LabelSpec("directory"), sink.place, CountRefs(sink.place)
     spent: Counter[str] = Counter()
@@ -237,8 +237,8 @@ def _identify(placed: list) -> str:
     return part_id("0" * 16, PartKey("train", "", 0), refs, ())
 
 
-class Watch(threading.Thread):
-    """Notes memory, and when the plan is there; ends a process that grows too large."""
+class MemoryMonitor(threading.Thread):
+    """Records peak memory and the time of the plan; exits above a memory limit."""
 
     def __init__(self, shown: progress.Progress, limit: float) -> None:
         super().__init__(daemon=True)
@@ -247,7 +247,7 @@ class Watch(threading.Thread):
         self.ended = threading.Event()
 
     def phase(self) -> str:
-        """Returns what is being done."""
+        """Returns the current phase of the build."""
         for event, name in (
             ("publishing begins", "publish"), ("parts begin", "parts and shards"),
             ("plan", "group"),
@@ -257,7 +257,7 @@ class Watch(threading.Thread):
         return "census"
 
     def run(self) -> None:
-        """Watches."""
+        """Samples memory until the build has ended."""
         while not self.ended.wait(0.05):
             if self.shown.total is not None:
                 EVENTS.setdefault("plan", now())
@@ -269,12 +269,12 @@ class Watch(threading.Thread):
 
 
 def measure_build(size: int, folder: Path) -> dict:
-    """Measures the whole pipeline but for pixels on the in-memory runner."""
+    """Measures the whole pipeline without images on the in-memory runner."""
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     sink = make_sink(str(folder / "out"))
-    watch = Watch(progress.Progress(), float(os.environ.get("SCALE_GIB", "12")))
+    watch = MemoryMonitor(progress.Progress(), float(os.environ.get("SCALE_GIB", "12")))
     tasks = [(start, min(start + _BATCH, size)) for start in range(0, size, _BATCH)]
     labels = LabelSpec("directory")
     began, before = now(), memory()
@@ -315,8 +315,8 @@ def measure_build(size: int, folder: Path) -> dict:
     return found
 
 
-class Counted:
-    """A storage that counts its calls."""
+class CountingStorage:
+    """A storage that counts calls."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -333,11 +333,11 @@ class Counted:
 
 
 def measure_finish(size: int, folder: Path) -> dict:
-    """Measures what comes after the parts, for a number of parts: four of them make a shard."""
+    """Measures assembling and publishing a number of parts, four per shard."""
     sink = make_sink(str(folder / "out"))
     sink = replace(sink, shards=replace(sink.shards, shard_examples=4))
     storage, encoder, series = (
-        Counted(open_storage(sink.output)),
+        CountingStorage(open_storage(sink.output)),
         TinyEncoder(),
         Series("train", ""),
     )
@@ -393,7 +393,7 @@ def measure_finish(size: int, folder: Path) -> dict:
 
 
 def measure_manifest(size: int, folder: Path) -> dict:
-    """Measures writing and reading the manifest of a number of shards."""
+    """Measures writing and reading a manifest with a number of shards."""
     from shardmill.loaders import open_dataset, steps_per_epoch
 
     template = ShardTemplate(DEFAULT_TEMPLATE)
@@ -420,7 +420,7 @@ def measure_manifest(size: int, folder: Path) -> dict:
     assert read == manifest
     (folder / "manifest.json").write_text(text)
     (folder / "schema.pbtxt").write_text(TinyEncoder().schema(()))
-    for shard in shards:  # holes: opening looks at names and sizes
+    for shard in shards:  # sparse files: opening checks names and sizes only
         with (folder / shard.file).open("wb") as file:
             file.truncate(shard.bytes)
     steps, stepping = timed(lambda: steps_per_epoch(folder, "train", 1))
@@ -444,7 +444,7 @@ STAGES: dict[str, Callable[[int, Path], dict]] = {
 
 
 def main() -> None:
-    """Measures one stage."""
+    """Measures one stage and prints the result."""
     stage, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     print(json.dumps(STAGES[stage](size, folder)))

@@ -1,8 +1,8 @@
-"""Writes a table like that of the KDD Cup 1999: ``python tables.py PATH ROWS``.
+"""Write a table similar to that of the KDD Cup 1999: ``python tables.py PATH ROWS``.
 
-42 columns: connection counts with few distinct values, rates of two decimals, byte counts with a
-wide range, four categories. The shares of values are about those of the real one; a seed makes each
-block of rows, so a larger table begins with the smaller one.
+42 columns: connection counts with few distinct values, rates with two decimals, byte counts with a
+wide range, four categories. Value frequencies are similar to the original. Each block of rows has
+a seed, so a larger table begins with the rows of a smaller one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = 250_000
 FLAGS = {"SF": 0.766, "S0": 0.176, "REJ": 0.0544, "RSTR": 0.0018, "RSTO": 0.0012, "SH": 0.0006}
 LABELS = {"smurf.": 0.568, "neptune.": 0.217, "normal.": 0.197, "back.": 0.0045, "satan.": 0.0135}
 PROTOCOLS = {"icmp": 0.574, "tcp": 0.385, "udp": 0.041}
-# Columns that are nearly always 0: share of other values, and how many there are.
+# Columns that are mostly 0: fraction of other values, and upper bound of values.
 RARE = {
     "land": (0.00005, 2), "wrong_fragment": (0.0025, 4), "urgent": (0.00001, 4),
     "hot": (0.0065, 22), "num_failed_logins": (0.0001, 6), "logged_in": (0.148, 2),
@@ -37,7 +37,7 @@ HOST_RATES = (
 
 
 def make_block(rows: int, seed: int) -> pa.Table:
-    """Returns some rows."""
+    """Returns a block of rows."""
     rng = np.random.default_rng(seed)
 
     def choose(shares: dict[str, float]) -> pa.Array:

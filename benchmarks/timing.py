@@ -1,4 +1,4 @@
-"""Timing whole processes."""
+"""Time and memory of whole processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass
 class Run:
-    """One finished process: seconds on the clock and of processors, and peak memory in MiB."""
+    """A finished process: wall and CPU time in seconds, peak memory in MiB."""
 
     wall: float
     cpu: float
@@ -20,7 +20,7 @@ class Run:
 
 
 def run(command: list[str], out: Path) -> Run:
-    """Runs a command with a fresh output folder and returns what it took."""
+    """Deletes the output folder, runs a command and returns its time and memory."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -32,5 +32,5 @@ def run(command: list[str], out: Path) -> Run:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Returns the bytes of all files below a folder."""
+    """Returns the total size of all files below a folder."""
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

@@ -1,6 +1,6 @@
-"""Runs one of the other tools as its own guide says: python others_run.py TOOL INPUT OUTPUT.
+"""Run another tool as its documentation describes: python tool_runners.py TOOL INPUT OUTPUT.
 
-Runs in that tool's environment, so it imports nothing of Shardmill; see others.py.
+This script runs in the environment of the tool, without Shardmill; see tool_comparison.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 SIZE = 64
 
 
-class _Quiet(SimpleHTTPRequestHandler):
+class _SilentHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def tfds(source: Path, target: Path) -> None:
-    """A TFDS builder with an Image feature, written with its own file writer."""
+    """Writes TFRecords with a TFDS builder that has an Image feature."""
     import tensorflow_datasets as tfds_
 
     class Photos(tfds_.core.GeneratorBasedBuilder):
@@ -52,10 +52,10 @@ def tfds(source: Path, target: Path) -> None:
 
 
 def img2dataset(source: Path, target: Path) -> None:
-    """img2dataset, fed by a web server on this machine, since it downloads what it takes."""
+    """Writes TFRecords with img2dataset, which downloads from a web server on this machine."""
     from img2dataset import download
 
-    handler = partial(_Quiet, directory=str(source))
+    handler = partial(_SilentHandler, directory=str(source))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     listing = target.parent / f"{target.name}.txt"

@@ -1,10 +1,9 @@
-"""What ``shardmill rows`` is measured against: python row_rivals.py NAME TABLE OUT.
+"""Other ways to build a dataset of rows, for comparison: python row_peers.py NAME TABLE OUT.
 
-floor     one process of two threads, made of Shardmill's own parts but without Beam, runs on the
-          disk, sidecars or resume: every range parsed, typed, placed and encoded in memory, parts
-          merged, compressed and written. It needs memory for all records.
-tutorial  the way of the TensorFlow tutorials: one loop over csv rows, tf.train.Example, a GZIP
-          writer. One core.
+floor     one process with two threads that calls Shardmill's functions without Beam, runs on disk,
+          sidecars or resume: parses, types, places and encodes each range in memory, then merges,
+          compresses and writes the parts. It holds all records in memory.
+tutorial  the loop of the TensorFlow tutorials: csv, tf.train.Example, a GZIP writer, one core.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LABEL = "label"
 
 
 def floor(source: Path, out: Path) -> None:
-    """Writes one shard a split from Shardmill's parts."""
+    """Writes one shard per split with Shardmill's functions."""
     import numpy as np
     import pyarrow as pa
 
@@ -68,7 +67,7 @@ def floor(source: Path, out: Path) -> None:
 
 
 def tutorial(source: Path, out: Path) -> None:
-    """Writes one file by the loop that tutorials show, types known beforehand."""
+    """Writes one file with the loop of the tutorials, with types given in advance."""
     import csv
 
     import tensorflow as tf

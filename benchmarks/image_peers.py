@@ -1,9 +1,9 @@
-"""What Shardmill is measured against; each is a whole process: python rivals.py NAME IN OUT SIZE.
+"""Other ways to build a dataset of images, for comparison: image_peers.py NAME IN OUT SIZE.
 
-floor     the best hand-written loop without Beam: two threads, scaled JPEG decoding, hand framing,
-          stored gzip members. The same work as ``shardmill images``, less its care.
-tutorial  the way of the TensorFlow tutorials: one loop, tf.io and tf.train.Example, GZIP writer.
-beam      plain Beam: match, read, a Map with Pillow and protobuf, WriteToTFRecord with gzip.
+floor     a hand-optimized loop without Beam: one thread per core, scaled JPEG decoding, stored gzip
+          members. The work of ``shardmill images`` without checks, resume or retries.
+tutorial  the loop of the TensorFlow tutorials: tf.io, tf.train.Example and a GZIP writer.
+beam      plain Beam: MatchFiles, a Map with Pillow and protobuf, WriteToTFRecord with gzip.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
-def listed(folder: Path) -> list[tuple[str, int, str]]:
+def list_images(folder: Path) -> list[tuple[str, int, str]]:
     """Returns (path, class id, label) of all images."""
     labels = sorted(p.name for p in folder.iterdir())
     return [
@@ -28,7 +28,7 @@ def listed(folder: Path) -> list[tuple[str, int, str]]:
 
 
 def encode(path: str, size: int) -> bytes:
-    """Returns the JPEG of an image file at size x size, by Pillow."""
+    """Returns an image file as a JPEG of size x size, encoded by Pillow."""
     from PIL import Image
 
     image = Image.open(path)
@@ -54,7 +54,7 @@ def block(tag: int, content: bytes) -> bytes:
 
 
 def feature(name: str, value: bytes | int) -> bytes:
-    """Returns one entry of a tf.train.Features map."""
+    """Returns an entry of a tf.train.Features map."""
     if isinstance(value, bytes):
         kind = block(10, block(10, value))
     else:
@@ -86,7 +86,7 @@ def stored(data: bytes) -> bytes:
 
 
 def floor(source: Path, target: Path, size: int) -> None:
-    """The floor."""
+    """Writes the dataset with a hand-optimized loop."""
 
     def record(item: tuple[str, int, str]) -> bytes:
         path, number, label = item
@@ -101,9 +101,9 @@ def floor(source: Path, target: Path, size: int) -> None:
     pending: list[bytes] = []
     waiting = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool, (target / "train.gz").open("wb") as file:
-        for one in pool.map(record, listed(source)):
-            pending.append(one)
-            waiting += len(one)
+        for framed_record in pool.map(record, list_images(source)):
+            pending.append(framed_record)
+            waiting += len(framed_record)
             if waiting >= 2 << 20:
                 file.write(stored(b"".join(pending)))
                 pending, waiting = [], 0
@@ -112,7 +112,7 @@ def floor(source: Path, target: Path, size: int) -> None:
 
 
 def example_of(tf: object, data: bytes, number: int, label: str, path: str, size: int) -> bytes:
-    """Returns a serialized tf.train.Example the way tutorials write it."""
+    """Returns a serialized tf.train.Example as the tutorials write it."""
 
     def of_bytes(value: bytes) -> object:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
@@ -131,13 +131,13 @@ def example_of(tf: object, data: bytes, number: int, label: str, path: str, size
 
 
 def tutorial(source: Path, target: Path, size: int) -> None:
-    """The tutorials' loop."""
+    """Writes the dataset with the loop of the tutorials."""
     import tensorflow as tf
 
     target.mkdir(parents=True, exist_ok=True)
     options = tf.io.TFRecordOptions(compression_type="GZIP")
     with tf.io.TFRecordWriter(str(target / "train.gz"), options) as writer:
-        for path, number, label in listed(source):
+        for path, number, label in list_images(source):
             image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
             image = tf.cast(tf.image.resize(image, (size, size)), tf.uint8)
             data = tf.io.encode_jpeg(image, quality=95).numpy()
@@ -145,7 +145,7 @@ def tutorial(source: Path, target: Path, size: int) -> None:
 
 
 def beam(source: Path, target: Path, size: int) -> None:
-    """Plain Beam on its in-memory runner."""
+    """Writes the dataset with plain Beam on its in-memory runner."""
     import apache_beam as beam
     import tensorflow as tf
     from apache_beam.io import WriteToTFRecord, fileio

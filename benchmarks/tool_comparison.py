@@ -1,10 +1,11 @@
-"""What other tools do with the same files; writes docs/comparison.md.
+"""Compare other tools on the same files; writes docs/comparison.md.
 
-usage: python benchmarks/others.py WORK [--only TOOL ...] [--ask QUESTION ...]
+usage: python benchmarks/tool_comparison.py WORK [--only TOOL ...] [--ask QUESTION ...]
 
-Each tool gets an environment of its own below WORK, with the versions named here, and runs there as
-its guide says (others_run.py, rivals.py). What it wrote is judged alike: every TFRecord file is
-read, every record's picture compared with what the file shows. Needs uv and Python 3.11.
+Each tool runs in a separate environment below WORK, with the versions given here, as its
+documentation describes (tool_runners.py, image_peers.py). The outputs are evaluated the same way:
+all TFRecord files are read, and the image of each record is compared with that of the file. Needs
+uv and Python 3.11.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from others_page import page
 from photos import photo
 from PIL import Image
+from tool_comparison_page import page
 
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.tfrecord.reader import open_records
@@ -39,7 +40,7 @@ GOOD, MANY = 40, 3000
 
 @dataclass(frozen=True)
 class Tool:
-    """Another tool, and the environment that it wants."""
+    """A tool and its environment: Python version (empty for this one) and packages."""
 
     name: str
     python: str
@@ -58,30 +59,30 @@ TOOLS = {
 }  # fmt: skip
 
 
-def picture(seed: int) -> Image.Image:
-    """Returns a photo that no other seed gives."""
+def make_photo(seed: int) -> Image.Image:
+    """Returns a photo that depends on the seed."""
     return photo(seed, 96, 72)
 
 
 def write_good(folder: Path, count: int = GOOD) -> dict[str, Image.Image]:
-    """Writes plain photos in two class folders; returns what each shows."""
-    shown = {}
+    """Writes undamaged photos in two class folders; returns the expected images by file name."""
+    expected = {}
     for seed in range(count):
         path = folder / f"class_{seed % 2}" / f"good_{seed:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(seed).save(path, quality=95)
-        shown[path.name] = picture(seed)
-    return shown
+        make_photo(seed).save(path, quality=95)
+        expected[path.name] = make_photo(seed)
+    return expected
 
 
 def write_broken(folder: Path) -> list[str]:
-    """Writes three files that are no photos; returns their names."""
+    """Writes three damaged files; returns their names."""
     buffer = io.BytesIO()
-    picture(900).save(buffer, "JPEG", quality=95)
+    make_photo(900).save(buffer, "JPEG", quality=95)
     contents = {
-        "cut_off.jpg": buffer.getvalue()[:900],
-        "no_picture.jpg": b"<html>not found</html>",
-        "nothing_in_it.jpg": b"",
+        "truncated.jpg": buffer.getvalue()[:900],
+        "web_page.jpg": b"<html>not found</html>",
+        "empty_file.jpg": b"",
     }
     for name, data in contents.items():
         (folder / "class_0" / name).write_bytes(data)
@@ -89,47 +90,46 @@ def write_broken(folder: Path) -> list[str]:
 
 
 def write_odd(folder: Path) -> dict[str, Image.Image]:
-    """Writes valid files of less common kinds; returns what each shows, as RGB."""
+    """Writes valid files of less common kinds; returns the expected RGB images by file name."""
     (folder / "class_0").mkdir(parents=True)
-    shown = {}
+    expected = {}
 
     def put(name: str, made: Image.Image, right: Image.Image, **options: object) -> None:
         made.save(folder / "class_0" / name, **options)
-        shown[name] = right.convert("RGB")
+        expected[name] = right.convert("RGB")
 
     turned = Image.Exif()
-    turned[0x0112] = 6  # shown after a quarter turn clockwise
-    right = picture(100)
+    turned[0x0112] = 6  # orientation: rotate by 90 degrees clockwise
+    right = make_photo(100)
     put(
         "turned.jpg",
-        100,
         right.transpose(Image.Transpose.ROTATE_90),
         right,
         exif=turned,
         quality=95,
     )
-    right = picture(101)
+    right = make_photo(101)
     put("cmyk.jpg", right.convert("CMYK"), right, quality=95)
-    grey = picture(102).convert("L")
+    grey = make_photo(102).convert("L")
     put("grey_16_bit.png", Image.fromarray(np.asarray(grey, np.uint16) * 257), grey)
-    palette = picture(103).quantize(256)
+    palette = make_photo(103).quantize(256)
     put("palette.png", palette, palette)
-    right = picture(104)
+    right = make_photo(104)
     put("alpha.png", right.convert("RGBA"), right)
-    grey = picture(105).convert("L")
+    grey = make_photo(105).convert("L")
     put("grey_alpha.png", grey.convert("LA"), grey)
-    right = picture(106)
+    right = make_photo(106)
     put("a_png.jpg", right, right, format="PNG")
-    right = picture(107)
+    right = make_photo(107)
     put("photo.webp", right, right, quality=95)
-    return shown
+    return expected
 
 
 # -- running --
 
 
 def environment(tool: str, work: Path) -> str:
-    """Returns the Python that a tool runs in, made if need be."""
+    """Returns the Python of a tool's environment, which is created if needed."""
     wanted = TOOLS[tool]
     if not wanted.python:
         return sys.executable
@@ -146,28 +146,28 @@ def environment(tool: str, work: Path) -> str:
 
 
 def command(tool: str, work: Path, source: Path, target: Path) -> list[str]:
-    """Returns the command line of a tool."""
+    """Returns the command of a tool."""
     python = environment(tool, work)
     if tool == "shardmill":
         return [python, "-m", "shardmill.pipelines.cli", "images", f"--input={source}",
                 f"--output={target}", f"--image_size={SIZE}", "--splits=train:1",
                 "--max_reject_fraction=0.5", "--encoding=png"]  # fmt: skip
     if tool == "tutorial":
-        return [python, str(HERE / "rivals.py"), tool, str(source), str(target), str(SIZE)]
-    return [python, str(HERE / "others_run.py"), tool, str(source), str(target)]
+        return [python, str(HERE / "image_peers.py"), tool, str(source), str(target), str(SIZE)]
+    return [python, str(HERE / "tool_runners.py"), tool, str(source), str(target)]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run came to."""
+    """Exit code, duration in seconds and output of a run."""
 
     code: int
     seconds: float
-    said: str
+    output: str
 
 
 def run(tool: str, work: Path, source: Path, target: Path, kill_after: float = 0) -> Run:
-    """Runs a tool; kills it and all that it started after some seconds, if so asked."""
+    """Runs a tool; kills its process group after ``kill_after`` seconds, unless that is 0."""
     target.parent.mkdir(parents=True, exist_ok=True)
     words = command(tool, work, source, target)
     started = time.monotonic()
@@ -176,18 +176,18 @@ def run(tool: str, work: Path, source: Path, target: Path, kill_after: float = 0
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "WANDB_MODE": "disabled"},
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=kill_after or 1800)
+        output, _ = process.communicate(timeout=kill_after or 1800)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-    return Run(process.returncode, time.monotonic() - started, said)
+        output, _ = process.communicate()
+    return Run(process.returncode, time.monotonic() - started, output)
 
 
-# -- judging --
+# -- evaluation --
 
 
 def record_files(folder: Path) -> list[Path]:
-    """Returns the TFRecord files below a folder, but for those of a build that is not finished."""
+    """Returns the TFRecord files below a folder, except those of unfinished builds."""
     return [
         path
         for path in sorted(folder.rglob("*"))
@@ -198,7 +198,7 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def records(folder: Path) -> Iterator[dict[str, object]]:
-    """Yields the features of every record below a folder that can be read."""
+    """Yields the features of every record below a folder."""
     for path in record_files(folder):
         with open_records(str(path)) as reader:
             for payload in reader:
@@ -206,7 +206,7 @@ def records(folder: Path) -> Iterator[dict[str, object]]:
 
 
 def image_of(features: dict[str, object]) -> Image.Image | None:
-    """Returns the picture of a record as a trainer gets it, or None where there is none."""
+    """Returns the decoded image of a record, or None if it cannot be decoded."""
     for name in ("image", "jpg", "image/encoded", "image_raw"):
         if name not in features:
             continue
@@ -216,7 +216,7 @@ def image_of(features: dict[str, object]) -> Image.Image | None:
 
 
 def decode_as_tensorflow(data: bytes) -> Image.Image | None:
-    """Returns an encoded picture as TensorFlow's trainers decode it; None where it refuses."""
+    """Returns an encoded image as TensorFlow decodes it, or None if TensorFlow cannot."""
     import tensorflow as tf
 
     try:
@@ -227,21 +227,21 @@ def decode_as_tensorflow(data: bytes) -> Image.Image | None:
 
 
 def psnr(one: Image.Image, other: Image.Image) -> float:
-    """Returns how alike two pictures are, both scaled to the same size, in dB."""
+    """Returns the PSNR of two images in dB, both scaled to the same size."""
     small = [np.asarray(i.convert("RGB").resize((SIZE, SIZE)), float) for i in (one, other)]
     error = float(((small[0] - small[1]) ** 2).mean())
     return 99.0 if error < 1e-6 else 10 * np.log10(255**2 / error)
 
 
-def right_ones(folder: Path, shown: dict[str, Image.Image]) -> set[str]:
-    """Returns the names of the files whose picture some record shows right: at 27 dB or more."""
+def correct_files(folder: Path, expected: dict[str, Image.Image]) -> set[str]:
+    """Returns the names of files whose expected image matches a record with 27 dB or more."""
     images = [image for image in map(image_of, records(folder)) if image is not None]
-    return {name for name, right in shown.items() if any(psnr(i, right) >= 27 for i in images)}
+    return {name for name, image in expected.items() if any(psnr(i, image) >= 27 for i in images)}
 
 
-def says(run_: Run, folder: Path, wanted: str) -> bool:
-    """Tells whether a text is in what a tool said, or in a text file that it left."""
-    if wanted in run_.said:
+def reports(run_: Run, folder: Path, wanted: str) -> bool:
+    """Returns whether a text is in the output of a tool, or in a text file or table it wrote."""
+    if wanted in run_.output:
         return True
     tables = (str(pq.read_table(path).to_pylist()) for path in folder.rglob("*.parquet"))
     texts = (p for p in folder.rglob("*") if p.suffix in (".json", ".jsonl", ".txt", ".csv"))
@@ -250,8 +250,8 @@ def says(run_: Run, folder: Path, wanted: str) -> bool:
     )
 
 
-def tells_count(folder: Path, count: int) -> bool:
-    """Tells whether a JSON file that a tool left holds the number of records."""
+def records_count(folder: Path, count: int) -> bool:
+    """Returns whether a JSON file that a tool wrote contains the number of records."""
 
     def numbers(value: object) -> Iterator[int]:
         if isinstance(value, dict):
@@ -260,7 +260,7 @@ def tells_count(folder: Path, count: int) -> bool:
             for each in value:
                 yield from numbers(each)
             if value and all(isinstance(v, str) and v.isdigit() for v in value):
-                yield sum(map(int, value))  # TFDS: lengths of shards, as texts
+                yield sum(map(int, value))  # TFDS: lengths of shards, as strings
         elif isinstance(value, int | float):
             yield int(value)
 
@@ -275,13 +275,13 @@ def digest(folder: Path) -> str:
     return hashes.hexdigest()
 
 
-# -- the questions --
+# -- questions --
 
 
 def ask_broken(tool: str, work: Path) -> dict[str, object]:
-    """What becomes of 40 good photos when three broken files lie beside them."""
+    """Measures what happens to 40 good photos in a folder with three damaged files."""
     source = fresh(work / tool / "broken" / "in")
-    shown = write_good(source)
+    expected = write_good(source)
     broken = write_broken(source)
     target = fresh(work / tool / "broken" / "out")
     done = run(tool, work, source, target)
@@ -289,26 +289,26 @@ def ask_broken(tool: str, work: Path) -> dict[str, object]:
     unreadable = sum(image_of(features) is None for features in found)
     return {
         "exit": done.code,
-        "good": len(right_ones(target, shown)) if found else 0,
+        "good": len(correct_files(target, expected)) if found else 0,
         "unreadable": unreadable,
-        "named": sum(says(done, target, name) for name in broken),
-        "last": done.said.strip().splitlines()[-1:],
+        "named": sum(reports(done, target, name) for name in broken),
+        "last": done.output.strip().splitlines()[-1:],
     }
 
 
 def ask_odd(tool: str, work: Path) -> dict[str, object]:
-    """How many odd but valid files come out right: all at once, else each alone."""
+    """Counts the unusual but valid files with a correct record: all at once, else each alone."""
     folder = work / tool / "odd"
-    shown = write_odd(fresh(folder / "all" / "in"))
+    expected = write_odd(fresh(folder / "all" / "in"))
     source = folder / "all" / "in"
     done = run(tool, work, source, fresh(folder / "all" / "out"))
     if not done.code:
-        right = right_ones(folder / "all" / "out", shown)
+        right = correct_files(folder / "all" / "out", expected)
         kept = sum(image_of(features) is not None for features in records(folder / "all" / "out"))
-        return {"of": len(shown), "right": len(right), "lost": len(shown) - kept,
-                "not_right": sorted(shown.keys() - right)}  # fmt: skip
+        return {"of": len(expected), "right": len(right), "lost": len(expected) - kept,
+                "not_right": sorted(expected.keys() - right)}  # fmt: skip
     right, lost = set(), set()
-    for name in shown:
+    for name in expected:
         alone = fresh(folder / name / "in")
         (alone / "class_0").mkdir(parents=True)
         shutil.copy(source / "class_0" / name, alone / "class_0" / name)
@@ -316,13 +316,13 @@ def ask_odd(tool: str, work: Path) -> dict[str, object]:
         if run(tool, work, alone, target).code:
             lost.add(name)
         else:
-            right |= right_ones(target, {name: shown[name]})
-    return {"of": len(shown), "right": len(right), "lost": len(lost),
-            "not_right": sorted(shown.keys() - right)}  # fmt: skip
+            right |= correct_files(target, {name: expected[name]})
+    return {"of": len(expected), "right": len(right), "lost": len(lost),
+            "not_right": sorted(expected.keys() - right)}  # fmt: skip
 
 
 def ask_again(tool: str, work: Path) -> dict[str, object]:
-    """Whether two runs give the same bytes, and whether the count stands somewhere."""
+    """Checks whether two runs give the same bytes, and whether a file has the record count."""
     source = fresh(work / tool / "again" / "in")
     write_good(source)
     digests = []
@@ -330,11 +330,11 @@ def ask_again(tool: str, work: Path) -> dict[str, object]:
         target = fresh(work / tool / "again" / turn)
         run(tool, work, source, target)
         digests.append(digest(target))
-    return {"same": digests[0] == digests[1], "told": tells_count(target, GOOD)}
+    return {"same": digests[0] == digests[1], "counted": records_count(target, GOOD)}
 
 
 def ask_killed(tool: str, work: Path) -> dict[str, object]:
-    """What a second run does after the first was killed at two thirds of its time."""
+    """Measures a second run after the first was killed at two thirds of its time."""
     source = work / tool / "killed" / "in"
     make = [sys.executable, str(HERE / "photos.py"), str(source), str(MANY)]
     subprocess.run([*make, "500x375"], check=True)
@@ -354,17 +354,17 @@ def ask_killed(tool: str, work: Path) -> dict[str, object]:
 
 
 def readable(folder: Path) -> Iterator[object]:
-    """Yields the records that a trainer would find now."""
+    """Yields the records that a training job could read now."""
     for path in record_files(folder):
         try:
             with open_records(str(path)) as reader:
                 yield from reader
-        except Exception:  # noqa: BLE001 - whatever a half-written file makes of a reader
+        except Exception:  # noqa: BLE001 - a partial file may cause any error
             continue
 
 
 def fresh(folder: Path) -> Path:
-    """Returns a folder that is not there, whose parent is."""
+    """Deletes a folder, creates its parent and returns the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     return folder
@@ -374,7 +374,7 @@ QUESTIONS = {"broken": ask_broken, "odd": ask_odd, "again": ask_again, "killed":
 
 
 def main() -> None:
-    """Asks every tool every question, and keeps the answers in WORK/answers.json."""
+    """Answers every question for every tool; keeps the answers in WORK/answers.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--only", nargs="+", default=list(TOOLS), choices=list(TOOLS))

@@ -1,9 +1,9 @@
-"""What a build of a size comes to, from the planner's own rules and costs that were measured.
+"""Estimate resources and costs of a build from the planner's functions and measured costs.
 
-usage: python benchmarks/scale_paper.py
+usage: python benchmarks/scale_estimate.py
 
-Prints the tables of docs/scale.md that stand on paper. Costs and prices are assumptions: change
-them here to those of your machines and your cloud.
+Prints the tables of docs/scale.md with estimates. Costs and prices are assumptions: replace them
+with those of your machines and your cloud.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
 
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
-COMPONENTS = 32  # of one compose call
+COMPONENTS = 32  # maximum of one compose call
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one thing costs; see docs/scale.md for where each number is from.
+    """Costs of single operations; docs/scale.md gives the source of each number.
 
     Attributes:
-        ref_bytes: A ref with its key and position, encoded.
-        ref_cpu: Processor seconds of a ref in all stages but reading and encoding.
-        image_cpu: Processor seconds of an image of 500x375.
-        row_cpu: Processor seconds of a row of 42 columns.
+        ref_bytes: Encoded bytes of a reference with key and position.
+        ref_cpu: CPU seconds per reference in all stages except reading and encoding.
+        image_cpu: CPU seconds per image of 500x375.
+        row_cpu: CPU seconds per row of 42 columns.
         row_packed: Bytes of such a row in a shard.
-        shard_json: Bytes of a shard in the manifest.
-        part_bytes: What crosses a shuffle of a part, encoded.
-        core_hour: Price of a virtual core for an hour with 4 GB, in dollars.
-        shuffled_gb: Price of a GB that is shuffled.
-        write_call: Price of a call that writes, lists or composes.
-        read_call: Price of a call that reads.
+        shard_json: Bytes of a shard entry in the manifest.
+        part_bytes: Encoded bytes of a part result in a shuffle.
+        core_hour: Price of a virtual core with 4 GB for an hour, in dollars.
+        shuffled_gb: Price of a shuffled GB, in dollars.
+        write_call: Price of a request that writes, lists or composes, in dollars.
+        read_call: Price of a request that reads, in dollars.
     """
 
     ref_bytes: float = 175
@@ -56,7 +56,7 @@ class Costs:
 
 
 def composes(parts: int) -> int:
-    """Returns how many compose calls join some objects: a tree of at most 32 each."""
+    """Returns the number of compose calls that join objects, in a tree of at most 32 each."""
     calls = 0
     while parts > COMPONENTS:
         whole, rest = divmod(parts, COMPONENTS)
@@ -66,7 +66,7 @@ def composes(parts: int) -> int:
 
 
 def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> dict[str, float]:
-    """Returns what a build of JPEGs comes to."""
+    """Returns the estimates for a build of JPEG images."""
     costs, spec = Costs(), ShardSpec(TEMPLATE, shard_bytes=shard_bytes)
     sizes = {Series(name, ""): (int(count * share), 0) for name, share in SHARES.items()}
     plan = plan_parts(sizes, record, spec)
@@ -74,7 +74,7 @@ def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> di
     shards = sum(
         count_shards(spec, refs, refs * record, plan[name]) for name, (refs, _) in sizes.items()
     )
-    reads = count + parts + 3 * shards  # docs/gcs.md counts them
+    reads = count + parts + 3 * shards  # as measured in docs/gcs.md
     each = -(-parts // shards)
     writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
     shuffled = count * costs.ref_bytes + parts * costs.part_bytes
@@ -99,7 +99,7 @@ def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> di
 
 
 def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -> dict[str, float]:
-    """Returns what a build of rows comes to, cut into a number of datasets."""
+    """Returns the estimates for a build of rows, divided into a number of datasets."""
     costs = Costs()
     text = count * row_bytes // sets
     sink = SinkSpec("", "", PlaceSpec(Splits.parse("train:1")), ShardSpec(TEMPLATE))
@@ -132,17 +132,17 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
 
 
 def table(columns: dict[str, dict[str, float]]) -> str:
-    """Returns a Markdown table, a column for each build."""
+    """Returns a Markdown table with a column per build."""
     names = next(iter(columns.values()))
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in names:
-        cells = [shown(each[name]) for each in columns.values()]
+        cells = [format_number(each[name]) for each in columns.values()]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def shown(value: float) -> str:
-    """Returns a number with at most three digits that count, but whole from a thousand on."""
+def format_number(value: float) -> str:
+    """Returns a number with three significant digits, or as an integer if it is 100 or more."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 

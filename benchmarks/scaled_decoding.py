@@ -1,4 +1,4 @@
-"""Times scaled JPEG decoding against full: python gap.py FOLDER SIZE, prints JSON."""
+"""Compare scaled and full JPEG decoding: python scaled_decoding.py FOLDER SIZE, prints JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from shardmill.transforms.images.convert import ImageSpec, encode_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
-TURNS = 5
+REPEATS = 5
 
 
 def seconds(data: bytes, spec: ImageSpec) -> float:
-    """Returns the least time of several turns."""
+    """Returns the minimum time of several encodings."""
     taken = []
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         started = time.perf_counter()
         encode_image(data, spec)
         taken.append(time.perf_counter() - started)
@@ -27,13 +27,13 @@ def seconds(data: bytes, spec: ImageSpec) -> float:
 
 
 def pixels(data: bytes, rule: ResizeSpec, gap: float) -> np.ndarray:
-    """Returns the resized pixels, before any JPEG."""
+    """Returns the resized pixels before JPEG encoding."""
     raw = encode_image(data, ImageSpec(rule, reducing_gap=gap, encoding="raw")).data
     return np.frombuffer(raw, np.uint8).astype(float)
 
 
 def main(folder: Path, size: int) -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     rule = ResizeSpec(Size(size, size))
     full, scaled, noise, sizes = [], [], [], []
     for path in sorted(folder.rglob("*.jpg")):
@@ -43,15 +43,15 @@ def main(folder: Path, size: int) -> None:
         scaled.append(seconds(data, ImageSpec(rule, reducing_gap=3)))
         error = float(((pixels(data, rule, 0) - pixels(data, rule, 3)) ** 2).mean())
         noise.append(10 * np.log10(255**2 / error) if error else 99.0)
-    found = {
+    results = {
         "full_ms": 1000 * statistics.median(full),
         "gap3_ms": 1000 * statistics.median(scaled),
         "times": statistics.median(a / b for a, b in zip(full, scaled, strict=True)),
         "psnr_median": float(statistics.median(noise)),
-        "psnr_least": float(min(noise)),
+        "psnr_min": float(min(noise)),
         "megabytes": statistics.median(sizes),
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":
