@@ -1,10 +1,10 @@
-"""Where bytes lie: one small interface over a local disk, Google Cloud Storage and S3."""
+"""One small interface to local disks, Google Cloud Storage and S3."""
 
 from shardmill.schemas.storage.base import (
     Entry,
     RandomReader,
     Storage,
-    Written,
+    WritableFile,
     is_link,
     join,
     open_storage,
@@ -15,7 +15,7 @@ __all__ = [
     "Entry",
     "RandomReader",
     "Storage",
-    "Written",
+    "WritableFile",
     "is_link",
     "join",
     "open_storage",

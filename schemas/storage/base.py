@@ -1,4 +1,4 @@
-"""The storage interface, and how a path finds its implementation."""
+"""The storage interface, and the choice of its implementation by the scheme of a path."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
 _NS_PER_US = 1000
 _NS_PER_MS = 1_000_000
-_OLDEST_GENERATION = 1_104_537_600_000_000  # 2005: no such service was there before
+_OLDEST_GENERATION = 1_104_537_600_000_000  # 2005, before the service existed
 
 
 class Entry(NamedTuple):
-    """A file as a listing or a stat shows it.
+    """A file or folder, as returned by a listing or a stat.
 
     Attributes:
         path: Full path or URI.
-        size: Bytes.
-        version: Modification time in nanoseconds, the object's generation, or what else the
-            medium tells a file's contents apart by, as text.
+        size: Size in bytes.
+        version: Text that changes with the content: the modification time in nanoseconds, the
+            generation of an object, or another identifier of the storage.
         kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
     """
 
@@ -36,14 +36,14 @@ class Entry(NamedTuple):
 
     @property
     def changed_ns(self) -> int | None:
-        """When it last changed, in nanoseconds since 1970; None where the version does not tell.
+        """Time of the last change in nanoseconds since 1970; None if the version has no time.
 
-        The generations of Google's service are the microseconds since 1970. That is no promise of
-        theirs, so a number that cannot be a time is none.
+        The generations of Google Cloud Storage are microseconds since 1970. That is not documented,
+        so a number that cannot be a time is ignored.
         """
-        told = _CHANGED_MS.search(self.version)
-        if told is not None:
-            return int(told.group(1)) * _NS_PER_MS
+        timed = _CHANGED_MS.search(self.version)
+        if timed is not None:
+            return int(timed.group(1)) * _NS_PER_MS
         if not self.version.isdecimal():
             return None
         version = int(self.version)
@@ -52,26 +52,26 @@ class Entry(NamedTuple):
         return version * _NS_PER_US if version >= _OLDEST_GENERATION else None
 
 
-class Written(Protocol):
-    """A new file that is being written."""
+class WritableFile(Protocol):
+    """A new file that is open for writing."""
 
     def write(self, data: bytes, /) -> int:
-        """Writes data at the current position and returns its length."""
+        """Write data at the current position and return its length."""
         ...
 
     def seek(self, position: int, /) -> int:
-        """Moves to a position from the start, to fill in what was left open."""
+        """Move to an offset from the start, to overwrite placeholder bytes."""
         ...
 
 
 class RandomReader(Protocol):
-    """A file that is read at any place.
+    """A file that is open for random access.
 
     Attributes:
-        size: Bytes of the file when it was opened.
-        version: As in ``Entry``.
-        chunk: Bytes that are well read at a time.
-        gap: Bytes that are read as quickly as they are skipped by another call.
+        size: Size in bytes when the file was opened.
+        version: Version of the file, as in ``Entry``.
+        chunk: Efficient number of bytes of one read.
+        gap: Number of bytes that are read as fast as they are skipped by a second call.
     """
 
     chunk: int
@@ -80,153 +80,159 @@ class RandomReader(Protocol):
     version: str
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Returns length bytes at an offset; fewer only where the file ends.
+        """Return length bytes at an offset; fewer only at the end of the file.
 
         Raises:
             ChangedError: The file was replaced.
-            StorageError: The medium failed.
+            StorageError: The storage failed.
         """
         ...
 
 
 class Storage(Protocol):
-    """What Shardmill needs of a file system.
+    """The operations that Shardmill needs of a file system.
 
-    Every call raises ``FileNotFoundError`` where the path must exist and does not, ``StorageError``
-    when the medium failed after its own retries, ``DeniedError`` (which is one, and a
-    ``PermissionError``) when it refused, and leaves existing files whole on any failure.
+    Every call raises ``FileNotFoundError`` if a path that must exist does not, ``StorageError`` if
+    the storage failed after its retries, and ``DeniedError`` (a ``StorageError`` and a
+    ``PermissionError``) if permissions are missing. A failed call never damages an existing file.
     """
 
     def stat(self, path: str) -> Entry | None:
-        """Returns the file or folder at path, or None when there is none."""
+        """Return the file or folder at path, or None if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Returns a file's bytes."""
+        """Return a file's bytes."""
         ...
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Returns a file's bytes and their version, for ``replace_if`` and ``delete``."""
+        """Return a file's bytes and their version, for ``replace_if`` and ``delete``."""
         ...
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
-        """Returns a file's bytes if it still has a size and version.
+        """Return a file's bytes if it still has the given size and version.
 
         Raises:
-            FileNotFoundError: Nothing is there any more.
-            ChangedError: It has not, or is no file any more.
+            FileNotFoundError: The path does not exist any more.
+            ChangedError: The size or version differs, or the path is not a file any more.
             PermissionError: Reading is not allowed.
         """
         ...
 
     def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
-        """Opens a file as a stream of chunks."""
+        """Open a file as a stream of chunks."""
         ...
 
     def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
-        """Opens a file to be read at any place.
+        """Open a file for random access.
 
         Raises:
-            ChangedError: It is no file.
+            ChangedError: The path is not a file.
         """
         ...
 
-    def open_write(self, path: str) -> AbstractContextManager[Written]:
-        """Opens a new file; it appears complete when the block ends and not at all if it raises."""
+    def open_write(self, path: str) -> AbstractContextManager[WritableFile]:
+        """Open a new file. It appears when the block ends, and never if the block raises."""
         ...
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
-        """Writes a file unless it exists; returns whether this call wrote it. Atomic.
+        """Write a file unless it exists; return whether this call wrote it. Atomic.
 
         Args:
-            path: The file.
-            data: Its content.
-            aside: Folder on the same medium for what is not complete yet, where the medium needs
-                one; by default the file's own folder.
+            path: Path of the file.
+            data: Content of the file.
+            aside: Folder on the same storage for the temporary file, if one is needed; by default
+                the folder of the file.
         """
         ...
 
     def replace(self, path: str, data: bytes) -> None:
-        """Writes a file over whatever was there. Atomic."""
+        """Write a file, or replace an existing one. Atomic."""
         ...
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """Writes a file over one version of it; returns whether this call wrote it. Atomic.
+        """Replace one version of a file; return whether this call wrote it. Atomic.
 
         Of several processes that replace the same version, exactly one succeeds. ``create`` is the
         counterpart for a file that does not exist.
 
         Args:
-            path: The file.
-            data: Its new content.
-            version: What is to be replaced, as ``read_version`` or ``stat`` returned it.
+            path: Path of the file.
+            data: New content of the file.
+            version: Version to replace, as returned by ``read_version`` or ``stat``.
         """
         ...
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
-        """Joins files into a new one.
+        """Concatenate files into a new one.
 
         Args:
-            sources: Files in order.
-            tail: Bytes to put in: (after how many sources, the bytes).
-            path: The new file.
+            sources: Paths of the files, in order.
+            tail: Bytes to insert: (number of sources before them, the bytes).
+            path: Path of the new file.
         """
         ...
 
     def move(self, source: str, path: str) -> None:
-        """Renames a file over whatever stands at path; nothing happens if it already moved."""
+        """Rename a file and replace any file at path; no effect if it was already moved."""
         ...
 
     def delete(self, path: str, version: str = "") -> None:
-        """Deletes a file if it exists; given a version, only if it still has that version."""
+        """Delete a file if it exists; given a version, only if it still has that version."""
         ...
 
     def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """Deletes a folder and all below it if it exists.
+        """Delete a folder and its content if it exists.
 
         Args:
-            path: The folder.
-            still: Is called after the folder has been listed; if it returns False, nothing is
-                deleted. On object stores only the listed versions are deleted.
+            path: Path of the folder.
+            still: Called after the folder was listed; nothing is deleted if it returns False.
+                Object stores delete only the listed versions.
         """
         ...
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yields what stands directly in a folder, sorted by name; nothing if it is missing."""
+        """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
         ...
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """Yields all that lies below a folder; nothing if it is missing.
+        """Yield all entries below a folder, recursively; nothing if it does not exist.
 
-        Folders stand in it where the medium has them; links are of kind ``other`` and not followed.
+        They include folders if the storage has them. Links have the kind ``other`` and are not
+        followed.
         """
         ...
 
     def checksum(self, path: str) -> int:
-        """Returns the CRC-32C of a file's bytes."""
+        """Return the CRC-32C of a file's bytes."""
         ...
 
     def lock(self, path: str) -> AbstractContextManager[None]:
-        """Holds back other processes that lock the same path, where the medium can.
+        """Lock a path against other processes that lock it.
 
-        A local disk can; object stores cannot and rely on the preconditions of each call.
+        Object stores have no locks; they rely on the preconditions of each call.
         """
         ...
 
 
 def scheme_of(path: str) -> str:
-    """Returns the scheme of a URI, or an empty text for a plain path."""
+    """Return the scheme of a URI, or an empty text for a plain path."""
     match = _SCHEME.match(path)
     return match.group(1).lower() if match else ""
 
 
+def one_line(error: object) -> str:
+    """Return an error's text as one line without its full stop."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
 def is_link(path: str) -> bool:
-    """Tells whether a path is a symbolic link; object stores have none."""
+    """Return whether a path is a symbolic link; object stores have none."""
     return not scheme_of(path) and os.path.islink(path)
 
 
 def join(base: str, *parts: str) -> str:
-    """Returns a path below base; base may be a local folder or a URI."""
+    """Return a path below base; base may be a local folder or a URI."""
     return "/".join((base.rstrip("/") or "", *parts))
 
 
@@ -250,7 +256,7 @@ def _storage_of(scheme: str) -> Storage:
 
 
 def open_storage(path: str) -> Storage:
-    """Returns the storage that a path belongs to.
+    """Return the storage that a path belongs to.
 
     Raises:
         UsageError: The scheme is unknown, or the package that it needs is not installed.

@@ -1,4 +1,4 @@
-"""Google Cloud Storage, through its own client library."""
+"""Storage on Google Cloud Storage, through google-cloud-storage."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from typing import IO, TYPE_CHECKING, Any
 from shardmill.schemas.errors import ChangedError, UsageError
 from shardmill.schemas.storage.base import Entry, RandomReader
 from shardmill.schemas.storage.gcs_client import make_client
-from shardmill.schemas.storage.gcs_errors import bucket_needed, plainly, split_uri
+from shardmill.schemas.storage.gcs_errors import require_bucket, split_uri, translate_errors
 
 if TYPE_CHECKING:
     from google.cloud import storage
 
-_MAX_COMPONENTS = 32  # of one compose call
+_MAX_COMPONENTS = 32  # limit of a compose call
 _CHUNK = 1 << 20
 _READ_AHEAD = 8 << 20
 _SPOOL = 64 << 20
 _DELETERS = 16
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
-_WRITER = "shardmill-writer"  # metadata of a created object: which call made it
+_WRITER = "shardmill-writer"  # metadata key that identifies the call that created an object
 
 
 class GcsStorage:
     """Objects in buckets; exclusive creation by generation precondition, joins by compose.
 
-    Every call is repeated by the client library, with growing pauses, when the service or the
-    network fails for a moment: all calls are made so that a repetition does no harm.
+    The client library retries every call with exponential backoff after transient failures; all
+    calls are idempotent.
     """
 
     def __init__(self) -> None:
         try:
-            import google.cloud.storage  # noqa: F401 - checked here for a plain message
+            import google.cloud.storage  # noqa: F401 - a missing package is reported here
         except ImportError as error:
             raise UsageError(
                 "gs:// needs google-cloud-storage: pip install 'shardmill[gcp]'."
@@ -47,7 +47,7 @@ class GcsStorage:
         self._shared: tuple[int, storage.Client] | None = None
 
     def _client(self) -> storage.Client:
-        """Returns this process's client; a forked child must not use its parent's connections."""
+        """Return the client of this process; a child process must not share connections."""
         with self._lock:
             if self._shared is None or self._shared[0] != os.getpid():
                 self._shared = os.getpid(), make_client()
@@ -64,7 +64,7 @@ class GcsStorage:
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""
         bucket, name = split_uri(path)
-        with bucket_needed("look at", path):
+        with require_bucket("look at", path):
             blob = self._get(path)
             if blob is not None and not name.endswith("/"):
                 return _entry(blob)
@@ -79,20 +79,20 @@ class GcsStorage:
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """See ``Storage.read_version``."""
-        with plainly("read", path):
+        with translate_errors("read", path):
             blob = self._blob(path)
             return _download(blob, checksum="crc32c"), str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the object's generation is the version.
 
-        A generation never changes its bytes, so the size is not looked at: that of an object
-        stored with ``Content-Encoding: gzip`` is not the size of what is read.
+        A generation never changes its bytes, so the size is not checked: for an object with
+        ``Content-Encoding: gzip`` it differs from the size of the returned bytes.
         """
         from google.api_core import exceptions
 
         del size
-        with plainly("read", path):
+        with translate_errors("read", path):
             blob = self._blob(path)
             try:
                 data = _download(blob, if_generation_match=int(version), checksum="crc32c")
@@ -100,22 +100,22 @@ class GcsStorage:
                 raise ChangedError(f"it was replaced after generation {version}") from error
             except exceptions.Forbidden as error:
                 raise PermissionError(str(error)) from error
-        # Not every emulator and proxy heeds the precondition.
+        # Some emulators and proxies ignore the precondition.
         if blob.generation is not None and str(blob.generation) != version:
             raise ChangedError(f"it was replaced after generation {version}")
         return data
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``; all chunks are of one generation or the reading fails."""
-        with plainly("read", path):
+        """See ``Storage.open_read``; all chunks are of one generation, or reading fails."""
+        with translate_errors("read", path):
             listed = self._blob(path)
             listed.reload()
-        # After its first chunk the client asks for the generation itself: one that was replaced is
-        # not found then, and no condition is broken.
-        # Not opened itself: it knows a link that may lead past a proxy.
+        # After the first chunk the client requests the generation itself: a replaced one is then
+        # "not found" instead of a failed precondition.
+        # ``listed`` is not opened: its media link may bypass a proxy.
         with (
-            plainly("read", path, known=True),
+            translate_errors("read", path, known=True),
             self._blob(path).open(
                 "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
             ) as file,
@@ -124,29 +124,29 @@ class GcsStorage:
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
-        """See ``Storage.open_at``; all reads are of the generation that was found."""
-        with plainly("read", path):
+        """See ``Storage.open_at``; all reads are of the current generation."""
+        with translate_errors("read", path):
             found = self._blob(path)
             found.reload()
-        # Not read itself: it knows a link that may lead past a proxy.
+        # ``found`` is not read: its media link may bypass a proxy.
         yield GcsReader(self._blob(path), _entry(found))
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
-        """See ``Storage.open_write``; one upload with its checksum."""
+        """See ``Storage.open_write``; one upload with a checksum."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
-            with plainly("write", path):
+            with translate_errors("write", path):
                 yield file
-            with bucket_needed("write", path):
+            with require_bucket("write", path):
                 # With its size known, a small file takes one call instead of two.
                 self._blob(path).upload_from_file(
                     file, size=file.tell(), rewind=True, checksum="crc32c", retry=DEFAULT_RETRY
                 )
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
-        """See ``Storage.create``; an upload is atomic, nothing is put aside."""
+        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
         del aside
         return self._upload_if(path, data, 0)
 
@@ -155,15 +155,15 @@ class GcsStorage:
         return self._upload_if(path, data, int(version))
 
     def _upload_if(self, path: str, data: bytes, generation: int) -> bool:
-        """Uploads over one generation, 0 for none; returns whether this call wrote the object.
+        """Upload over one generation, 0 for none; return whether this call wrote the object.
 
-        Where the answer to a successful call is lost, its repetition finds another generation: the
-        mark in the object's metadata tells whether this call made it.
+        If the response of a successful call is lost, its retry finds another generation. The mark
+        in the object's metadata shows whether this call created it.
         """
         from google.api_core import exceptions
 
         mark = uuid.uuid4().hex
-        with bucket_needed("write", path):
+        with require_bucket("write", path):
             blob = self._blob(path)
             blob.metadata = {_WRITER: mark}
             try:
@@ -177,7 +177,7 @@ class GcsStorage:
         """See ``Storage.replace``."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with bucket_needed("write", path):
+        with require_bucket("write", path):
             self._blob(path).upload_from_string(data, checksum="crc32c", retry=DEFAULT_RETRY)
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
@@ -197,7 +197,7 @@ class GcsStorage:
     def _with_tail(
         self, sources: list[str], tail: list[tuple[int, bytes]], path: str, temporary: list[str]
     ) -> list[str]:
-        """Returns the sources with each piece of the tail, now an object too, in its place."""
+        """Return the sources with each piece of the tail, uploaded as an object, in its place."""
         pieces: list[str] = []
         done = 0
         for after, data in tail:
@@ -209,7 +209,7 @@ class GcsStorage:
         return pieces + sources[done:]
 
     def _level(self, pieces: list[str], path: str, temporary: list[str]) -> list[str]:
-        """Composes each 32 objects to one and returns those."""
+        """Compose groups of 32 objects and return the results."""
         joined = []
         for start in range(0, len(pieces), _MAX_COMPONENTS):
             group = pieces[start : start + _MAX_COMPONENTS]
@@ -223,7 +223,7 @@ class GcsStorage:
     def _compose(self, pieces: list[str], path: str) -> None:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with plainly("compose", path):
+        with translate_errors("compose", path):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=DEFAULT_RETRY)
 
     def move(self, source: str, path: str) -> None:
@@ -233,7 +233,7 @@ class GcsStorage:
                 raise FileNotFoundError(path)
             return
         try:
-            with plainly("move", source):
+            with translate_errors("move", source):
                 self._rewrite(self._blob(source), self._blob(path))
         except FileNotFoundError:
             if self.stat(path) is None:
@@ -249,20 +249,20 @@ class GcsStorage:
             token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
 
     def delete(self, path: str, version: str = "") -> None:
-        """See ``Storage.delete``; a call that is repeated deletes nothing newer either."""
+        """See ``Storage.delete``; a retried call never deletes a newer generation."""
         self._delete(path, int(version) if version else None)
 
     def _delete(self, path: str, generation: int | None) -> None:
         from google.api_core import exceptions
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        # A condition that fails: what stands there now is not what was to go.
+        # The precondition fails if the object was replaced: then it is not deleted.
         replaced = contextlib.suppress(exceptions.PreconditionFailed)
-        with contextlib.suppress(FileNotFoundError), plainly("delete", path), replaced:
+        with contextlib.suppress(FileNotFoundError), translate_errors("delete", path), replaced:
             self._blob(path).delete(if_generation_match=generation, retry=DEFAULT_RETRY)
 
     def _delete_all(self, paths: Sequence[str], versions: Sequence[int | None] = ()) -> None:
-        """Deletes many objects, several at a time: each is a call of its own."""
+        """Delete objects concurrently, each with a separate call."""
         found = list(zip(paths, versions or [None] * len(paths), strict=True))
         if len(found) < 2:
             for one in found:
@@ -273,7 +273,7 @@ class GcsStorage:
                 pass
 
     def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """See ``Storage.delete_tree``; what is written there after it was listed stays."""
+        """See ``Storage.delete_tree``; objects that are written after the listing remain."""
         bucket, name = split_uri(path)
         if not name.rstrip("/"):
             return
@@ -284,14 +284,14 @@ class GcsStorage:
 
     def _listed(self, action: str, path: str) -> Iterator[storage.Blob]:
         bucket, name = split_uri(path)
-        with bucket_needed(action, path):
+        with require_bucket(action, path):
             yield from self._client().list_blobs(bucket, prefix=_prefix(name), fields=_LISTED)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
         bucket, name = split_uri(path)
         prefix = _prefix(name)
-        with bucket_needed("list", path):
+        with require_bucket("list", path):
             pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
             entries = [_entry(blob) for blob in pages if blob.name != prefix]
             folders = [
@@ -300,14 +300,14 @@ class GcsStorage:
         yield from sorted(entries + folders)
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """Yields every object below a prefix, in name order, in one listing."""
+        """Yield every object below a prefix in name order, from one listing."""
         for blob in self._listed("list", path):
             if not blob.name.endswith("/"):
                 yield _entry(blob)
 
     def checksum(self, path: str) -> int:
-        """See ``Storage.checksum``; the service's own, nothing is downloaded."""
-        with plainly("look at", path):
+        """See ``Storage.checksum``; the checksum of the service, without a download."""
+        with translate_errors("look at", path):
             blob = self._blob(path)
             blob.reload()
             return int.from_bytes(base64.b64decode(blob.crc32c), "big")
@@ -320,7 +320,7 @@ class GcsStorage:
 
 
 class GcsReader:
-    """One generation of an object, read at any place; its bytes as they are stored."""
+    """A ``RandomReader`` of one generation of an object, with its bytes as stored."""
 
     chunk = 16 << 20
     gap = 4 << 20
@@ -336,10 +336,10 @@ class GcsReader:
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
-        # A new one: it would ask for the generation by which it was read before, and that may be
-        # gone, which is not what a file that is gone means.
+        # A new blob has no generation. A used one would request its old generation, and "not found"
+        # would no longer mean that the object was deleted.
         blob = self._blob.bucket.blob(self._blob.name)
-        with plainly("read", self._path):
+        with translate_errors("read", self._path):
             try:
                 data = _download(
                     blob, start=offset, end=end - 1, raw_download=True, checksum=None,
@@ -351,9 +351,9 @@ class GcsReader:
 
 
 def _download(blob: storage.Blob, **options: Any) -> bytes:
-    """Downloads an object; also when the answer that says why it cannot be had is cut short.
+    """Download an object; also retry if the response of an error is truncated.
 
-    The library repeats what breaks while it reads an object, but not while it reads an error.
+    The library retries failures during the transfer of an object, but not of an error.
     """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -362,7 +362,7 @@ def _download(blob: storage.Blob, **options: Any) -> bytes:
 
 
 def _prefix(name: str) -> str:
-    """Returns what the names of all objects in a folder begin with."""
+    """Return the common prefix of the names of all objects in a folder."""
     return name.rstrip("/") + "/" if name.rstrip("/") else ""
 
 

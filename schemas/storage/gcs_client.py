@@ -1,4 +1,4 @@
-"""Google Cloud Storage: its client, made once a process, and who it says that we are."""
+"""The client of Google Cloud Storage and its credentials."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ if TYPE_CHECKING:
 
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _PRODUCT = "/sys/class/dmi/id/product_name"
-_PATIENCE = 0.25  # seconds; its answer takes a few thousandths of one
+_METADATA_TIMEOUT = 0.25  # seconds; the server answers within milliseconds
 
 
 def make_client() -> storage.Client:
-    """Returns a client that any number of threads may share.
+    """Return a client that threads may share.
 
-    The library below it is requests, whose sessions share a pool of connections among threads;
-    the pool is made as large as our threads may be many. Credentials are looked for once (the
-    library alone would look three times, half a minute where there is no network), and no
-    project: none is needed to read and write objects.
+    The threads share the connection pool of its ``requests`` session, whose size is set to the
+    number of threads. Credentials are searched once; the library alone searches three times,
+    which takes half a minute without a network. Objects can be accessed without a project.
     """
     import google.auth
     from google.auth.credentials import AnonymousCredentials
@@ -35,25 +34,25 @@ def make_client() -> storage.Client:
     for scheme in ("http://", "https://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
     client = storage.Client(project=None, credentials=credentials, _http=session)
-    # It serves traces only, and asks for the bucket after each object that is not there.
+    # The cache is used only for tracing, and requests the bucket after each missing object.
     client._bucket_metadata_cache = None  # noqa: SLF001
     return client
 
 
 def _request() -> Any:
-    """Returns what asks Google's metadata server for credentials, where no others were found.
+    """Return the transport for requests of credentials to Google's metadata server.
 
-    There is one in Google's data centres only; elsewhere three tries of three seconds would be
-    waited for in vain. On Google's own machines, and where a timeout is set, none is cut short.
+    The server exists only in Google's data centres; elsewhere three attempts of three seconds would
+    time out. The timeout is shortened except on Google's machines and where one is configured.
     """
     from google.auth.transport.requests import Request
 
-    class Impatient(Request):  # type: ignore[misc, unused-ignore]
-        def __call__(self, *args: Any, timeout: float = _PATIENCE, **options: Any) -> Any:
-            return super().__call__(*args, timeout=min(timeout, _PATIENCE), **options)
+    class ShortTimeoutRequest(Request):  # type: ignore[misc, unused-ignore]
+        def __call__(self, *args: Any, timeout: float = _METADATA_TIMEOUT, **options: Any) -> Any:
+            return super().__call__(*args, timeout=min(timeout, _METADATA_TIMEOUT), **options)
 
-    patient = "GCE_METADATA_TIMEOUT" in os.environ or _is_googles_machine()
-    return Request() if patient else Impatient()
+    default = "GCE_METADATA_TIMEOUT" in os.environ or _is_googles_machine()
+    return Request() if default else ShortTimeoutRequest()
 
 
 def _is_googles_machine() -> bool:

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: its URIs, and its client library's errors as plain sentences."""
+"""URIs of Google Cloud Storage, and translation of its client library's errors."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.storage.base import one_line
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Returns the bucket and object name of a gs:// URI.
+    """Return the bucket and object name of a gs:// URI.
 
     Raises:
-        UsageError: The URI names no bucket.
+        UsageError: The URI has no valid bucket name.
     """
     bucket, _, name = uri.partition("://")[2].partition("/")
     if not bucket:
         raise UsageError(f"{uri} names no bucket: write gs://BUCKET/PATH.")
     if not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError(f"{uri}: {bucket!r} is no name of a bucket; write gs://BUCKET/PATH.")
+        raise UsageError(f"{uri}: {bucket!r} is not a valid bucket name; write gs://BUCKET/PATH.")
     return bucket, name
 
 
-def one_line(error: object) -> str:
-    """Returns an error's text as one line without its full stop."""
-    return " ".join(str(error).split()).rstrip(".")
-
-
 def why(error: BaseException) -> str:
-    """Returns what the service said, without the call's URL, or what broke below it."""
-    error = getattr(error, "cause", None) or error  # of giving up after many tries
+    """Return the message of the service or of the connection, without the URL of the call."""
+    error = getattr(error, "cause", None) or error  # of an error after all retries
     response: Any = getattr(error, "response", None)
     try:
         return one_line(response.json()["error"]["message"])
@@ -39,7 +35,7 @@ def why(error: BaseException) -> str:
 
 
 def auth_error(action: str, uri: str, error: Exception) -> StorageError:
-    """Returns the sentence for credentials that cannot be had."""
+    """Return the error for missing or invalid credentials."""
     why = one_line(error.args[0] if error.args else error)
     if "credentials were not found" in why:
         why = "none were found"
@@ -54,13 +50,13 @@ def _replaced(action: str, uri: str) -> StorageError:
 
 
 @contextlib.contextmanager
-def plainly(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
-    """Turns the client library's errors into ours; a missing object into FileNotFoundError.
+def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
+    """Raise errors of the client library as StorageError; FileNotFoundError for a missing object.
 
     Args:
-        action: What was tried.
-        uri: The object.
-        known: Whether a generation is asked for that was there before.
+        action: Verb for the message.
+        uri: URI of the object.
+        known: Whether the requested generation existed before: then "not found" means replaced.
     """
     from google.api_core import exceptions
     from google.auth import exceptions as auth
@@ -82,7 +78,7 @@ def plainly(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
         raise auth_error(action, uri, error) from error
     except (FileNotFoundError, PermissionError):
         raise
-    # A connection that stays broken is an OSError of the library below.
+    # A persistent connection failure is an OSError of the HTTP library.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
         raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; run again when the service answers."
@@ -90,10 +86,10 @@ def plainly(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bucket_needed(action: str, uri: str) -> Iterator[None]:
-    """Like ``plainly``, where only the bucket itself can be what is missing."""
+def require_bucket(action: str, uri: str) -> Iterator[None]:
+    """Like ``translate_errors``, for calls where "not found" can only mean the bucket."""
     try:
-        with plainly(action, uri):
+        with translate_errors(action, uri):
             yield
     except FileNotFoundError as error:
         raise StorageError(

@@ -1,4 +1,4 @@
-"""A local disk, or anything mounted like one."""
+"""Storage on local disks and mounted file systems."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _REMEDY = {
     errno.EROFS: "choose an output on a writable file system",
     errno.EACCES: "check the permissions",
     errno.EPERM: "check the permissions",
-    errno.ENOTDIR: "a file stands where a folder is needed; choose another path",
+    errno.ENOTDIR: "a folder of the path is a file; choose another path",
     errno.ENAMETOOLONG: "choose shorter names",
 }
-# A folder on the way became a file, or a link that leads to itself.
-_NOT_THERE = frozenset({errno.ENOTDIR, errno.ELOOP})
+# A folder of the path became a file or a symbolic link to itself.
+_MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def storage_error(action: str, path: str, error: OSError) -> StorageError:
-    """Returns the plain sentence for a failed call on a local path."""
+    """Return the StorageError for a failed call on a local path."""
     remedy = _REMEDY.get(error.errno or 0, "run again when the disk answers")
     kind = DeniedError if isinstance(error, PermissionError) else StorageError
     return kind(f"Cannot {action} {path}: {error.strerror or error}; {remedy}.")
 
 
 @contextlib.contextmanager
-def _plainly(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError into a StorageError, but for a missing file."""
+def _translate_errors(action: str, path: str) -> Iterator[None]:
+    """Raise an OSError as StorageError, except for a missing file."""
     try:
         yield
     except FileNotFoundError:
@@ -69,7 +69,7 @@ class LocalStorage:
 
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``."""
-        with _plainly("look at", path):
+        with _translate_errors("look at", path):
             try:
                 return _entry(path, os.stat(path))
             except (FileNotFoundError, NotADirectoryError):
@@ -81,12 +81,15 @@ class LocalStorage:
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """See ``Storage.read_version``; the modification time is the version."""
-        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+        with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
             return file.readall(), str(os.fstat(file.fileno()).st_mtime_ns)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
-        with _plainly("read", path), open(path, "rb", buffering=0, opener=_open_input) as file:
+        with (
+            _translate_errors("read", path),
+            open(path, "rb", buffering=0, opener=_open_input) as file,
+        ):
             data = file.read(size + 1)
             while len(data) <= size and (more := file.read(size + 1 - len(data))):
                 data += more
@@ -98,13 +101,13 @@ class LocalStorage:
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
         """See ``Storage.open_read``."""
-        with _plainly("read", path), open(path, "rb", buffering=0) as file:
+        with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
             yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """See ``Storage.open_at``."""
-        with _plainly("read", path):
+        with _translate_errors("read", path):
             descriptor = _open_input(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield LocalReader(path, descriptor)
@@ -114,7 +117,7 @@ class LocalStorage:
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
         """See ``Storage.open_write``."""
-        with _plainly("write", path):
+        with _translate_errors("write", path):
             temporary = _temporary(path)
             try:
                 with open(temporary, "xb") as file:
@@ -128,14 +131,15 @@ class LocalStorage:
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
         """See ``Storage.create``.
 
-        The content is written aside and linked into place, so nobody sees half of it. On a file
-        system without hard links the file is created exclusively and then filled.
+        The content is written to a temporary file, which is then linked to the path, so no process
+        reads incomplete content. On a file system without hard links the file is created
+        exclusively and then filled.
         """
-        with _plainly("write", path):
+        with _translate_errors("write", path):
             temporary = _temporary(path, aside)
             try:
-                # Not synced: that would wait for all that other files have pending, and readers
-                # of what is created so check it.
+                # No fsync: it could wait for the pending writes of other files, and readers of
+                # such files check their content.
                 with open(temporary, "xb") as file:
                     file.write(data)
                 try:
@@ -153,12 +157,12 @@ class LocalStorage:
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
-        with _plainly("write", path):
+        with _translate_errors("write", path):
             _replace(path, data)
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """See ``Storage.replace_if``; the check and the rename are done under a lock."""
-        with _plainly("write", path), _locked_version(path, version) as unchanged:
+        with _translate_errors("write", path), _locked_version(path, version) as unchanged:
             if unchanged:
                 _replace(path, data)
             return unchanged
@@ -177,7 +181,7 @@ class LocalStorage:
 
     def move(self, source: str, path: str) -> None:
         """See ``Storage.move``."""
-        with _plainly("write", path):
+        with _translate_errors("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
                 os.replace(source, path)
@@ -187,7 +191,7 @@ class LocalStorage:
 
     def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``."""
-        with _plainly("delete", path), contextlib.suppress(FileNotFoundError):
+        with _translate_errors("delete", path), contextlib.suppress(FileNotFoundError):
             if not version:
                 os.unlink(path)
                 return
@@ -196,14 +200,14 @@ class LocalStorage:
                     os.unlink(path)
 
     def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """See ``Storage.delete_tree``; what another process adds meanwhile may stay."""
+        """See ``Storage.delete_tree``; files that are added at the same time may remain."""
         if still is None or still():
-            with _plainly("delete", path):
+            with _translate_errors("delete", path):
                 shutil.rmtree(path, ignore_errors=True)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
-        with _plainly("list", path):
+        with _translate_errors("list", path):
             try:
                 names = sorted(os.listdir(path))
             except FileNotFoundError:
@@ -218,13 +222,13 @@ class LocalStorage:
         folders = [path]
         while folders:
             folder = folders.pop()
-            with _plainly("list", folder):
+            with _translate_errors("list", folder):
                 try:
                     names = sorted(os.listdir(folder))
                 except FileNotFoundError:
                     continue
             for name in names:
-                entry = _look_at(os.path.join(folder, name))
+                entry = _lstat(os.path.join(folder, name))
                 if entry is not None:
                     yield entry
                     folders += [entry.path] * (entry.kind == "dir")
@@ -239,11 +243,11 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """See ``Storage.lock``; the operating system frees it when the process dies."""
-        with _plainly("lock", path):
+        """See ``Storage.lock``; the operating system releases it when the process ends."""
+        with _translate_errors("lock", path):
             descriptor = os.open(path, os.O_RDONLY)
         try:
-            # Where locks are not to be had (some network mounts), publishing is one builder's.
+            # Some network file systems have no locks: there, only one builder may publish.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -252,7 +256,7 @@ class LocalStorage:
 
 
 class LocalReader:
-    """An open file, read at any place."""
+    """A ``RandomReader`` of a local file."""
 
     chunk = 1 << 20
     gap = 16 << 10
@@ -269,15 +273,15 @@ class LocalReader:
             while len(data) < length and (
                 more := os.pread(self._descriptor, length - len(data), offset + len(data))
             ):
-                data += more  # a call gives no more than 2 GiB
+                data += more  # a call returns at most 2 GiB
         except OSError as error:
             raise storage_error("read", self._path, error) from error
         return data
 
 
-def _look_at(path: str) -> Entry | None:
-    """Returns what stands at a path, a link as itself, or None when it is gone."""
-    with _plainly("look at", path):
+def _lstat(path: str) -> Entry | None:
+    """Return the entry at a path without following links, or None if it does not exist."""
+    with _translate_errors("look at", path):
         try:
             return _entry(path, os.lstat(path))
         except FileNotFoundError:
@@ -285,7 +289,7 @@ def _look_at(path: str) -> Entry | None:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Writes a file next to another one, syncs it and renames it over that one."""
+    """Write a temporary file, sync it and rename it to the path."""
     temporary = _temporary(path)
     try:
         with open(temporary, "xb") as file:
@@ -301,10 +305,10 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _make_newer(path: str, other: str) -> None:
-    """Sets the modification time of a file after that of another one, if it exists.
+    """Set the modification time of a file after that of another one, if that exists.
 
-    Kernels before Linux 6.13 stamp files by a clock that ticks every few milliseconds, so two
-    versions that follow each other could have the same time.
+    Before Linux 6.13, modification times have a resolution of a few milliseconds, so two
+    successive versions could have the same time.
     """
     with contextlib.suppress(FileNotFoundError):
         old, new = os.stat(other).st_mtime_ns, os.stat(path).st_mtime_ns
@@ -314,7 +318,7 @@ def _make_newer(path: str, other: str) -> None:
 
 @contextlib.contextmanager
 def _locked_version(path: str, version: str) -> Iterator[bool]:
-    """Locks a file and yields whether it still has a version.
+    """Lock a file and yield whether it still has a version.
 
     The lock is on the file, not on its folder, which callers may have locked. Replacing renames
     another file to the path, so a process that waited for the lock finds that other file.
@@ -324,7 +328,7 @@ def _locked_version(path: str, version: str) -> Iterator[bool]:
         # An unreadable file can be replaced and deleted, but not locked.
         with contextlib.suppress(PermissionError, FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with contextlib.suppress(OSError):  # file systems without locks: one builder at a time
+            with contextlib.suppress(OSError):  # not supported by the file system
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield _has_version(path, version, descriptor)
     finally:
@@ -333,7 +337,7 @@ def _locked_version(path: str, version: str) -> Iterator[bool]:
 
 
 def _has_version(path: str, version: str, descriptor: int) -> bool:
-    """Returns whether a path still names the open file and that has a version."""
+    """Return whether a path is still the open file and has the version."""
     try:
         now = os.stat(path)
     except FileNotFoundError:
@@ -344,7 +348,7 @@ def _has_version(path: str, version: str, descriptor: int) -> bool:
 
 def _create_without_links(path: str, data: bytes) -> bool:
     try:
-        file = open(path, "xb")  # noqa: SIM115 - only this call may find that it exists
+        file = open(path, "xb")  # noqa: SIM115 - FileExistsError only of this call
     except FileExistsError:
         return False
     try:
@@ -357,16 +361,16 @@ def _create_without_links(path: str, data: bytes) -> bool:
 
 
 def _open_input(path: str, flags: int) -> int:
-    """Opens what was listed as a file; whatever took its place since must not hold us up."""
+    """Open a listed file without blocking on a pipe or device that replaced it."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in _MISSING:
             raise FileNotFoundError(error.errno, error.strerror, path) from error
         if error.errno == errno.ENXIO:
             raise ChangedError("it was a file when it was listed and is a socket now") from error
         raise
     if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ChangedError("it was a file when it was listed and is none now")
+        raise ChangedError("it was a file when it was listed and is not one now")
     return descriptor

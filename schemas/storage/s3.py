@@ -21,8 +21,8 @@ from shardmill.schemas.storage.s3_client import ATTEMPTS, make_client, pause, re
 from shardmill.schemas.storage.s3_errors import (
     PreconditionError,
     UnsupportedError,
-    plainly,
     replaced,
+    translate_errors,
 )
 from shardmill.schemas.storage.s3_objects import (
     entry_of,
@@ -64,7 +64,7 @@ class S3Storage:
         self._shared: Any = None
 
     def _client(self) -> Any:
-        """Returns this process's client; making one takes a tenth of a second."""
+        """Return this process's client; making one takes a tenth of a second."""
         client = self._shared
         if client is None:
             with self._lock:
@@ -72,11 +72,11 @@ class S3Storage:
         return client
 
     def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
-        """Yields the answers of a listing of all keys in a folder, sorted by key."""
+        """Yield the answers of a listing of all keys in a folder, sorted by key."""
         bucket, key = split_uri(path)
         request = {"Bucket": bucket, "Prefix": folder_prefix(key), **options}
         while True:
-            with plainly(action, path):
+            with translate_errors(action, path):
                 page = self._client().list_objects_v2(**request)
             yield page
             if not page.get("IsTruncated"):
@@ -84,18 +84,18 @@ class S3Storage:
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     def _has_files(self, path: str) -> bool:
-        """Returns whether a key is a folder. Unlike a HEAD, this call reports why it failed."""
+        """Return whether a key is a folder. Unlike a HEAD, this call reports why it failed."""
         page = next(self._pages("look at", path, MaxKeys=1))
         return bool(page.get("Contents"))
 
     def _head(self, path: str) -> dict[str, Any]:
         bucket, key = split_existing(path)
-        with plainly("look at", path):
+        with translate_errors("look at", path):
             answer: dict[str, Any] = self._client().head_object(Bucket=bucket, Key=key)
         return answer
 
     def _file(self, path: str) -> Entry:
-        """Returns the entry of an object.
+        """Return the entry of an object.
 
         Raises:
             FileNotFoundError: It does not exist.
@@ -120,12 +120,12 @@ class S3Storage:
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
         """Starts a download; returns the object's entry and its body."""
         bucket, key = split_existing(path)
-        with plainly("read", path):
+        with translate_errors("read", path):
             answer = self._client().get_object(Bucket=bucket, Key=key, **if_match(version))
         return entry_of(path, answer), answer["Body"]
 
     def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Chunks:
-        """Yields a range of one version of an object; resumes a download that breaks off.
+        """Yield a range of one version of an object; resumes a download that breaks off.
 
         Args:
             entry: The object.
@@ -141,7 +141,7 @@ class S3Storage:
         bucket, key = split_uri(entry.path)
         failures = 0
         while start < stop:
-            with plainly("read", entry.path):
+            with translate_errors("read", entry.path):
                 if body is None:
                     body = self._client().get_object(
                         Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}",
@@ -203,7 +203,7 @@ class S3Storage:
             self._put(path, iter(lambda: file.read(_CHUNK), b""))
 
     def _put(self, path: str, chunks: Iterable[bytes]) -> None:
-        """Writes an object: one call up to the size of a part, a multipart upload above it."""
+        """Write an object: one call up to the size of a part, a multipart upload above it."""
         pieces = upload_parts(chunks)
         first = list(itertools.islice(pieces, 2))
         if len(first) == 1:
@@ -213,7 +213,7 @@ class S3Storage:
             self._multipart(path, "upload_part", ({"Body": piece} for piece in parts))
 
     def _multipart(self, path: str, call: str, parts: Iterable[dict[str, Any]]) -> None:
-        """Writes an object of several parts; it appears when all are there.
+        """Write an object of several parts; it appears when all are there.
 
         Args:
             path: The object.
@@ -224,17 +224,17 @@ class S3Storage:
 
         bucket, key = split_object(path)
         client = self._client()
-        with plainly("write", path):
+        with translate_errors("write", path):
             upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
         target = {"Bucket": bucket, "Key": key, "UploadId": upload}
         done: list[dict[str, Any]] = []
         try:
             for number, part in enumerate(parts, 1):
-                with plainly("write", path):
+                with translate_errors("write", path):
                     answer = getattr(client, call)(PartNumber=number, **target, **part)
                 etag = answer.get("CopyPartResult", answer)["ETag"]
                 done.append({"PartNumber": number, "ETag": etag})
-            with plainly("write", path):
+            with translate_errors("write", path):
                 client.complete_multipart_upload(MultipartUpload={"Parts": done}, **target)
         except BaseException:
             with contextlib.suppress(BotoCoreError, ClientError):
@@ -251,17 +251,17 @@ class S3Storage:
         return self._put_if(path, data, **if_match(version))
 
     def _put_if(self, path: str, data: bytes, **condition: str) -> bool:
-        """Writes an object if a condition holds; returns whether this call wrote it.
+        """Write an object if a condition holds; return whether this call wrote it.
 
-        When the answer to a successful call is lost, its repetition fails the condition: the mark
-        in the object's metadata tells whether this call wrote it.
+        If the response of a successful call is lost, its retry fails the condition. The mark in the
+        object's metadata shows whether this call wrote it.
         """
         bucket, key = split_object(path)
         mark = {_WRITER: uuid.uuid4().hex}
         request = {"Bucket": bucket, "Key": key, "Body": data, "Metadata": mark, **condition}
 
         def put() -> None:
-            with plainly("write", path):
+            with translate_errors("write", path):
                 self._client().put_object(**request)
 
         try:
@@ -277,7 +277,7 @@ class S3Storage:
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
         bucket, key = split_object(path)
-        with plainly("write", path):
+        with translate_errors("write", path):
             self._client().put_object(Bucket=bucket, Key=key, Body=data)
 
     def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
@@ -314,7 +314,7 @@ class S3Storage:
         etag = if_match(entry.version)["IfMatch"]
         source = {"CopySource": {"Bucket": origin, "Key": name}, "CopySourceIfMatch": etag}
         if entry.size <= _COPIED:
-            with plainly("move", entry.path):
+            with translate_errors("move", entry.path):
                 self._client().copy_object(Bucket=bucket, Key=key, **source)
             return
         ends = ((at, min(at + _COPIED, entry.size)) for at in range(0, entry.size, _COPIED))
@@ -326,7 +326,7 @@ class S3Storage:
         bucket, key = split_uri(path)
 
         def delete(condition: dict[str, str]) -> None:
-            with plainly("delete", path):
+            with translate_errors("delete", path):
                 self._client().delete_object(Bucket=bucket, Key=key, **condition)
 
         with contextlib.suppress(FileNotFoundError, PreconditionError):
@@ -358,7 +358,7 @@ class S3Storage:
         yield from sorted(found)
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """Yields every object below a prefix, in order of keys, in one listing."""
+        """Yield every object below a prefix, in order of keys, in one listing."""
         bucket, _ = split_uri(path)
         for page in self._pages("list", path):
             yield from (each for each in listed(bucket, page) if not each.path.endswith("/"))

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.storage.s3_errors import ConflictError, one_line
+from shardmill.schemas.storage.base import one_line
+from shardmill.schemas.storage.s3_errors import ConflictError
 
 ATTEMPTS = 5  # of one call, unless AWS_MAX_ATTEMPTS or ~/.aws/config sets another number
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 def make_client() -> Any:
-    """Returns a client that any number of threads may share.
+    """Return a client that any number of threads may share.
 
     Credentials, region and endpoint come from where botocore finds them. Botocore itself ignores
     AWS_REGION, which the other SDKs of AWS read.

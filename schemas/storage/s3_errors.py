@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
+from shardmill.schemas.storage.base import one_line
 from shardmill.schemas.storage.s3_objects import split_uri
 
 _DENIED_STATUS = frozenset({401, 403})
@@ -40,19 +41,14 @@ class UnsupportedError(StorageError):
     """The service does not implement the condition of a call (501)."""
 
 
-def one_line(error: object) -> str:
-    """Returns an error's text as one line without its full stop."""
-    return " ".join(str(error).split()).rstrip(".")
-
-
 def replaced(action: str, uri: str) -> StorageError:
-    """Returns the error for an object that was replaced during a call."""
+    """Return the error for an object that was replaced during a call."""
     return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
 
 
 @contextlib.contextmanager
-def plainly(action: str, uri: str) -> Iterator[None]:
-    """Converts botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
+def translate_errors(action: str, uri: str) -> Iterator[None]:
+    """Convert botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
     from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
     try:
@@ -71,7 +67,7 @@ def plainly(action: str, uri: str) -> Iterator[None]:
 
 
 def _of_answer(action: str, uri: str, answer: Any) -> Exception:
-    """Returns the error for an answer of the service that reports one."""
+    """Return the error for an answer of the service that reports one."""
     status = answer["ResponseMetadata"].get("HTTPStatusCode", 0)
     code = str(answer["Error"].get("Code", ""))
     if code == "NoSuchBucket":

@@ -12,7 +12,7 @@ _PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Returns the bucket and key of an s3:// URI.
+    """Return the bucket and key of an s3:// URI.
 
     Raises:
         UsageError: The URI names no bucket.
@@ -24,7 +24,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def split_object(uri: str) -> tuple[str, str]:
-    """Returns the bucket and key of a URI that an object can be written to.
+    """Return the bucket and key of a URI that an object can be written to.
 
     Raises:
         UsageError: The URI names a bucket or a folder.
@@ -36,7 +36,7 @@ def split_object(uri: str) -> tuple[str, str]:
 
 
 def split_existing(uri: str) -> tuple[str, str]:
-    """Returns the bucket and key of a URI that an object can be read from.
+    """Return the bucket and key of a URI that an object can be read from.
 
     Raises:
         FileNotFoundError: The URI names a bucket or a folder.
@@ -48,7 +48,7 @@ def split_existing(uri: str) -> tuple[str, str]:
 
 
 def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the parts of an upload: all but the last of one size, and at least one."""
+    """Yield the parts of an upload: all but the last of one size, and at least one."""
     buffer = bytearray()
     sent = False
     for chunk in chunks:
@@ -62,12 +62,12 @@ def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def folder_prefix(key: str) -> str:
-    """Returns what the keys of all objects in a folder begin with."""
+    """Return what the keys of all objects in a folder begin with."""
     return key.rstrip("/") + "/" if key.rstrip("/") else ""
 
 
 def entry_of(uri: str, item: dict[str, Any]) -> Entry:
-    """Returns the entry of an object as a listing, a HEAD or a GET reports it."""
+    """Return the entry of an object as a listing, a HEAD or a GET reports it."""
     size = item["Size"] if "Size" in item else item["ContentLength"]
     # A listing reports milliseconds, the other calls only seconds.
     seconds = int(item["LastModified"].timestamp())
@@ -75,10 +75,10 @@ def entry_of(uri: str, item: dict[str, Any]) -> Entry:
 
 
 def listed(bucket: str, page: dict[str, Any]) -> list[Entry]:
-    """Returns the entries of the objects in one answer of a listing."""
+    """Return the entries of the objects in one answer of a listing."""
     return [entry_of(f"s3://{bucket}/{item['Key']}", item) for item in page.get("Contents", [])]
 
 
 def if_match(version: str) -> dict[str, str]:
-    """Returns the condition that an object still has a version; none for no version."""
+    """Return the condition that an object still has a version; none for no version."""
     return {"IfMatch": f'"{version.rpartition("@")[0]}"'} if version else {}

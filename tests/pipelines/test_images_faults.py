@@ -401,7 +401,7 @@ def test_foreign_outputs(source, tmp_path):
     (foreign / "notes.txt").write_text("mine")
     refused(source, foreign, "choose an empty or new folder")
     refused(source, foreign / "notes.txt", "is a file: choose a folder")
-    refused(source, foreign / "notes.txt/below", "a file stands where a folder is needed")
+    refused(source, foreign / "notes.txt/below", "a folder of the path is a file")
     assert lasting(foreign) == {"notes.txt": b"mine"}
     refused(source, source, "choose an empty or new folder")
     refused(source, source.parent, "choose an empty or new folder")

@@ -10,7 +10,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.storage import Written
+from shardmill.schemas.storage import WritableFile
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, Packing, pack_member
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index, entry_bytes, fits
@@ -37,7 +37,7 @@ class MemberWriter:
         member_bytes: Bytes of records from which on a member is closed; by default 2 MiB.
     """
 
-    def __init__(self, target: Written, packing: Packing, member_bytes: int = 0) -> None:
+    def __init__(self, target: WritableFile, packing: Packing, member_bytes: int = 0) -> None:
         self._target = target
         self._member_bytes = member_bytes or MEMBER_BYTES
         self._packing = packing

@@ -18,7 +18,7 @@ from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.schemas.storage.gcs_errors import plainly
+from shardmill.schemas.storage.gcs_errors import translate_errors
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.build.parts import PartJob, find_part, write_part
 from shardmill.transforms.build.placement import PartKey
@@ -158,7 +158,7 @@ def test_what_is_forbidden_says_so(strict_bucket, front):
 def test_every_failure_is_one_plain_line(error, text):
     with (
         pytest.raises(StorageError, match=f"^Cannot read gs://b/x: .*{text}") as caught,
-        plainly("read", "gs://b/x"),
+        translate_errors("read", "gs://b/x"),
     ):
         raise error
     assert "\n" not in str(caught.value)

@@ -138,7 +138,7 @@ def test_folders_and_pipes(tmp_path):
     (tmp_path / "folder").mkdir()
     for name in ("folder", "pipe"):
         assert fault(tmp_path / name).reason == "changed"
-        assert "is none now" in str(fault(tmp_path / name))
+        assert "is not one now" in str(fault(tmp_path / name))
 
 
 def test_files_without_permission(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
-from shardmill.schemas.storage import Storage, Written, join
+from shardmill.schemas.storage import Storage, WritableFile, join
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.rows.runs.segments import Segment, pack_lines
 
@@ -94,7 +94,7 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
 class RunWriter:
     """Writes segments to a run file."""
 
-    def __init__(self, target: Written) -> None:
+    def __init__(self, target: WritableFile) -> None:
         self._target = target
         self.places: list[Place] = []
         self.crc = 0
