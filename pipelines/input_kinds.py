@@ -8,11 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from shardmill.pipelines.build_config import BuildConfig
-    from shardmill.pipelines.run import Unit
+
+
+class ProgressUnit(NamedTuple):
+    """The unit in which progress is shown.
+
+    Attributes:
+        name: Name of the unit.
+        size: What pipelines count, inputs or bytes, in one unit.
+        rejected: Word for rejected inputs.
+    """
+
+    name: str = "images"
+    size: int = 1
+    rejected: str = "rejected"
+
+
+IMAGES = ProgressUnit("images")
+MEBIBYTES = ProgressUnit("MiB", 1 << 20, "damaged")
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class InputKind:
     name: str
     help: str
     inputs: str
-    unit: Unit
+    unit: ProgressUnit
 
     def load_pipeline(self) -> Any:
         """Return the module that wires the pipeline; imports Apache Beam."""
@@ -48,8 +65,10 @@ class InputKind:
 INPUT_KINDS = {
     kind.name: kind
     for kind in (
-        InputKind("images", "build a dataset from a folder of images", "images", "images"),
-        InputKind("rows", "build a dataset from CSV files", "rows", "MiB of CSV"),
-        InputKind("arrays", "build a dataset from NumPy arrays", "rows", "MiB"),
+        InputKind("images", "build a dataset from a folder of images", "images", IMAGES),
+        InputKind(
+            "rows", "build a dataset from CSV files", "rows", ProgressUnit("MiB of CSV", 1 << 20)
+        ),
+        InputKind("arrays", "build a dataset from NumPy arrays", "rows", MEBIBYTES),
     )
 }

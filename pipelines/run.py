@@ -1,9 +1,8 @@
-"""Running: a pipeline on any runner, to its end, and what came of it."""
+"""Runs a pipeline on any runner until it ends, and returns its outcome."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import signal
 import threading
@@ -11,18 +10,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from shardmill.pipelines.input_kinds import IMAGES, ProgressUnit
 from shardmill.pipelines.report.progress_display import show_progress
 from shardmill.pipelines.report.quiet import quiet_threads
 from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
-from shardmill.schemas.errors import (
-    InputError,
-    OutputError,
-    ShardmillError,
-    StaleBuildError,
-    StorageError,
-)
+from shardmill.pipelines.runners.error_text import find_shardmill_error
+from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 
 if TYPE_CHECKING:
@@ -32,30 +27,15 @@ if TYPE_CHECKING:
     from shardmill.transforms.runtime.progress import Progress
 
 EXIT_INTERRUPTED = 130
-_STALE_TRIES = 3
-_OURS = re.compile(
-    r"^shardmill\.schemas\.errors\.(\w+): (.*?)(?: \[while running '[^\n]*)?$", re.MULTILINE
-)
-_ERRORS = {
-    error.__name__: error
-    for error in (ShardmillError, InputError, OutputError, StorageError, StaleBuildError)
-}
+_MAX_STALE_ATTEMPTS = 3
 
 
-Unit = Literal["images", "MiB", "MiB of CSV"]
-_UNITS: dict[Unit, tuple[int, str]] = {
-    "images": (1, "rejected"),
-    "MiB": (1 << 20, "damaged"),
-    "MiB of CSV": (1 << 20, "rejected"),
-}
-
-
-class Interrupted(Exception):  # noqa: N818 - no error of anybody's
-    """The person pressed Ctrl-C, or a scheduler asked the command to end.
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """The user pressed Ctrl-C, or a scheduler sent SIGTERM.
 
     Attributes:
         code: The exit code.
-        remark: What became of the job, where that is not plain.
+        remark: State of the job if it may still run, else empty.
     """
 
     def __init__(self, number: int = signal.SIGINT, remark: str = "") -> None:
@@ -64,26 +44,26 @@ class Interrupted(Exception):  # noqa: N818 - no error of anybody's
         self.remark = remark
 
 
-class Staged(Exception):  # noqa: N818 - no error of anybody's
-    """The job was put down where others will run it, as templates are.
+class Staged(Exception):  # noqa: N818 - not an error
+    """The job was staged for a later launch, as that of a template is.
 
     Attributes:
-        place: Where it is.
+        location: Path of the staged job.
     """
 
-    def __init__(self, place: str) -> None:
-        super().__init__(f"Staged {place}")
-        self.place = place
+    def __init__(self, location: str) -> None:
+        super().__init__(f"Staged {location}")
+        self.location = location
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A pipeline that ran to its end.
+class RunResult:
+    """The result of a pipeline that ended.
 
     Attributes:
-        outcome: What came of it.
-        result: What Beam returned.
-        job: The job, where the runner has such a thing.
+        outcome: The outcome of the build or count.
+        result: Beam's pipeline result.
+        job: The job, if the runner has one.
     """
 
     outcome: Outcome
@@ -91,13 +71,13 @@ class Ended:
     job: Job | None = None
 
     def counters(self) -> dict[str, int | tuple[int, int, int, int]]:
-        """Returns Beam's counters of ours by name; distributions as (count, sum, least, most).
+        """Return Shardmill's counters by name; distributions as (count, sum, min, max).
 
-        Committed ones, or attempted ones where no others are. The runner is asked for them.
+        Asks the runner for them. Where it has no committed values, the attempted ones are used.
         """
         from shardmill.transforms.runtime import metrics
 
-        found: dict[str, int | tuple[int, int, int, int]] = {}
+        counters: dict[str, int | tuple[int, int, int, int]] = {}
         queried = self.result.metrics().query()
         for kind in ("counters", "distributions"):
             for metric in queried[kind]:
@@ -106,10 +86,10 @@ class Ended:
                 value = metric.attempted if metric.committed is None else metric.committed
                 name = metric.key.metric.name
                 if kind == "counters":
-                    found[name] = found.get(name, 0) + value
+                    counters[name] = counters.get(name, 0) + value
                 else:
-                    found[name] = (value.count, value.sum, value.min, value.max)
-        return found
+                    counters[name] = (value.count, value.sum, value.min, value.max)
+        return counters
 
 
 def new_run_id() -> str:
@@ -117,126 +97,110 @@ def new_run_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def plain_error(error: BaseException) -> ShardmillError | None:
-    """Returns our own error inside an exception of a runner, or None when there is none."""
-    if isinstance(error, ShardmillError):
-        return type(error)(str(error).partition(" [while running '")[0])
-    found = _OURS.findall(str(error))
-    if not found:
-        return None
-    name, message = found[-1]
-    return _ERRORS.get(name, ShardmillError)(message)
-
-
 def run_pipeline(
     define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
-    *, unit: Unit = "images", build: str = "",
-) -> Outcome:  # fmt: skip
-    """Runs a pipeline to its end and returns its outcome; see ``run_job``."""
-    return run_job(define, runner, argv, output, unit=unit, build=build).outcome
-
-
-def run_job(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
-    *, unit: Unit = "images", build: str = "",
-) -> Ended:  # fmt: skip
-    """Runs a pipeline to its end.
+    *, unit: ProgressUnit = IMAGES, build: str = "",
+) -> RunResult:  # fmt: skip
+    """Run a pipeline until it ends.
 
     Args:
         define: Adds the transforms to a pipeline.
-        runner: A name as ``take_runner`` gives it.
+        runner: A name as ``take_runner`` returns it.
         argv: Beam's other flags.
         output: Folder of the dataset.
-        unit: Unit of the progress, where the pipeline runs in this process.
-        build: Folder of the build, whose parts are counted where it runs elsewhere.
+        unit: Unit of the progress, if the pipeline runs in this process.
+        build: Build folder, whose finished parts are counted if it runs in other processes.
 
     Raises:
-        ShardmillError: The run failed with a sentence of ours.
-        Interrupted: The person pressed Ctrl-C.
-        Staged: The flags say that others run it.
+        ShardmillError: The run failed with an error that the user can act on.
+        Interrupted: The user pressed Ctrl-C.
+        Staged: The flags ask to stage the job instead of running it.
     """
-    found = find_runner(runner)
+    known = find_runner(runner)
     run_id = new_run_id()
-    options = found.prepare(argv, f"shardmill-{run_id}")
-    for tries in range(1, _STALE_TRIES + 1):
-        this = _Try(found, options, run_id, output, unit, build, tries > 1)
+    options = known.prepare(argv, f"shardmill-{run_id}")
+    for number in range(1, _MAX_STALE_ATTEMPTS + 1):
+        attempt = _Attempt(known, options, run_id, output, unit, build, number > 1)
         try:
-            return _run_once(define, this)
+            return _run_attempt(define, attempt)
         except Exception as error:
-            ours = plain_error(error)
+            ours = find_shardmill_error(error)
             if ours is None:
                 raise
-            # Another builder published meanwhile: look again, most often all is up to date.
-            if not isinstance(ours, StaleBuildError) or tries == _STALE_TRIES:
+            # Another builder published during this run: the next attempt is mostly up to date.
+            if not isinstance(ours, StaleBuildError) or number == _MAX_STALE_ATTEMPTS:
                 raise ours from error
     raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True)
-class _Try:
-    """One try of a run; ``stale``: the try before ended since another builder had published."""
+class _Attempt:
+    """One attempt of a run.
+
+    Attributes:
+        stale: Whether the attempt before ended because another builder had published.
+    """
 
     runner: Runner
     argv: Sequence[str]
     run_id: str
     output: str
-    unit: Unit
+    unit: ProgressUnit
     build: str
     stale: bool
 
 
-def _run_once(define: Callable[[beam.Pipeline], Any], this: _Try) -> Ended:
+def _run_attempt(define: Callable[[beam.Pipeline], Any], attempt: _Attempt) -> RunResult:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from shardmill.transforms.build import outcome as outcomes
     from shardmill.transforms.runtime import progress
 
-    runner = this.runner
-    shown = _progress(this)
-    options = PipelineOptions([*this.argv])
-    with _interruptible(runner) as interrupted, contextlib.ExitStack() as stack:
+    runner = attempt.runner
+    shown = _new_progress(attempt)
+    options = PipelineOptions([*attempt.argv])
+    with _interruptible(runner) as signals, contextlib.ExitStack() as stack:
         pipeline = beam.Pipeline(runner=runner.make(), options=options)
-        # Beam removes it only after a run that it began.
+        # Beam deletes it only after a run that it started.
         stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
-        found = define(pipeline)
+        outcome = define(pipeline)
         staged = runner.staged_at(options)
         if staged:  # no command will read its outcome: the job itself must fail
-            found | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
+            outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
         elif runner.in_process:
-            found | "ReportOutcome" >> beam.Map(outcomes.report, this.run_id)
+            outcome | "ReportOutcome" >> beam.Map(outcomes.report, attempt.run_id)
             stack.enter_context(progress.collect(shown))
         else:
-            report = beam.Map(outcomes.report_by_file, this.run_id, this.output)
-            found | "ReportOutcome" >> report
+            report = beam.Map(outcomes.report_by_file, attempt.run_id, attempt.output)
+            outcome | "ReportOutcome" >> report
         if not runner.in_process:
             stack.enter_context(quiet_threads())
         stack.enter_context(show_progress(shown))
-        running = _Running(runner, pipeline, interrupted)
-        result, job = running.to_its_end(shown, this.build)
+        result, job = _Execution(runner, pipeline, signals).run(shown, attempt.build)
     if staged:
         raise Staged(staged)
-    return Ended(_outcome(this), result, job)
+    return RunResult(_take_outcome(attempt), result, job)
 
 
-def _outcome(this: _Try) -> Outcome:
+def _take_outcome(attempt: _Attempt) -> Outcome:
     """Return the outcome of a run that ended.
 
     Raises:
-        OutputError: The runner left none.
+        OutputError: The run left none.
     """
     from shardmill.transforms.build import outcome as outcomes
 
-    outcome = outcomes.take_reported(this.run_id)
+    outcome = outcomes.take_reported(attempt.run_id)
     if outcome is None:  # another process published
-        outcome = outcomes.fetch(this.run_id, this.output)
-        if this.output:
-            outcomes.delete_stale_outcomes(this.output)
+        outcome = outcomes.fetch(attempt.run_id, attempt.output)
+        if attempt.output:
+            outcomes.delete_stale_outcomes(attempt.output)
     if outcome is None:
-        where = f"in {this.output}: see its log" if this.output else "for want of --manifest"
-        raise OutputError(f"The runner {this.runner.name} ended, but left no outcome {where}.")
-    if this.stale and outcome.status == "up_to_date" and this.build:
-        _delete_build(this.output, this.build)
+        where = f"in {attempt.output}: see its log" if attempt.output else "without --manifest"
+        raise OutputError(f"The runner {attempt.runner.name} ended, but left no outcome {where}.")
+    if attempt.stale and outcome.status == "up_to_date" and attempt.build:
+        _delete_build(attempt.output, attempt.build)
     return outcome
 
 
@@ -250,31 +214,37 @@ def _delete_build(output: str, build: str) -> None:
         storage.delete_tree(build)
 
 
-def _progress(this: _Try) -> Progress:
+def _new_progress(attempt: _Attempt) -> Progress:
     from shardmill.transforms.runtime.progress import Progress
 
-    if not this.runner.in_process:
-        return Progress(phase="starting", unit="parts", refused="")
-    per_unit, rejected = _UNITS[this.unit]
-    return Progress(unit=this.unit, per_unit=per_unit, refused=rejected)
+    if not attempt.runner.in_process:
+        return Progress(phase="starting", unit="parts", rejected="")
+    unit = attempt.unit
+    return Progress(unit=unit.name, per_unit=unit.size, rejected=unit.rejected)
 
 
 @dataclass
-class _Running:
-    """A pipeline that is about to run."""
+class _Execution:
+    """The execution of a pipeline.
+
+    Attributes:
+        runner: The runner.
+        pipeline: The pipeline with its options.
+        signals: Numbers of the signals that came.
+    """
 
     runner: Runner
     pipeline: beam.Pipeline
-    interrupted: list[int]
+    signals: list[int]
 
-    def to_its_end(self, watched: Progress, build: str) -> tuple[Any, Job | None]:
-        """Runs it; returns Beam's result and the job.
+    def run(self, progress: Progress, build: str) -> tuple[Any, Job | None]:
+        """Run the pipeline until it ends; return Beam's result and the job.
 
         Raises:
             Interrupted: A signal came; the job was cancelled.
             ShardmillError: The runner itself failed.
         """
-        from shardmill.pipelines.runners.job_monitor import follow
+        from shardmill.pipelines.runners.job_monitor import monitor_job
 
         options = self.pipeline.options
         result = None
@@ -284,24 +254,25 @@ class _Running:
                 result = self.pipeline.run()
                 result.wait_until_finish()
                 return result, None
-            # Before it is submitted: that alone may take long.
-            with follow(watched, build, lambda: self.runner.find_job(options, result)) as job:
+            # Before the submission, which may take long itself.
+            find_job = lambda: self.runner.find_job(options, result)  # noqa: E731
+            with monitor_job(progress, build, find_job) as job:
                 result = self.pipeline.run()
                 self.runner.wait(result)
             return result, job() or self.runner.find_job(options, result)
         except BaseException as error:
-            if self.interrupted:
-                raise self._cancelled(result) from error
-            plain = None
-            if not self.runner.in_process and plain_error(error) is None:
+            if self.signals:
+                raise self._cancel(result) from error
+            explained = None
+            if not self.runner.in_process and find_shardmill_error(error) is None:
                 known = job() or self.runner.find_job(options, result)
-                plain = self.runner.explain(error, known)
-            if plain is None:
+                explained = self.runner.explain(error, known)
+            if explained is None:
                 raise
-            raise plain from error
+            raise explained from error
 
-    def _cancelled(self, result: Any) -> Interrupted:
-        number = self.interrupted[0]
+    def _cancel(self, result: Any) -> Interrupted:
+        number = self.signals[0]
         runner = self.runner
         if runner.in_process or runner.cancel(self.pipeline.options, result):
             return Interrupted(number)
@@ -310,25 +281,25 @@ class _Running:
 
 @contextlib.contextmanager
 def _interruptible(runner: Runner) -> Iterator[list[int]]:
-    """Notes Ctrl-C, which runners turn into errors of their own; a second one ends at once.
+    """Record Ctrl-C, which runners turn into their own errors; a second one kills the process.
 
-    SIGTERM too where a job runs elsewhere and would go on; alone it ends a process as well as any.
+    Also records SIGTERM if the job runs elsewhere: it would continue after this process.
     """
-    interrupted: list[int] = []
-    caught = [signal.SIGINT] if runner.in_process else [signal.SIGINT, signal.SIGTERM]
+    signals: list[int] = []
+    handled = [signal.SIGINT] if runner.in_process else [signal.SIGINT, signal.SIGTERM]
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        interrupted.append(number)
-        for each in caught:
+    def record(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+        for each in handled:
             signal.signal(each, signal.SIG_DFL)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield signals
         return
-    before = {each: signal.signal(each, note) for each in caught}
+    before = {each: signal.signal(each, record) for each in handled}
     try:
-        yield interrupted
+        yield signals
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -337,13 +308,10 @@ def _interruptible(runner: Runner) -> Iterator[list[int]]:
 __all__ = [
     "EXIT_INTERRUPTED",
     "IN_MEMORY",
-    "Ended",
     "Interrupted",
+    "RunResult",
     "Staged",
-    "Unit",
     "new_run_id",
-    "plain_error",
-    "run_job",
     "run_pipeline",
     "show_progress",
     "take_runner",

@@ -104,7 +104,7 @@ def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
     job = resolve(config, runner=run.IN_MEMORY)
     outcome = run.run_pipeline(
         lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output, build=job.sink.build
-    )
+    ).outcome
     return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
 
 

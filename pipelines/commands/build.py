@@ -75,7 +75,7 @@ def run_build(
         check_writable(output)
     try:
         with quiet_logs(debug=debug):
-            ended = run.run_job(
+            ended = run.run_pipeline(
                 lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
                 output, unit=INPUT_KINDS[kind].unit, build=job.sink.build,
             )  # fmt: skip

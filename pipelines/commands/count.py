@@ -12,6 +12,7 @@ from shardmill.pipelines import run
 from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.commands.build_flags import RUNNERS
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.numbers import human_bytes
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.report.summary import print_counters
@@ -65,9 +66,9 @@ def main(argv: list[str]) -> int:
         check_accepts_files(folder, f"--manifest={job.spec.manifest}")
     try:
         with quiet_logs(debug=debug):
-            ended = run.run_job(
+            ended = run.run_pipeline(
                 lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder,
-                unit="MiB",
+                unit=MEBIBYTES,
             )  # fmt: skip
     except run.Staged as staged:
         print(staged)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines import run
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes
+from shardmill.pipelines.report.progress_display import show_progress
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def main(argv: list[str]) -> int:
 
     started = time.monotonic()
     dataset = find_dataset(flags.dataset)
-    watched = Progress(unit="MiB", per_unit=1 << 20, refused="damaged")
+    progress = Progress(unit="MiB", per_unit=1 << 20, rejected="damaged")
     try:
-        with run.show_progress(watched):
-            findings = verify_dataset(dataset, flags.processes or usable_cores(), watched)
+        with show_progress(progress):
+            findings = verify_dataset(dataset, flags.processes or usable_cores(), progress)
     except KeyboardInterrupt:
         close_all()
         raise

@@ -1,4 +1,4 @@
-"""What a person sees while a command works: a bar on a terminal, plain lines in a log."""
+"""The progress of a command: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmill.pipelines.report.quiet import THREAD_PREFIX
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from shardmill.transforms.runtime.progress import Progress
 
-_FEW = 10  # MiB, below which KiB are shown
+_FIRST_PAUSE, _MAX_PAUSE = 5.0, 60.0  # seconds between two lines of a log
+_KIB_BELOW = 10  # MiB
 
 
 @contextlib.contextmanager
-def show_progress(watched: Progress) -> Iterator[None]:
-    """Shows a bar on a terminal, or a plain line now and then in a log, until the block ends."""
+def show_progress(progress: Progress) -> Iterator[None]:
+    """Show progress until the block ends: a bar on a terminal, else a line from time to time."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
     ended = threading.Event()
-    show = _bar if console.is_terminal else _lines
-    arguments = (watched, ended, console)
-    thread = threading.Thread(target=show, args=arguments, name=f"{THREAD_PREFIX}show", daemon=True)
+    show = _show_bar if console.is_terminal else _print_lines
+    thread = threading.Thread(
+        target=show, args=(progress, ended, console), name=f"{THREAD_PREFIX}show", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -34,76 +38,77 @@ def show_progress(watched: Progress) -> Iterator[None]:
         thread.join(timeout=5)
 
 
-def _bar(watched: Progress, ended: threading.Event, console: Any) -> None:
+def _show_bar(progress: Progress, ended: threading.Event, console: Console) -> None:
     from rich import progress as bars
 
     columns = (
-        bars.TextColumn("{task.description}"),
+        bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[rate]}"),
+        bars.TextColumn("{task.fields[rate]}", markup=False),
         bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[rejects]}"),
+        bars.TextColumn("{task.fields[rejects]}", markup=False),
     )
     with bars.Progress(*columns, console=console, transient=True) as display:
         task = display.add_task("matching", total=None, rate="", rejects="")
         while not ended.wait(0.1):
-            while watched.notices:
-                display.console.print(watched.notices.popleft(), highlight=False, soft_wrap=True)
+            _print_notices(progress, display.console)
             speed = display.tasks[0].speed
-            total = watched.total
+            total = progress.total
             display.update(
                 task,
-                description=watched.phase,
-                total=None if total is None else -(-total // watched.per_unit),
-                completed=watched.done // watched.per_unit,
-                rate=f"{speed:,.0f} {watched.unit}/s" if speed else "",
-                rejects=f"{watched.rejects:,} {watched.refused}" if watched.rejects else "",
+                description=progress.phase,
+                total=None if total is None else -(-total // progress.per_unit),
+                completed=progress.done // progress.per_unit,
+                rate=f"{speed:,.0f} {progress.unit}/s" if speed else "",
+                rejects=f"{progress.rejects:,} {progress.rejected}" if progress.rejects else "",
             )
 
 
-def _scaled(watched: Progress) -> tuple[int, str]:
-    """Returns how many inputs make one of the unit that is shown, and the unit's name."""
-    few = watched.total is not None and watched.total < _FEW * watched.per_unit
-    if watched.per_unit == 1 or not few:
-        return watched.per_unit, watched.unit
-    return watched.per_unit >> 10, watched.unit.replace("MiB", "KiB")
-
-
-def _lines(watched: Progress, ended: threading.Event, console: Any) -> None:
+def _print_lines(progress: Progress, ended: threading.Event, console: Console) -> None:
     started = time.monotonic()
-    pause = 5.0
+    pause = _FIRST_PAUSE
     due = started + pause
     while not ended.wait(min(1.0, max(0.0, due - time.monotonic()))):
-        while watched.notices:
-            console.print(watched.notices.popleft(), highlight=False, soft_wrap=True)
+        _print_notices(progress, console)
         if time.monotonic() < due:
             continue
-        console.print(
-            progress_line(watched, time.monotonic() - started), highlight=False, soft_wrap=True
-        )
-        pause = min(60.0, pause * 1.5)
+        console.print(progress_line(progress, time.monotonic() - started))
+        pause = min(_MAX_PAUSE, pause * 1.5)
         due = time.monotonic() + pause
 
 
-def progress_line(watched: Progress, seconds: float) -> str:
-    """Returns how far a pipeline is, as one line of a log.
+def _print_notices(progress: Progress, console: Console) -> None:
+    while progress.notices:
+        console.print(progress.notices.popleft())
+
+
+def progress_line(progress: Progress, seconds: float) -> str:
+    """Return the progress as one line of a log.
 
     Args:
-        watched: Its counts.
-        seconds: Since it began.
+        progress: The counts.
+        seconds: Time since the start.
     """
-    if watched.total is None and not watched.done:
-        return f"{watched.phase}: {seconds:,.0f} s"
-    scale, unit = _scaled(watched)
-    total = f" of {watched.total / scale:,.0f}" if watched.total is not None else ""
-    rate = watched.done / seconds
-    # Numbers that come from outside may be about one more than was foreseen.
-    left = max(0, (watched.total or 0) - watched.done)
+    if progress.total is None and not progress.done:
+        return f"{progress.phase}: {seconds:,.0f} s"
+    scale, unit = _scale(progress)
+    total = f" of {progress.total / scale:,.0f}" if progress.total is not None else ""
+    rate = progress.done / seconds
+    # Counts of other processes may exceed the expected total by one.
+    left = max(0, (progress.total or 0) - progress.done)
     remaining = f", {left / rate:,.0f} s left" if left and rate else ""
-    refused = f", {watched.rejects:,} {watched.refused}" if watched.refused else ""
+    rejects = f", {progress.rejects:,} {progress.rejected}" if progress.rejected else ""
     number = f"{rate / scale:,.0f}" if rate >= 10 * scale else f"{rate / scale:,.1f}"
     return (
-        f"{watched.phase}: {watched.done / scale:,.0f}{total} {unit}, "
-        f"{number} {unit}/s{remaining}{refused}"
+        f"{progress.phase}: {progress.done / scale:,.0f}{total} {unit}, "
+        f"{number} {unit}/s{remaining}{rejects}"
     )
+
+
+def _scale(progress: Progress) -> tuple[int, str]:
+    """Return the size and name of the unit: KiB instead of MiB where the total is small."""
+    small = progress.total is not None and progress.total < _KIB_BELOW * progress.per_unit
+    if progress.per_unit == 1 or not small:
+        return progress.per_unit, progress.unit
+    return progress.per_unit >> 10, progress.unit.replace("MiB", "KiB")

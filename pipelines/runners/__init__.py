@@ -1,4 +1,4 @@
-"""Runners: what differs between them, and nothing of what they run."""
+"""What differs between Beam's runners."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["IN_MEMORY", "Job", "Runner", "find_runner", "take_runner"]
 
 
 def find_runner(name: str) -> Runner:
-    """Returns what is known of a runner.
+    """Return the runner of a name.
 
     Args:
-        name: As ``take_runner`` gives it; Beam's names, in any case.
+        name: A name as ``take_runner`` returns it; upper or lower case.
     """
     plain = name.lower().removesuffix("runner")
     if name == IN_MEMORY:

@@ -1,4 +1,4 @@
-"""What Shardmill asks of a runner; this much it knows of any that Beam has a name for."""
+"""The interface of a runner, with defaults for any runner that Beam knows by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardmill.pipelines.runners.error_text import TRACEBACK, java_cause
 from shardmill.schemas.errors import OutputError, ShardmillError
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class Job:
     """A job as the runner knows it.
 
     Attributes:
-        id: The runner's own name for it.
-        page: Where a person can watch it; empty where there is no such page.
+        id: The runner's identifier of it.
+        page: URL of its page; empty if the runner has none.
     """
 
     id: str
@@ -31,11 +32,11 @@ class Job:
 
 
 class Runner:
-    """A runner in other processes, by Beam's name for it.
+    """A runner in other processes.
 
     Attributes:
-        name: Beam's name.
-        in_process: Whether the pipeline runs in this very process.
+        name: Beam's name of it.
+        in_process: Whether the pipeline runs in this process.
     """
 
     in_process = False
@@ -44,11 +45,11 @@ class Runner:
         self.name = name
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
-        """Looks at Beam's options before anything starts, and adds what was left open.
+        """Check Beam's options before anything starts, and add defaults.
 
         Args:
             argv: Beam's options.
-            job_name: A name that no other job has.
+            job_name: A unique name for the job.
 
         Raises:
             UsageError: An option is missing or breaks a rule.
@@ -57,55 +58,55 @@ class Runner:
         return [*argv] if option_given(argv, "job_name") else [*argv, f"--job_name={job_name}"]
 
     def check_places(self, places: Iterable[tuple[str, str]]) -> None:
-        """Checks that the runner's workers can reach what is read and written.
+        """Check that the runner's workers can reach the inputs and the output.
 
         Args:
-            places: Each flag that names a path or URI, with what it names.
+            places: Flags with the paths or URIs that they name.
 
         Raises:
             UsageError: They cannot.
         """
 
     def make(self) -> Any:
-        """Returns what ``beam.Pipeline(runner=...)`` takes."""
+        """Return the argument of ``beam.Pipeline(runner=...)``."""
         return self.name
 
     def staged_at(self, options: PipelineOptions) -> str:
-        """Returns where the job is put down for others to run; empty where it runs now.
+        """Return where the job is staged for a later launch; empty if it runs now.
 
         Args:
-            options: Of the pipeline.
+            options: Options of the pipeline.
         """
         del options
         return ""
 
     def wait(self, result: Any) -> None:
-        """Waits until the job is over.
+        """Wait until the job ends.
 
         Args:
-            result: What Beam returned of it.
+            result: Beam's pipeline result.
         """
         result.wait_until_finish()
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """Returns the job, or None while the runner does not show it.
+        """Return the job, or None while the runner does not show it.
 
         Args:
-            options: Of the pipeline.
-            result: What Beam returned of it, or None while it has not.
+            options: Options of the pipeline.
+            result: Beam's pipeline result, or None before there is one.
         """
         del options
-        found = getattr(result, "job_id", None) or getattr(result, "_job_id", None)
-        if callable(found):
-            found = found()
-        return Job(str(found)) if found else None
+        job_id = getattr(result, "job_id", None) or getattr(result, "_job_id", None)
+        if callable(job_id):
+            job_id = job_id()
+        return Job(str(job_id)) if job_id else None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
-        """Ends the job; returns whether it is known to have ended.
+        """Cancel the job; return whether it is known to have ended.
 
         Args:
-            options: Of the pipeline.
-            result: What Beam returned of it, or None where it has not.
+            options: Options of the pipeline.
+            result: Beam's pipeline result, or None before there is one.
         """
         import grpc
 
@@ -114,15 +115,15 @@ class Runner:
             return False
         try:
             result.cancel()
-        except (grpc.RpcError, ValueError):  # the server is gone, which is what ValueError says
+        except (grpc.RpcError, ValueError):  # ValueError: the server is gone
             return False
         return True
 
     def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
-        """Returns the plain sentence for a failure of the runner itself, or None for another.
+        """Return the error for a failure of the runner itself, or None for any other failure.
 
         Args:
-            error: What Beam raised.
+            error: The exception that Beam raised.
             job: The job, if it is known.
         """
         import grpc
@@ -132,24 +133,24 @@ class Runner:
                 f"The job server of {self.name} ended or does not answer: run again to resume."
             )
         text = str(error)
-        where = f"; its page {job.page} says more" if job and job.page else ""
-        # Flink says that it failed, and why, when somebody cancelled it on its page.
+        where = f"; see its page {job.page}" if job and job.page else ""
+        # Flink reports a job that was cancelled on its page as failed, with this cause.
         if "in state CANCELLED" in text or "JobCancellationException" in text:
             return OutputError(f"The job was cancelled on {self.name}: run again to resume{where}.")
-        if "Traceback (most recent call last)" in text:  # of Python code, most likely ours
+        if TRACEBACK in text:  # a failure of Python code, not of the runner
             return None
         if "in state FAILED" in text:
             return OutputError(
-                f"The job failed on {self.name}: {_cause(text)}{where}; run again to resume."
+                f"The job failed on {self.name}: {java_cause(text)}{where}; run again to resume."
             )
         return None
 
 
 def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the name of the runner in Beam's flags, and the other flags.
+    """Return the name of the runner in Beam's flags, and the other flags.
 
-    ``DirectRunner`` means Beam's in-memory runner here: the one that Beam itself starts under that
-    name first tries to download a program. ``PrismRunner`` stays to be had by its own name.
+    ``DirectRunner`` means Beam's in-memory runner here: the one that Beam starts under that name
+    first tries to download Prism, which ``PrismRunner`` names.
     """
     runner = ""
     rest = []
@@ -167,24 +168,14 @@ def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def option_given(argv: Sequence[str], name: str) -> bool:
-    """Tells whether an option is among flags."""
+    """Return whether an option is among flags."""
     return any(flag == f"--{name}" or flag.startswith(f"--{name}=") for flag in argv)
 
 
-def dies_with_us() -> list[str]:
-    """Returns what goes before a command so that its process ends when this one does.
+def kill_with_parent_prefix() -> list[str]:
+    """Return the prefix of a command line whose process the kernel kills when this one dies.
 
-    Nothing where there is no such program: there, killing this process leaves the other.
+    Empty where setpriv is not installed: there, a killed command leaves such a process behind.
     """
-    found = shutil.which("setpriv") if sys.platform == "linux" else None
-    return [found, "--pdeathsig", "KILL"] if found else []
-
-
-def _cause(text: str) -> str:
-    """Returns the innermost cause that a runner's report names, in one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    line = (
-        causes[-1].removeprefix("Caused by: ") if causes else (lines or ["it does not say why"])[0]
-    )
-    return line.rstrip(".")[:300]
+    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -1,4 +1,4 @@
-"""Google Dataflow: a service that takes a job and runs it on machines of its own."""
+"""Google Dataflow: a service that runs a job on its own machines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.runners.base import Job, Runner, option_given
+from shardmill.pipelines.runners.error_text import python_cause
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
 
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{region}/{id}?project={project}"
-_CANCELLED_WITHIN = 600  # seconds; machines are let go before a job is called cancelled
-_SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to appear
-_PAUSE = 2  # seconds between two looks at a job that is being cancelled
-# Else Beam sends the list of the packages that are installed where the command runs.
+_CANCELLED_WITHIN = 600  # seconds; machines are released before a job is cancelled
+_VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
+_PAUSE = 2  # seconds between two requests while a job is being cancelled
+# Without it, Beam uploads a list of the packages in the environment of the command.
 _NO_LIST = "disable_logging_submission_environment"
-# Else it sends what the main module holds; our code is installed where workers are.
+# Without one, Beam uploads the main module; workers have Shardmill installed.
 _SESSION = ("save_main_session", "no_save_main_session")
 _CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
-# Commands have flags of their own called --label and --labels; this reaches a job past them.
+# Labels of the job; --label and --labels are also flags of Shardmill's commands.
 LABELS_VARIABLE = "SHARDMILL_JOB_LABELS"
 _REMEDIES = {
     401: "run `gcloud auth application-default login`",
-    403: "enable the Dataflow API in the project, and grant who runs this the role Dataflow "
+    403: "enable the Dataflow API in the project, and grant your account the role Dataflow "
     "Developer and the use of the workers' service account",
     404: "correct --project or --region",
     409: "give another --job_name",
@@ -38,7 +39,7 @@ _REMEDIES = {
 
 
 class Dataflow(Runner):
-    """Dataflow; its jobs go on whatever becomes of the client, and have a page."""
+    """Dataflow, whose jobs continue when the client dies, and have a page."""
 
     _argv: Sequence[str] = ()
 
@@ -49,22 +50,21 @@ class Dataflow(Runner):
         options = PipelineOptions([*argv]).view_as(GoogleCloudOptions)
         missing = [f"--{name}" for name in ("project", "region") if not getattr(options, name)]
         if missing:
-            raise UsageError(
-                f"--runner={self.name} needs {' and '.join(missing)}: add what is missing."
-            )
+            flags = " and ".join(missing)
+            raise UsageError(f"--runner={self.name} needs {flags}: add {flags}.")
         argv = super().prepare(argv, job_name)
         if not options.temp_location and options.staging_location:
             options.temp_location = options.staging_location
             argv.append(f"--temp_location={options.staging_location}")
         if not (options.temp_location or "").startswith("gs://"):
             raise UsageError(
-                f"--runner={self.name} needs a folder for what is temporary: "
+                f"--runner={self.name} needs a folder for temporary files: "
                 "add --temp_location=gs://BUCKET/PATH."
             )
         _check_names(PipelineOptions(argv))
         if not any(option_given(argv, name) for name in _CODE):
             raise UsageError(
-                f"--runner={self.name} needs Shardmill where the workers are: add "
+                f"--runner={self.name} needs Shardmill installed on its workers: add "
                 "--sdk_container_image=IMAGE, which `make dataflow-image` builds."
             )
         if not any(_NO_LIST in flag for flag in argv):
@@ -76,23 +76,23 @@ class Dataflow(Runner):
         return argv
 
     def make(self) -> Any:
-        """See ``Runner.make``; looks at the buckets, which Beam would try for ten minutes."""
+        """See ``Runner.make``; checks the buckets first, as Beam would retry for ten minutes."""
         from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
         _check_buckets(PipelineOptions([*self._argv]).view_as(GoogleCloudOptions))
         return super().make()
 
     def check_places(self, places: Iterable[tuple[str, str]]) -> None:
-        """See ``Runner.check_places``; its workers see no disk of this machine."""
+        """See ``Runner.check_places``; its workers cannot read local files."""
         for flag, path in places:
             if path and not scheme_of(path):
                 raise UsageError(
-                    f"{flag}={path} is on this machine, where {self.name}'s workers cannot see "
+                    f"{flag}={path} is on this machine, where {self.name}'s workers cannot read "
                     "it: copy it to a bucket and give gs://BUCKET/PATH."
                 )
 
     def staged_at(self, options: PipelineOptions) -> str:
-        """See ``Runner.staged_at``; the launcher of a flex template asks for it."""
+        """See ``Runner.staged_at``; the launcher of a flex template sets it."""
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
         return str(options.view_as(GoogleCloudOptions).template_location or "")
@@ -104,15 +104,15 @@ class Dataflow(Runner):
         if result is None or not result.has_job:
             return None
         cloud = options.view_as(GoogleCloudOptions)
-        found = result.job_id()
-        return Job(found, _PAGE.format(region=cloud.region, id=found, project=cloud.project))
+        job_id = result.job_id()
+        return Job(job_id, _PAGE.format(region=cloud.region, id=job_id, project=cloud.project))
 
     def wait(self, result: Any) -> None:
-        """See ``Runner.wait``; goes on where Beam gives up though the job is not over.
+        """See ``Runner.wait``; continues where Beam stops waiting before the job has ended.
 
-        Beam gives a job 50 seconds to be over once it is no longer running, and a job whose
-        machines are being let go may take minutes. It also gives up where it may not read the
-        job's log.
+        Beam waits 50 seconds for a job that is no longer running to reach a terminal state, which
+        takes minutes while its machines are released. It also stops where the permission to read
+        the job's log is missing.
         """
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
 
@@ -130,7 +130,7 @@ class Dataflow(Runner):
                 return
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
-        """See ``Runner.cancel``; waits until the job is over."""
+        """See ``Runner.cancel``; waits until the job has ended."""
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
@@ -154,42 +154,42 @@ class Dataflow(Runner):
         from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
         from google.api_core.exceptions import GoogleAPICallError
 
-        where = f"; its page {job.page} says more" if job else ""
+        where = f"; see its page {job.page}" if job else ""
         if isinstance(error, DataflowRuntimeException):
             state = re.search(r"State: (\w+)", str(error))
             if state and state[1] == "FAILED":
-                text = str(error).partition("Error:\n")[2]
+                cause = python_cause(str(error).partition("Error:\n")[2])
                 return OutputError(
-                    f"The job failed on {self.name}: {_cause(text)}{where}; run again to resume."
+                    f"The job failed on {self.name}: {cause}{where}; run again to resume."
                 )
             how = state[1].lower() if state else "ended"
             return OutputError(f"The job was {how} on {self.name}: run again to resume{where}.")
         if isinstance(error, DataflowJobAlreadyExistsError):
             return OutputError(
-                "A job of that name runs already: wait for it, or give another --job_name."
+                "A job of that name is already running: wait for it, or give another --job_name."
             )
         if isinstance(error, GoogleAPICallError):
             code = int(error.code or 0)
-            # Over HTTP the client library puts the call before what the service says.
-            said = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
+            # Over HTTP the client library puts the request before the message.
+            message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
             if job is None:
                 remedy = _REMEDIES.get(code, "run again")
-                return OutputError(f"{self.name} did not take the job ({code}: {said}): {remedy}.")
+                return OutputError(f"{self.name} rejected the job ({code}: {message}): {remedy}.")
             return OutputError(
-                f"{self.name} tells no more of the job ({code}: {said}): it may go on{where}; run "
-                "again once it is over."
+                f"{self.name} does not return the job's state ({code}: {message}): it may still "
+                f"run{where}; run again once it has ended."
             )
         return None
 
 
 def _labels(text: str) -> list[str]:
-    """Returns the labels in a text: KEY=VALUE,... or, from a launcher, a dict of them."""
+    """Return the labels in a text: KEY=VALUE,... or, from a launcher, a JSON object."""
     text = text.strip()
     return [text] if text.startswith("{") else [each.strip() for each in text.split(",") if each]
 
 
 def _check_names(options: PipelineOptions) -> None:
-    """Checks what Beam would answer with a traceback, or by making a bucket of its own.
+    """Check what Beam would report with a traceback, or by creating a bucket.
 
     Raises:
         UsageError: A name or path breaks Google's rules.
@@ -202,24 +202,24 @@ def _check_names(options: PipelineOptions) -> None:
     for name in ("temp_location", "staging_location"):
         path = getattr(cloud, name)
         if path is not None and validator.validate_gcs_path(cloud, name):
-            raise UsageError(f"--{name}={path} is no folder of a bucket: give gs://BUCKET/PATH.")
+            raise UsageError(f"--{name}={path} is not a folder of a bucket: give gs://BUCKET/PATH.")
     if not re.fullmatch(validator.JOB_PATTERN, cloud.job_name):
         raise UsageError(
-            f"--job_name={cloud.job_name} is no name for a job: use small letters, digits and "
-            "hyphens, and begin with a letter."
+            f"--job_name={cloud.job_name} is not a valid job name: use lower-case letters, digits "
+            "and hyphens, and start with a letter."
         )
     if not re.fullmatch(validator.PROJECT_ID_PATTERN, cloud.project):
         raise UsageError(
-            f"--project={cloud.project} is no project id: give the id, such as my-project-1, not "
-            "the number or the description."
+            f"--project={cloud.project} is not a project id: give the id, such as my-project-1, "
+            "not the number or the description."
         )
 
 
 def _check_buckets(options: GoogleCloudOptions) -> None:
-    """Checks that the job can be put where Beam will put it.
+    """Check the buckets that Beam will stage the job in.
 
     Raises:
-        OutputError: A bucket is missing, or may not be looked at.
+        OutputError: A bucket is missing, or the permission to read its metadata is.
     """
     from apache_beam.io.gcp.gcsio import create_storage_client
     from google.api_core.exceptions import Forbidden, NotFound
@@ -239,13 +239,13 @@ def _check_buckets(options: GoogleCloudOptions) -> None:
             ) from error
         except Forbidden as error:
             raise OutputError(
-                f"--{name}={path}: Beam may not look at the bucket {bucket!r}; grant "
+                f"--{name}={path}: Beam has no permission to read the bucket {bucket!r}; grant "
                 "storage.buckets.get on it, as the role Storage Legacy Bucket Reader does."
             ) from error
 
 
 def _find_submitted(options: PipelineOptions) -> Any:
-    """Returns the job of these options if it was submitted; its name is new."""
+    """Return the job of these options if it was submitted; its name is unique."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions
     from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult, DataflowRunner
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
@@ -257,24 +257,12 @@ def _find_submitted(options: PipelineOptions) -> Any:
         project_id=cloud.project, location=cloud.region, name=cloud.job_name,
         filter=dataflow.ListJobsRequest.Filter.ACTIVE,
     )  # fmt: skip
-    deadline = time.monotonic() + _SHOWN_WITHIN
+    deadline = time.monotonic() + _VISIBLE_WITHIN
     while time.monotonic() < deadline:
-        for job in client._jobs_client.list_jobs(request):  # noqa: SLF001 - Beam shows no list
+        for job in client._jobs_client.list_jobs(request):  # noqa: SLF001 - Beam has no list
             if job.name == cloud.job_name:
                 runner = DataflowRunner()
                 runner.dataflow_client = client
                 return DataflowPipelineResult(job, runner, options)
         time.sleep(0.5)
     return None
-
-
-def _cause(text: str) -> str:
-    """Returns what a message of the service says, in one line: of a traceback, its last one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines or lines == ["None"]:
-        return "it does not say why"
-    line = lines[0]
-    if "Traceback (most recent call last)" in text:
-        errors = [each for each in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", each)]
-        line = (errors or lines)[-1]
-    return line.partition(" [while running '")[0].rstrip(".")[:300]

@@ -1,7 +1,7 @@
-"""Flink: a cluster that Beam's job server submits to, and that is asked by its REST API.
+"""Flink: a cluster that Beam's job server submits to.
 
-Beam's own way to cancel says that a job is cancelled while it goes on, so jobs are found and
-cancelled where Flink keeps them.
+Jobs are found and cancelled through Flink's REST API, since Beam's ``cancel`` reports a job as
+cancelled while it continues to run.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import urllib.request
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardmill.pipelines.runners.base import Job, Runner, dies_with_us, option_given
+from shardmill.pipelines.runners.base import Job, Runner, kill_with_parent_prefix, option_given
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-_TIMEOUT = 10  # seconds, of one call
+_TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
-_SHOWN_WITHIN = 5  # seconds, that a job which was being submitted may take to appear
-_WORKERS_KEPT = 30_000  # milliseconds, from a stage to the next; else each starts workers anew
-_OVER = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
+_VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
+_WORKER_CACHE = 30_000  # milliseconds between stages; else each stage starts new workers
+_TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
 
 
 class Flink(Runner):
@@ -36,7 +36,7 @@ class Flink(Runner):
     _earlier: frozenset[str] = frozenset()
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
-        """See ``Runner.prepare``; asks the cluster what it has."""
+        """See ``Runner.prepare``; asks the cluster for its slots."""
         from apache_beam.options.pipeline_options import (
             FlinkRunnerOptions,
             JobServerOptions,
@@ -48,7 +48,7 @@ class Flink(Runner):
         flink = options.view_as(FlinkRunnerOptions)
         argv = super().prepare(argv, job_name)
         if not option_given(argv, "environment_cache_millis"):
-            argv.append(f"--environment_cache_millis={_WORKERS_KEPT}")
+            argv.append(f"--environment_cache_millis={_WORKER_CACHE}")
         if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
             _check_jar(flink.flink_job_server_jar)
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
@@ -69,27 +69,27 @@ class Flink(Runner):
         several = int(overview["taskmanagers"]) > 1
         if several and options.view_as(PortableOptions).environment_type == "LOOPBACK":
             raise UsageError(
-                f"--environment_type=LOOPBACK serves one TaskManager and the cluster at {rest} has "
-                f"{overview['taskmanagers']}: use PROCESS, EXTERNAL or DOCKER."
+                f"--environment_type=LOOPBACK supports one TaskManager, and the cluster at {rest} "
+                f"has {overview['taskmanagers']}: use PROCESS, EXTERNAL or DOCKER."
             )
-        if flink.parallelism < 1:  # else one slot works and all others wait
+        if flink.parallelism < 1:  # else one slot works and the others are idle
             argv.append(f"--parallelism={slots}")
         return argv
 
     def make(self) -> Any:
-        """See ``Runner.make``; notes the jobs of before, whose names may be the same."""
+        """See ``Runner.make``; records earlier jobs, which may have the same name."""
         if self._rest is not None:
             self._earlier = frozenset(job["jid"] for job in _jobs(self._rest))
         return "FlinkRunner"
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``; by its name, which no other new job has."""
+        """See ``Runner.find_job``; its name is unique among new jobs."""
         rest = self._rest
         if rest is None:
             return super().find_job(options, result)
-        for found in _jobs(rest):
-            if found["name"] == _name_of(options) and found["jid"] not in self._earlier:
-                return Job(found["jid"], f"{rest}/#/job/running/{found['jid']}/overview")
+        for job in _jobs(rest):
+            if job["name"] == _name_of(options) and job["jid"] not in self._earlier:
+                return Job(job["jid"], f"{rest}/#/job/running/{job['jid']}/overview")
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
@@ -97,11 +97,11 @@ class Flink(Runner):
         from apache_beam.options.pipeline_options import PortableOptions
 
         rest = self._rest
-        if rest is None:  # it lives in the job server: one of our own ends with this process
+        if rest is None:  # the cluster is in the job server; one that Beam started ends with us
             ended = super().cancel(options, result)
             return ended or not options.view_as(PortableOptions).job_endpoint
         job = None
-        deadline = time.monotonic() + _SHOWN_WITHIN
+        deadline = time.monotonic() + _VISIBLE_WITHIN
         while job is None and time.monotonic() < deadline:
             job = self.find_job(options, result)
             time.sleep(0.2)
@@ -111,14 +111,14 @@ class Flink(Runner):
         with contextlib.suppress(OSError, ValueError):
             _call(f"{rest}/jobs/{job.id}?mode=cancel", "PATCH")
             while time.monotonic() < deadline:
-                if _call(f"{rest}/jobs/{job.id}")["state"] in _OVER:
+                if _call(f"{rest}/jobs/{job.id}")["state"] in _TERMINAL:
                     return True
                 time.sleep(0.2)
         return False
 
 
 def rest_address(options: PipelineOptions) -> str | None:
-    """Returns where the cluster's REST API is, or None where no cluster was named."""
+    """Return the address of the cluster's REST API, or None if no cluster is named."""
     from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
     master = str(options.view_as(FlinkRunnerOptions).flink_master).strip().rstrip("/")
@@ -128,7 +128,7 @@ def rest_address(options: PipelineOptions) -> str | None:
 
 
 def _jobs(rest: str) -> list[dict[str, Any]]:
-    """Returns all jobs of a cluster; none where it does not answer just now."""
+    """Return all jobs of a cluster; none if it does not answer."""
     with contextlib.suppress(OSError, ValueError):
         jobs: list[dict[str, Any]] = _call(f"{rest}/jobs/overview")["jobs"]
         return jobs
@@ -144,12 +144,12 @@ def _name_of(options: PipelineOptions) -> str:
 def _check_jar(jar: str | None) -> None:
     if jar and "://" not in jar and not os.path.isfile(jar):
         raise UsageError(
-            f"--flink_job_server_jar={jar} is no file: deploy/flink/install.sh makes one."
+            f"--flink_job_server_jar={jar} is not a file: deploy/flink/install.sh builds one."
         )
 
 
 def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
-    """Returns the options with which the job server ends when this process does.
+    """Return the options that make the kernel kill the job server when this process dies.
 
     Raises:
         UsageError: There is no Java.
@@ -157,10 +157,10 @@ def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
     java = shutil.which(options.job_server_java_launcher)
     if java is None:
         raise UsageError(
-            f"--runner=FlinkRunner needs Java and {options.job_server_java_launcher!r} is not to "
-            "be found: install Java 11 or 17."
+            f"--runner=FlinkRunner needs Java and {options.job_server_java_launcher!r} is not "
+            "installed: install Java 11 or 17."
         )
-    prefix = dies_with_us()
+    prefix = kill_with_parent_prefix()
     if not prefix or option_given(argv, "job_server_java_launcher"):
         return []
     given = [f"--job_server_jvm_properties={text}" for text in (*prefix[1:], java)]
@@ -172,20 +172,20 @@ def _overview(rest: str, master: str) -> dict[str, Any]:
         return _call(f"{rest}/overview")
     except (OSError, ValueError) as error:
         raise OutputError(
-            f"No Flink answers at --flink_master={master}: start the cluster, or correct the "
-            f"address ({getattr(error, 'reason', None) or error})."
+            f"No Flink cluster answers at --flink_master={master}: start the cluster, or correct "
+            f"the address ({getattr(error, 'reason', None) or error})."
         ) from error
 
 
 def _call(url: str, method: str = "GET") -> dict[str, Any]:
-    """Returns what the REST API answers.
+    """Return the answer of the REST API.
 
     Raises:
-        OSError: Nobody answers, or with an error.
-        ValueError: The answer is no JSON, or the address none of the web.
+        OSError: There is no answer, or it is an error.
+        ValueError: The answer is not JSON, or the address not HTTP.
     """
     if not url.startswith(("http://", "https://")):
-        raise ValueError("it is no address of the web")
+        raise ValueError("it is not an HTTP address")
     request = urllib.request.Request(url, method=method)  # noqa: S310 - checked above
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
         body = answer.read()

@@ -1,4 +1,4 @@
-"""Following a job that runs elsewhere: its page, and how far it is by the parts it has finished."""
+"""Monitors a job that runs in other processes: prints its page, and counts its finished parts."""
 
 from __future__ import annotations
 
@@ -17,85 +17,85 @@ if TYPE_CHECKING:
     from shardmill.pipelines.runners import Job
     from shardmill.transforms.runtime.progress import Progress
 
-_LEAST_PAUSE, _MOST_PAUSE = 1.0, 60.0  # seconds
-_NEARLY = 0.9  # of the parts that were foreseen: where assembling may have begun
-_SHARE = 0.02  # of the time that looking may take
+_MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds
+_NEARLY_DONE = 0.9  # of the expected parts: from here on, assembling may have started
+_MAX_SHARE = 0.02  # of the time that is spent listing files
 
 
 @contextlib.contextmanager
-def follow(
-    watched: Progress, build: str, find_job: Callable[[], Job | None]
+def monitor_job(
+    progress: Progress, build: str, find_job: Callable[[], Job | None]
 ) -> Iterator[Callable[[], Job | None]]:
-    """Keeps the counts of a job up to date, from a thread, until the block ends.
+    """Update the progress of a job from a thread until the block ends.
 
     Args:
-        watched: The counts.
-        build: Folder of the build, whose finished parts are counted; empty for none.
-        find_job: Finds the job, once the runner shows it.
+        progress: The counts.
+        build: Build folder, whose finished parts are counted; empty for none.
+        find_job: Returns the job once the runner shows it.
 
     Yields:
-        A function that returns the job as it was found, if it was.
+        A function that returns the job if it was found.
     """
     ended = threading.Event()
-    found: list[Job] = []
+    jobs: list[Job] = []
 
-    def work() -> None:
-        pause = _LEAST_PAUSE
+    def monitor() -> None:
+        pause = _MIN_PAUSE
         while not ended.wait(pause):
             started = time.monotonic()
-            if not found:
+            if not jobs:
                 job = find_job()
                 if job is not None:
-                    found.append(job)
-                    watched.notices.append(f"job: {job.id}{'  ' if job.page else ''}{job.page}")
-            # A hiccup of the storage is the job's to report, not of who looks on.
+                    jobs.append(job)
+                    progress.notices.append(f"job: {job.id}{'  ' if job.page else ''}{job.page}")
+            # The job reports errors of its storage itself.
             with contextlib.suppress(ShardmillError, OSError):
-                look(watched, build)
+                update_progress(progress, build)
             took = time.monotonic() - started
-            pause = min(_MOST_PAUSE, max(_LEAST_PAUSE, took / _SHARE))
+            pause = min(_MAX_PAUSE, max(_MIN_PAUSE, took / _MAX_SHARE))
 
-    thread = threading.Thread(target=work, name=f"{THREAD_PREFIX}follow", daemon=True)
+    thread = threading.Thread(target=monitor, name=f"{THREAD_PREFIX}monitor", daemon=True)
     thread.start()
     try:
-        yield lambda: found[0] if found else None
+        yield lambda: jobs[0] if jobs else None
     finally:
         ended.set()
         thread.join(timeout=5)
 
 
-def look(watched: Progress, build: str) -> None:
-    """Brings counts up to date with what lies in a build folder.
+def update_progress(progress: Progress, build: str) -> None:
+    """Update counts from the files in a build folder.
 
     Args:
-        watched: The counts.
+        progress: The counts.
         build: The folder; empty for none.
 
     Raises:
         ShardmillError: It cannot be listed.
     """
     if not build:
-        watched.phase = "running"
+        progress.phase = "running"
         return
-    total = watched.total if watched.total is not None else find_total(build)
-    if total is None or watched.phase == "assembling":
+    total = progress.total if progress.total is not None else find_total(build)
+    if total is None or progress.phase == "assembling":
         return
-    done = _finished(build, "parts")
-    runs = 0 if done else _finished(build, "runs")
-    watched.total, watched.done = total, max(done, watched.done)
+    done = _count_sidecars(build, "parts")
+    runs = 0 if done else _count_sidecars(build, "runs")
+    progress.total, progress.done = total, max(done, progress.done)
     if runs:
-        watched.phase = f"reading ({runs:,} ranges done)"
-    elif done >= _NEARLY * total and _any(join(build, "shards")):
-        watched.total = watched.done
-        watched.phase = "assembling"
+        progress.phase = f"reading ({runs:,} ranges done)"
+    elif done >= _NEARLY_DONE * total and _any(join(build, "shards")):
+        progress.total = progress.done
+        progress.phase = "assembling"
     else:
-        watched.phase = "encoding"
+        progress.phase = "encoding"
 
 
 def _any(folder: str) -> bool:
     return any(True for _ in open_storage(folder).list_dir(folder))
 
 
-def _finished(build: str, folder: str) -> int:
-    """Returns how many sidecars a folder of a build has."""
+def _count_sidecars(build: str, folder: str) -> int:
+    """Return the number of sidecars in a folder of a build."""
     path = join(build, folder)
     return sum(entry.path.endswith(".json") for entry in open_storage(path).list_dir(path))

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class InMemory(Runner):
-    """Runs in this process; nothing needs to be found or cancelled."""
+    """Runs in this process, so that there is no job to find or cancel."""
 
     in_process = True
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
-        """See ``Runner.prepare``; a job has no name here."""
+        """See ``Runner.prepare``; there is no job name."""
         del job_name
         return [*argv]
 
@@ -28,6 +28,6 @@ class InMemory(Runner):
         return FnApiRunner()
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``: there is none."""
+        """See ``Runner.find_job``; there is none."""
         del options, result
         return None

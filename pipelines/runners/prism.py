@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardmill.pipelines.runners.base import Job, Runner, dies_with_us
+from shardmill.pipelines.runners.base import Job, Runner, kill_with_parent_prefix
 from shardmill.schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _REMEDY = (
     "give the program as --prism_location=FILE (`go install "
-    "github.com/apache/beam/sdks/v2/go/cmd/prism@v{version}` makes it)"
+    "github.com/apache/beam/sdks/v2/go/cmd/prism@v{version}` builds it)"
 )
 
 
 class Prism(Runner):
-    """Prism; it has neither a job's id nor a page that lasts."""
+    """Prism, which has no lasting job ids or pages."""
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``; without its program Beam would try to download it."""
@@ -33,15 +33,15 @@ class Prism(Runner):
         if not path:
             raise UsageError(f"--runner={self.name} needs its program: {remedy}.")
         if not os.path.isfile(path):
-            raise UsageError(f"--prism_location={path} is no file: {remedy}.")
+            raise UsageError(f"--prism_location={path} is not a file: {remedy}.")
         rest = [flag for flag in argv if not flag.startswith("--prism_location")]
         if "--prism_location" in argv:
             rest.remove(path)
-        return [*super().prepare(rest, job_name), f"--prism_location={self._tied(path)}"]
+        return [*super().prepare(rest, job_name), f"--prism_location={self._wrap(path)}"]
 
-    def _tied(self, path: str) -> str:
-        """Returns a program that starts Prism so that it ends when this process does."""
-        prefix = dies_with_us()
+    def _wrap(self, path: str) -> str:
+        """Return a script that starts Prism and makes the kernel kill it when this process dies."""
+        prefix = kill_with_parent_prefix()
         if not prefix:
             return path
         command = " ".join(map(shlex.quote, [*prefix, os.path.abspath(path)]))
@@ -53,11 +53,11 @@ class Prism(Runner):
         return script
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``: its number means nothing to anybody else."""
+        """See ``Runner.find_job``; its id is of no use outside this process."""
         del options, result
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
-        """See ``Runner.cancel``; its jobs end with it, and it ends with this process."""
+        """See ``Runner.cancel``; its jobs end with Prism, and Prism with this process."""
         super().cancel(options, result)
         return True

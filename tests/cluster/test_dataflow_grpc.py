@@ -162,7 +162,7 @@ def test_a_job_that_is_not_taken(refusal, calls, client, service):
     (said,) = PROGRESS.sub("", err).splitlines()
     print(said)
     assert said.startswith(
-        f"shardmill: DataflowRunner did not take the job ({refusal.code}: {refusal.message[:-1]}): "
+        f"shardmill: DataflowRunner rejected the job ({refusal.code}: {refusal.message[:-1]}): "
     )
 
 

@@ -94,7 +94,7 @@ def test_an_error_of_foreign_code_is_its_last_line(client, service):
 def test_a_job_that_is_not_taken(refusal, remedy, client, service):
     service.refusal = refusal
     said = client.sentence()
-    assert said.startswith(f"DataflowRunner did not take the job ({refusal.code}: ")
+    assert said.startswith(f"DataflowRunner rejected the job ({refusal.code}: ")
     assert f"{refusal.message.rstrip('.')}): {remedy}" in said
     assert service.works == []
     # A token that is refused is asked for again, by the library.
@@ -121,8 +121,8 @@ def test_a_log_that_may_not_be_read_is_waited_for_all_the_same(client, service):
 def test_a_job_that_may_not_be_looked_at(client, service):
     service.silent, service.hold = {"messages", "job"}, True
     assert client.sentence() == (
-        "DataflowRunner tells no more of the job (403: The caller does not have permission): it "
-        f"may go on; its page {page()} says more; run again once it is over."
+        "DataflowRunner does not return the job's state (403: The caller does not have permission): "
+        f"it may still run; see its page {page()}; run again once it has ended."
     )
 
 
@@ -138,8 +138,7 @@ def test_cancelled_by_somebody_else(client, service, monkeypatch):
 
     monkeypatch.setattr(service, "create", create_and_cancel)
     assert client.sentence() == (
-        "The job was cancelled on DataflowRunner: run again to resume; its page "
-        f"{page()} says more."
+        f"The job was cancelled on DataflowRunner: run again to resume; see its page {page()}."
     )
 
 

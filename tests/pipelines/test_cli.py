@@ -26,8 +26,8 @@ def run_here(capsys, *args: object) -> tuple[int, str, str]:
 
 MISTAKES = [
     (["--image_size=0"], 2, "--image_size=0x0 is out of range"),
-    (["--image_size=big"], 2, "--image_size=big is no size"),
-    (["--image_size=-5x7"], 2, "is no size"),
+    (["--image_size=big"], 2, "--image_size=big is not a size"),
+    (["--image_size=-5x7"], 2, "is not a size"),
     (["--splits=train:0.9"], 2, "sums to 0.9, not 1"),
     (["--resize=squash"], 2, "--resize=squash is unknown"),
     (["--interpolation=magic"], 2, "--interpolation=magic is unknown"),
@@ -39,7 +39,7 @@ MISTAKES = [
     (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 is out of range"),
     (["--reducing_gap=nan"], 2, "--reducing_gap=nan is out of range"),
     (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
-    (["--shard_bytes=much"], 2, "--shard_bytes=much is no size"),
+    (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),
     (["--shard_examples=0"], 2, "must be 1 or more"),
     (["--shard_by=color"], 2, "--shard_by=color is unknown"),
     (["--shard_by=label", "--label_from=none"], 2, "needs labels"),
@@ -50,7 +50,7 @@ MISTAKES = [
     (["--compression=zip"], 2, "--compression=zip is unknown"),
     (["--features=image=pixels"], 2, "not NAME=SOURCE"),
     (["--features=a=image/key,a=image/width"], 2, "uses a name twice"),
-    (["--features=image/class/label", "--label_from=none"], 2, "there are no labels"),
+    (["--features=image/class/label", "--label_from=none"], 2, "the images have no labels"),
     (["--label_pattern=(x"], 2, "no regular expression"),
     (["--label_pattern=x"], 2, "no group called label"),
     (["--label_from=stars"], 2, "--label_from=stars is unknown"),

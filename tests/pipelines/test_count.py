@@ -23,6 +23,7 @@ from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands.count import lines
 from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
+from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
@@ -37,7 +38,9 @@ def count(*inputs: Path | str, **options) -> Manifest:
     """Count in this process with Beam's in-memory runner, and check the invariants."""
     config = CountConfig(input=tuple(map(str, inputs)), **options)
     job = resolve(config, runner=run.IN_MEMORY)
-    outcome = run.run_pipeline(lambda root: outcomes(root, job), run.IN_MEMORY, [], "", unit="MiB")
+    outcome = run.run_pipeline(
+        lambda root: outcomes(root, job), run.IN_MEMORY, [], "", unit=MEBIBYTES
+    ).outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     jsonschema.validate(json.loads(outcome.manifest), SCHEMA)

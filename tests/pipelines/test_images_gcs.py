@@ -85,7 +85,7 @@ def run(source: Path | str, output: Path | str, **options):
         [],
         job.sink.output,
         build=job.sink.build,
-    )
+    ).outcome
 
 
 def run_build(source: Path | str, output: Path | str, **options) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from shardmill.pipelines import run
 from shardmill.pipelines.arrays import ArraysJob, outcomes, resolve
 from shardmill.pipelines.arrays_config import ArraysConfig
+from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
@@ -39,8 +40,8 @@ def run_job(job: ArraysJob) -> Outcome:
     sink = job.spec.sink
     return run.run_pipeline(
         lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.output,
-        unit="MiB",
-    )  # fmt: skip
+        unit=MEBIBYTES,
+    ).outcome  # fmt: skip
 
 
 def published(**options) -> Manifest:

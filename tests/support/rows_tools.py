@@ -39,7 +39,7 @@ def build_rows(**options) -> tuple[Outcome, Manifest | None]:
     output = config.absolute_output
     outcome = run.run_pipeline(
         lambda root: outcomes(root, job), run.IN_MEMORY, [], output, build=job.sink.build
-    )
+    ).outcome
     return outcome, read_manifest(open_storage(output), output)
 
 

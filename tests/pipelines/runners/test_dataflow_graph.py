@@ -221,14 +221,14 @@ WHOLE = [f"--project={PROJECT}", f"--region={REGION}", "--temp_location=gs://buc
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "needs --project and --region: add what is missing."),
-        (WHOLE[:2], "needs a folder for what is temporary: add --temp_location=gs://BUCKET/PATH."),
-        (WHOLE[:3], "needs Shardmill where the workers are: add --sdk_container_image=IMAGE"),
-        (["--project=My Project!", *WHOLE[1:]], "--project=My Project! is no project id"),
-        (["--project=123456", *WHOLE[1:]], "--project=123456 is no project id"),
-        ([*WHOLE, "--temp_location=gs://bucket"], "--temp_location=gs://bucket is no folder of a b"),
-        ([*WHOLE, "--staging_location=/tmp/x"], "--staging_location=/tmp/x is no folder of a bucke"),
-        ([*WHOLE, "--job_name=Nightly_1"], "--job_name=Nightly_1 is no name for a job: use small"),
+        ([], "needs --project and --region: add --project and --region."),
+        (WHOLE[:2], "needs a folder for temporary files: add --temp_location=gs://BUCKET/PATH."),
+        (WHOLE[:3], "needs Shardmill installed on its workers: add --sdk_container_image=IMAGE"),
+        (["--project=My Project!", *WHOLE[1:]], "--project=My Project! is not a project id"),
+        (["--project=123456", *WHOLE[1:]], "--project=123456 is not a project id"),
+        ([*WHOLE, "--temp_location=gs://bucket"], "--temp_location=gs://bucket is not a folder of a b"),
+        ([*WHOLE, "--staging_location=/tmp/x"], "--staging_location=/tmp/x is not a folder of a bucke"),
+        ([*WHOLE, "--job_name=Nightly_1"], "--job_name=Nightly_1 is not a valid job name: use lower"),
     ],
 )  # fmt: skip
 def test_flags_that_break_a_rule(flags, said):
@@ -250,7 +250,7 @@ def test_places_that_workers_cannot_see(monkeypatch, tmp_path, capsys):
         assert said.startswith(
             f"shardmill: {next(arg for arg in argv if str(tmp_path) in arg)} is on"
         )
-        assert "is on this machine, where DataflowRunner's workers cannot see it" in said
+        assert "is on this machine, where DataflowRunner's workers cannot read it" in said
 
 
 def test_what_is_given_by_the_user_stays():

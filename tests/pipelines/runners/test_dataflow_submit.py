@@ -59,7 +59,7 @@ def test_our_own_error_in_the_jobs_log_is_told_as_it_is(client, service):
 def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, service):
     service.fate = [FAILED]
     assert client.sentence() == (
-        f"The job failed on DataflowRunner: {FAILED.rstrip('.')}; its page {page()} says more; "
+        f"The job failed on DataflowRunner: {FAILED.rstrip('.')}; see its page {page()}; "
         "run again to resume."
     )
 
@@ -67,7 +67,7 @@ def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, ser
 def test_a_job_that_is_not_taken(client, service):
     service.refusal = Refusal(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation.")
     assert client.sentence() == (
-        "DataflowRunner did not take the job (429: Quota exceeded for job creation): wait, or ask "
+        "DataflowRunner rejected the job (429: Quota exceeded for job creation): wait, or ask "
         "for more quota, and run again."
     )
     assert service.works == []

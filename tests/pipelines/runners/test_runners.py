@@ -12,8 +12,8 @@ import pytest
 
 from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
-from shardmill.pipelines.runners.base import dies_with_us
-from shardmill.pipelines.runners.job_monitor import look
+from shardmill.pipelines.runners.base import kill_with_parent_prefix
+from shardmill.pipelines.runners.job_monitor import update_progress
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import OutputError, UsageError
@@ -30,23 +30,31 @@ from tests.conftest import ROOT, make_photos, shardmill
 
 NOBODY = "localhost:1"  # a port that nobody listens on
 MISTAKES = [
-    ("FlinkRunner", [f"--flink_master={NOBODY}"], "No Flink answers at --flink_master=localhost:1"),
+    (
+        "FlinkRunner",
+        [f"--flink_master={NOBODY}"],
+        "No Flink cluster answers at --flink_master=localhost:1",
+    ),
     (
         "FlinkRunner",
         [f"--flink_master=http://{NOBODY}"],
         "start the cluster, or correct the address",
     ),
-    ("FlinkRunner", ["--flink_master=ftp://x"], "no address of the web"),
-    ("FlinkRunner", ["--flink_job_server_jar=no.jar"], "--flink_job_server_jar=no.jar is no file"),
-    ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not to be found"),
+    ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
+    (
+        "FlinkRunner",
+        ["--flink_job_server_jar=no.jar"],
+        "--flink_job_server_jar=no.jar is not a file",
+    ),
+    ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
     ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
-    ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is no file"),
+    ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
     ("DataflowRunner", [], "--runner=DataflowRunner needs --project and --region"),
     ("DataflowRunner", ["--project=p", "--region=r"], "add --temp_location=gs://BUCKET/PATH"),
     (
         "DataflowRunner",
         ["--project=p", "--region=r", "--temp_location=/tmp"],
-        "needs a folder for what is temporary",
+        "needs a folder for temporary files",
     ),
 ]
 
@@ -113,8 +121,8 @@ def test_failures_of_the_runner_are_told_in_one_sentence():
     assert runner.explain(RuntimeError(PYTHON), PAGE) is None  # a bug of ours crashes loudly
     assert runner.explain(ValueError("what"), PAGE) is None
     assert str(runner.explain(RuntimeError(CANCELLED), PAGE)) == (
-        "The job was cancelled on FlinkRunner: run again to resume; its page "
-        "http://flink:8081/#/job/running/7/overview says more."
+        "The job was cancelled on FlinkRunner: run again to resume; see its page "
+        "http://flink:8081/#/job/running/7/overview."
     )
     said = str(runner.explain(RuntimeError(JAVA), None))
     assert said == (
@@ -128,47 +136,47 @@ def test_failures_of_the_runner_are_told_in_one_sentence():
 
 def test_progress_is_counted_by_sidecars(tmp_path):
     build = str(tmp_path / "out" / f".build-{'0' * 16}")
-    watched = Progress(phase="starting", unit="parts", refused="")
-    look(watched, build)
-    assert (watched.phase, watched.total, watched.done) == ("starting", None, 0)
-    assert progress_line(watched, 5.2) == "starting: 5 s"
+    progress = Progress(phase="starting", unit="parts", rejected="")
+    update_progress(progress, build)
+    assert (progress.phase, progress.total, progress.done) == ("starting", None, 0)
+    assert progress_line(progress, 5.2) == "starting: 5 s"
 
     leave_total(build, 40)
     assert find_total(build) == 40
-    look(watched, build)
-    assert (watched.phase, watched.total, watched.done) == ("encoding", 40, 0)
+    update_progress(progress, build)
+    assert (progress.phase, progress.total, progress.done) == ("encoding", 40, 0)
 
     runs = Path(build, "runs")
     runs.mkdir()
     (runs / "a.json").write_text("{}")
-    look(watched, build)
-    assert watched.phase == "reading (1 ranges done)"
+    update_progress(progress, build)
+    assert progress.phase == "reading (1 ranges done)"
 
     parts = Path(build, "parts")
     parts.mkdir()
     for number in range(10):
         (parts / f"{number}.json").write_text("{}")
         (parts / f"{number}-x.part").write_text("")
-    look(watched, build)
-    assert (watched.phase, watched.done) == ("encoding", 10)
-    assert progress_line(watched, 5) == "encoding: 10 of 40 parts, 2.0 parts/s, 15 s left"
+    update_progress(progress, build)
+    assert (progress.phase, progress.done) == ("encoding", 10)
+    assert progress_line(progress, 5) == "encoding: 10 of 40 parts, 2.0 parts/s, 15 s left"
 
     # How many have anything in them was a guess.
     for number in range(38):
         (parts / f"{number}.json").write_text("{}")
-    look(watched, build)
-    assert (watched.phase, watched.total, watched.done) == ("encoding", 40, 38)
+    update_progress(progress, build)
+    assert (progress.phase, progress.total, progress.done) == ("encoding", 40, 38)
     shard = Path(build, "shards", "x.shard")
     shard.parent.mkdir()
     shard.write_text("")
-    look(watched, build)
-    assert (watched.phase, watched.total, watched.done) == ("assembling", 38, 38)
+    update_progress(progress, build)
+    assert (progress.phase, progress.total, progress.done) == ("assembling", 38, 38)
     # It is gone once the dataset is published, and what was counted stays.
     for path in (*parts.iterdir(), *runs.iterdir(), shard, Path(build, "progress.json")):
         path.unlink()
-    look(watched, build)
-    assert (watched.phase, watched.done) == ("assembling", 38)
-    assert progress_line(watched, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
+    update_progress(progress, build)
+    assert (progress.phase, progress.done) == ("assembling", 38)
+    assert progress_line(progress, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
 
 
 def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
@@ -220,7 +228,7 @@ def test_outcomes_that_nobody_fetched_go_after_an_hour(tmp_path):
 # Ends.
 
 
-@pytest.mark.skipif(not dies_with_us(), reason="there is no setpriv")
+@pytest.mark.skipif(not kill_with_parent_prefix(), reason="there is no setpriv")
 def test_a_server_ends_with_the_command(tmp_path):
     """The program that Prism is started through hands its arguments on."""
     program = tmp_path / "a 'quoted' name"

@@ -40,7 +40,7 @@ def test_two_runs_at_a_time_in_one_process_get_their_own_outcomes(tmp_path) -> N
         job = resolve(ImagesConfig(str(source), str(tmp_path / f"{name}-ds"), image_size="8"))
         found[name] = run.run_pipeline(
             lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output
-        )
+        ).outcome
 
     threads = [threading.Thread(target=build, args=(name,)) for name in counts]
     for thread in threads:
