@@ -39,7 +39,7 @@ MISTAKES = [
     (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 is out of range"),
     (["--reducing_gap=nan"], 2, "--reducing_gap=nan is out of range"),
     (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
-    (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),
+    (["--shard_bytes=much"], 2, "--shard_bytes=much is no size"),
     (["--shard_examples=0"], 2, "must be 1 or more"),
     (["--shard_by=color"], 2, "--shard_by=color is unknown"),
     (["--shard_by=label", "--label_from=none"], 2, "needs labels"),

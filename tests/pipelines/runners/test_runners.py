@@ -13,10 +13,17 @@ import pytest
 from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
 from shardmill.pipelines.runners.base import kill_with_parent_prefix
+from shardmill.pipelines.runners.error_text import find_shardmill_error
 from shardmill.pipelines.runners.job_monitor import update_progress
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.errors import (
+    InputError,
+    OutputError,
+    ShardmillError,
+    StaleBuildError,
+    UsageError,
+)
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import outcome
 from shardmill.transforms.build.placement import PlaceSpec, Series
@@ -274,3 +281,28 @@ def test_counters_are_shown(tmp_path):
     assert total == size > 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["written"] == 5
+
+
+STORED = "Traceback (most recent call last):\n  File x\nshardmill.schemas.errors."
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (StaleBuildError("Another builder."), StaleBuildError, "Another builder."),
+        (OutputError("Full. [while running 'A/B']"), OutputError, "Full."),
+        (RuntimeError(f"{STORED}OutputError: Full.\n"), OutputError, "Full."),
+        (RuntimeError(f"{STORED}StaleBuildError: A. [while running 'A/B']\n\n"), StaleBuildError, "A."),
+        (RuntimeError(f"{STORED}StorageError: A.\n{STORED}InputError: B.\n"), InputError, "B."),
+        (RuntimeError(f"{STORED}UsageError: A.\n"), ShardmillError, "A."),
+    ],
+)  # fmt: skip
+def test_finds_an_error_that_a_runner_returned_as_text(error, kind, message) -> None:
+    found = find_shardmill_error(error)
+    assert type(found) is kind
+    assert str(found) == message
+
+
+def test_errors_of_other_code_are_not_ours() -> None:
+    assert find_shardmill_error(RuntimeError(PYTHON)) is None
+    assert find_shardmill_error(ValueError("schemas.errors.OutputError: x")) is None
