@@ -186,7 +186,10 @@ class S3Storage:
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
         """See ``Storage.open_read``; all chunks are of one version or the reading fails."""
-        with contextlib.closing(self._whole(*self._open(path))) as chunks:
+        entry, body = self._open(path)
+        chunks = self._whole(entry, body)
+        # A generator that was not started closes nothing itself.
+        with contextlib.closing(body), contextlib.closing(chunks):
             yield chunks
 
     @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import os
@@ -171,6 +172,18 @@ def test_an_upload_that_breaks_off_leaves_nothing(s3, s3_bucket, s3_storage):
     bucket, _ = split_uri(s3_bucket)
     assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+
+
+@pytest.mark.parametrize("chunks_read", [0, 1])
+def test_a_stream_that_is_not_read_to_its_end_is_closed(
+    chunks_read, s3_bucket, s3_storage, monkeypatch
+):
+    path, opened, real = f"{s3_bucket}/x", [], s3_storage._open
+    monkeypatch.setattr(s3_storage, "_open", lambda *args: opened.append(real(*args)) or opened[0])
+    s3_storage.replace(path, bytes(8 << 20))
+    with s3_storage.open_read(path) as chunks:
+        assert len(list(itertools.islice(chunks, chunks_read))) == chunks_read
+    assert opened[0][1]._raw_stream.closed
 
 
 def test_folder_marks_of_other_programs_are_no_files(s3, s3_bucket, s3_storage):
