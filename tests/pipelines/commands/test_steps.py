@@ -254,7 +254,7 @@ CHANGES = [
     (("num_examples",), 16, "it states 16 examples for the split 'train', but its shards have 17"),
     (("shards", 0, "records"), None, "is not a number"),
     (("shards", 0, "records"), 5.0, "is not a number"),
-    (("shards", 0, "file"), "../x", "leads elsewhere"),
+    (("shards", 0, "file"), "../x", "outside its folder"),
     (("label_counts",), ["abc"], "not a Shardmill manifest"),
     (("shards",), {"a": 1}, "missing or malformed"),
 ]
