@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import threading
@@ -169,7 +170,8 @@ def _run_attempt(define: Callable[[beam.Pipeline], Any], attempt: _Attempt) -> R
         if staged:  # no command will read its outcome: the job itself must fail
             outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
         elif runner.in_process:
-            outcome | "ReportOutcome" >> beam.Map(outcomes.report, attempt.run_id)
+            report = beam.Map(outcomes.report, attempt.run_id, os.getpid(), attempt.output)
+            outcome | "ReportOutcome" >> report
             stack.enter_context(progress.collect(shown))
         else:
             report = beam.Map(outcomes.report_by_file, attempt.run_id, attempt.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -55,8 +56,18 @@ class Outcome:
         return self
 
 
-def report(outcome: Outcome, run_id: str) -> Outcome:
-    """Hand an outcome to the run that was started in this process; return the outcome."""
+def report(outcome: Outcome, run_id: str, pid: int | None = None, folder: str = "") -> Outcome:
+    """Hand an outcome to the process that started the run; return the outcome.
+
+    Args:
+        outcome: The outcome.
+        run_id: Identity of the run.
+        pid: Process that started the run; None means this process. Beam's in-memory runner may
+            work in child processes (``--direct_running_mode=multi_processing``).
+        folder: Folder of the file that a child process writes.
+    """
+    if pid is not None and pid != os.getpid():
+        return report_by_file(outcome, run_id, folder)
     _reported[run_id] = outcome
     return outcome
 
