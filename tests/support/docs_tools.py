@@ -142,7 +142,8 @@ def alike(shown: str, said: str, where: str) -> None:
         r"(?:.*\n)*" if line.strip() == "..." else re.escape(line.rstrip()) + r" *\n"
         for line in shown.splitlines()
     )
-    assert re.fullmatch(pattern, said), f"{where}\nthe page shows\n{shown}\nit says\n{said}"
+    if not re.fullmatch(pattern, said):  # pytest would indent the message of an assert
+        raise AssertionError(f"{where}\nthe page shows\n{shown}\nit says\n{said}")
 
 
 def shardmill_commands(block: Block) -> Iterator[list[str]]:
