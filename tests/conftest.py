@@ -71,9 +71,9 @@ def shardmill(
     Args:
         *args: Command line.
         cwd: Working directory.
-        env: Environment; a forked child has that of the tests.
+        env: Environment, for a new interpreter; by default that of the tests at this moment.
         fresh: Start a new interpreter instead of forking one that has imported Apache Beam: where
-            start-up is the subject, or the environment matters.
+            start-up is the subject, or a variable is read while modules are imported.
     """
     command = [sys.executable, "-m", "shardmill", *map(str, args)]
     if fresh or env is not None:

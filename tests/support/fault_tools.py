@@ -137,12 +137,12 @@ class Zygote:
     def start(
         self, *argv: object, watch: Watched | None = None, uid: int = 0, cwd: str = ""
     ) -> Command:
-        """Start ``shardmill ARGV``."""
+        """Start ``shardmill ARGV`` with the environment that the caller has now."""
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
         answer = self.ask(
-            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd,
+            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, env=dict(os.environ),
             watch=watch.to_json() if watch else None,
             stdout=str(folder / "stdout"), stderr=str(folder / "stderr"),
         )  # fmt: skip

@@ -88,6 +88,8 @@ def _child(order: dict) -> int:
     for number, path in ((1, order["stdout"]), (2, order["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(order["env"])
     if order.get("cwd"):
         os.chdir(order["cwd"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
