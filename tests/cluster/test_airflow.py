@@ -32,7 +32,7 @@ print("trained", steps, "steps on", dataset)
 
 
 def settings(base: Path, timeout: str) -> str:
-    """The settings of all tests, with a timeout of one; JSON's texts and lists are TOML's too."""
+    """Return the TOML settings of all tests; JSON strings and lists are valid TOML."""
     python, show = sys.executable, json.dumps
     big = ["--image_size=448", "--encoding=png", "--shard_examples=10", "--threads=1"]
     tables: dict[str, dict] = {
@@ -95,7 +95,7 @@ def settings(base: Path, timeout: str) -> str:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
-    """Inputs of each day, and the settings."""
+    """Write inputs of each day and the settings; return their folder."""
     base = tmp_path_factory.mktemp("airflow")
     (base / "in" / "titanic" / DAY).mkdir(parents=True)
     write_titanic(base / "in" / "titanic" / DAY / "titanic.csv")
@@ -110,7 +110,7 @@ def base(tmp_path_factory) -> Path:
 
 
 def last_days() -> list[str]:
-    """Today and the two days before: of one of these is the run that the scheduler makes."""
+    """Return today and the two days before; the scheduler creates a run for one of them."""
     today = dt.datetime.now(dt.timezone.utc).date()
     return [str(today - dt.timedelta(days=days)) for days in range(3)]
 
@@ -131,12 +131,12 @@ def airflow(base):
 
 
 def examples_in(folder: Path) -> list[dict]:
-    """All examples of a dataset, as TensorFlow reads them."""
+    """Return all examples of a dataset, read by TensorFlow."""
     return [each for shard in sorted(folder.glob("*.tfrecord.gz")) for each in tf_examples(shard)]
 
 
 def gone(run: Run, task: str, number: int, seconds: float = 15) -> None:
-    """Asserts that nothing of a try's command is left."""
+    """Wait until no process of an attempt's command is left."""
 
     def left() -> list[psutil.Process]:
         found = []
@@ -153,11 +153,11 @@ def parts_in(output: Path) -> int:
     return len(list(output.glob(".build-*/parts/*.json")))
 
 
-ALL_WELL = {"count": "success", "verify": "success", "check": "success"}
+LATER_TASKS = {"count": "success", "verify": "success", "check": "success"}
 
 
 def training_after(airflow: Airflow, name: str, seen: set[str]) -> Run:
-    """Waits for a new run of a training DAG."""
+    """Wait for a new run of a training DAG and return it."""
     runs = wait_until(
         lambda: [run for run in airflow.runs(name) if run.run_id not in seen], 60, name
     )
@@ -167,7 +167,7 @@ def training_after(airflow: Airflow, name: str, seen: set[str]) -> Run:
 def test_rows_from_the_table_to_a_trained_model(airflow, base):
     seen = {run.run_id for run in airflow.runs("shardmill_titanic_training")}
     run = airflow.trigger("shardmill_titanic", "through", day=DAY)
-    assert run.wait() == {"rows": "success", **ALL_WELL}
+    assert run.wait() == {"rows": "success", **LATER_TASKS}
     output = base / "ds" / "titanic" / DAY
     with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:
         wanted = sorted(row["name"] for row in csv.DictReader(table))
@@ -183,7 +183,7 @@ def test_rows_from_the_table_to_a_trained_model(airflow, base):
     assert command.endswith(str(output))
 
 
-def test_a_done_task_that_runs_again_says_up_to_date(airflow, base):
+def test_a_finished_task_that_runs_again_is_up_to_date(airflow, base):
     run = airflow.trigger("shardmill_titanic", "again", day=DAY)
     assert run.wait()["rows"] == "success"
     output = base / "ds" / "titanic" / DAY
@@ -195,12 +195,12 @@ def test_a_done_task_that_runs_again_says_up_to_date(airflow, base):
     assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
 
 
-def test_the_scheduler_builds_the_day_that_is_over_and_training_gets_it(airflow, base):
+def test_a_scheduled_build_of_yesterday_triggers_training(airflow, base):
     scheduled = wait_until(
         lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("scheduled")]
     )  # fmt: skip
-    run = scheduled[0]  # there are two where midnight passed meanwhile
-    assert run.wait() == {"images": "success", **ALL_WELL}
+    run = scheduled[0]  # two if midnight passed during the test
+    assert run.wait() == {"images": "success", **LATER_TASKS}
     interval = airflow.call(run.path)
     day = interval["data_interval_start"][:10]
     assert day in last_days()[1:]
@@ -222,22 +222,22 @@ def test_the_scheduler_builds_the_day_that_is_over_and_training_gets_it(airflow,
     assert f"steps on {output}" in trained[0].log("train", 1).text
 
 
-def test_a_timeout_leaves_nothing_and_the_retry_resumes(airflow, base):
+def test_a_timeout_leaves_no_process_and_the_retry_resumes(airflow, base):
     run = airflow.trigger("shardmill_slow", "timeout", day=DAY)
     output = base / "ds" / "slow" / DAY
     for number, seconds in enumerate((10, 20, 40), 1):  # a busy machine may need the longer ones
         wait_until(lambda: "Task failed with exception" in run.log("images", number).events)  # noqa: B023
         gone(run, "images", number, 0.5)  # the task did not end before its command had
-        said = run.log("images", number)
-        assert "Process timed out" in said.events
+        log = run.log("images", number)
+        assert "Process timed out" in log.events
         next_try = r"the next attempt reuses the finished parts\."
         assert re.search(
-            rf"^Stopped at its timeout of 0:00:\d0: {next_try}$", said.text, re.MULTILINE
+            rf"^Stopped at its timeout of 0:00:\d0: {next_try}$", log.text, re.MULTILINE
         )
         if parts_in(output):
             break
         (base / "settings.toml").write_text(settings(base, f"{2 * seconds}s"))
-    # What an operator does; the next try reads it.
+    # An operator raises the timeout; the next attempt reads it.
     (base / "settings.toml").write_text(settings(base, "10m"))
     if run.state() == "failed":
         run.clear("images")
@@ -247,7 +247,7 @@ def test_a_timeout_leaves_nothing_and_the_retry_resumes(airflow, base):
     assert json.loads((output / "manifest.json").read_text())["written"] == 120
 
 
-def test_a_task_process_that_is_killed_leaves_nothing(airflow, base):
+def test_a_killed_task_process_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "killed", day="2026-01-21")
     keeper = run.keeper("images")
     output = base / "ds" / "steady" / "2026-01-21"
@@ -262,7 +262,7 @@ def test_a_task_process_that_is_killed_leaves_nothing(airflow, base):
     assert run.log("images", 2).parts[1] >= 3
 
 
-def test_a_supervisor_that_is_killed_leaves_nothing(airflow, base):
+def test_a_killed_supervisor_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "lost", day="2026-01-22")
     keeper = run.keeper("images")
     wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-22") >= 3, 60)
@@ -274,7 +274,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing(airflow, base):
     assert run.log("images", run.tries_of("images")).parts[1] >= 3
 
 
-def test_a_task_that_somebody_ends_leaves_nothing(airflow, base):
+def test_a_task_marked_as_failed_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "ended", day="2026-01-23")
     run.keeper("images")
     wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
@@ -284,12 +284,12 @@ def test_a_task_that_somebody_ends_leaves_nothing(airflow, base):
     assert not (base / "ds" / "steady" / "2026-01-23" / "manifest.json").exists()
 
 
-def test_two_runs_of_a_day_at_once_end_in_one_good_dataset(airflow, base):
+def test_two_concurrent_runs_of_a_day_publish_one_dataset(airflow, base):
     runs = [airflow.trigger("shardmill_steady", f"twin-{i}", day="2026-01-24") for i in range(2)]
     keepers = [run.keeper("images") for run in runs]
     assert all(keeper.is_running() for keeper in keepers)
     for run in runs:
-        assert run.wait(300) == {"images": "success", **ALL_WELL}
+        assert run.wait(300) == {"images": "success", **LATER_TASKS}
     logs = [run.log("images", run.tries_of("images")).text for run in runs]
     assert sum("up to date" in log for log in logs) == 1
     assert sum("Published" in log for log in logs) == 1
@@ -318,20 +318,22 @@ def test_a_failure_is_one_plain_sentence(dag, day, task, begins, holds, airflow)
     assert log.last_words.count(". ") == 0
     assert log.tracebacks == 0
     assert "Traceback" not in log.text
-    wait_until(lambda: run.tries_of(task) > 1)  # it is tried again
+    wait_until(lambda: run.tries_of(task) > 1)  # it is retried
     airflow.call(run.path, {"state": "failed"}, "PATCH")
 
 
-def test_a_wrong_command_line_is_not_tried_again(airflow):
+def test_a_wrong_command_line_is_not_retried(airflow):
     run = airflow.trigger("shardmill_wrong", "wrong", day=DAY)
     assert run.wait() == {
         "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
     }  # fmt: skip
     assert run.tries_of("images") == 1
-    assert run.log("images", 1).last_words.startswith("shardmill: --image_size=large is no size: ")
+    assert run.log("images", 1).last_words.startswith(
+        "shardmill: --image_size=large is not a size: "
+    )
 
 
-def test_a_run_without_a_day_says_so(airflow):
+def test_a_run_without_a_day_fails_with_a_sentence(airflow):
     with pytest.raises(AssertionError, match="400"):  # nothing but a day
         airflow.trigger("shardmill_titanic", "injected", day=f"{DAY} --overwrite")
     run = airflow.trigger("shardmill_titanic", "dayless")
@@ -342,8 +344,8 @@ def test_a_run_without_a_day_says_so(airflow):
     )
 
 
-def test_a_command_that_is_not_there(airflow, base):
-    assert airflow.runs("shardmill_demanding_training") == []  # its dataset was never fit
+def test_a_missing_command(airflow, base):
+    assert airflow.runs("shardmill_demanding_training") == []  # its dataset never passed the check
     dataset = str(base / "ds" / "by_hand")
     build_dataset(input=base / "in" / "flowers" / DAY, output=dataset, image_size=24)
     run = airflow.trigger("shardmill_demanding_training", "missing", dataset=dataset)
@@ -366,7 +368,7 @@ def test_a_backfill_of_three_days(airflow, base):
     )  # fmt: skip
     assert len(runs) == 3
     for run in runs:
-        assert run.wait(300) == {"images": "success", **ALL_WELL}
+        assert run.wait(300) == {"images": "success", **LATER_TASKS}
     by_hand = [
         "--conf", f'{{"day": "{DAY}"}}', "--run-id", "by-hand", "shardmill_flowers",
     ]  # fmt: skip
@@ -379,11 +381,11 @@ def test_a_backfill_of_three_days(airflow, base):
         assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
 
 
-def test_one_setting_says_where_it_runs(airflow, base):
+def test_one_setting_selects_the_runner(airflow, base):
     if not PRISM.exists():
         pytest.skip(f"Prism is not at {PRISM}: run `deploy/prism/install.sh`")
     run = airflow.trigger("shardmill_prism", "prism", day=DAY)
-    assert run.wait() == {"images": "success", **ALL_WELL}
+    assert run.wait() == {"images": "success", **LATER_TASKS}
     manifest = json.loads((base / "ds" / "prism" / DAY / "manifest.json").read_text())
     assert manifest["build"]["runner"] == "PrismRunner"
     assert len(examples_in(base / "ds" / "prism" / DAY)) == 21
@@ -401,7 +403,7 @@ print(known - begun, time.perf_counter() - known)
 """
 
 
-def test_the_dags_are_read_at_once_without_beam(airflow):
+def test_dags_are_parsed_fast_and_without_beam(airflow):
     done = airflow.command("python", "-c", PARSE)
     assert done.returncode == 0, done.stderr
     alone, ours = map(float, done.stdout.split()[-2:])
@@ -418,7 +420,7 @@ for text in bag.import_errors.values():
 """
 
 
-def test_wrong_settings_are_one_sentence_too(airflow, base):
+def test_wrong_settings_are_one_sentence(airflow, base):
     (base / "wrong.toml").write_text('shardmill = "/bin/shardmill"\nruner = "local"\n')
     other = Airflow(airflow.home, airflow.env, base / "wrong.toml")
     dags = airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]

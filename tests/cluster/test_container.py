@@ -1,8 +1,8 @@
-"""The image for Dataflow: what is in it, and that its worker and its launcher work.
+"""The image for Dataflow: its contents, its worker and its launcher.
 
-It is built from ``deploy/dataflow/Dockerfile`` as it is, on bases that ``container_image.sh`` makes:
-no registry of images is needed. Containers run with the network of this machine and see nothing
-else of it.
+It is built from the unmodified ``deploy/dataflow/Dockerfile`` on base images that
+``container_image.sh`` makes, so no image registry is needed. Containers share the network of this
+machine and no folder of it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Container:
         self.name = name
 
     def command(self, *command: str, mounts: tuple[str, ...] = (), **env: str) -> list[str]:
-        """Returns what runs a command in it, as its own user."""
+        """Return the command line that runs a command in it as its user."""
         flags = [word for each in mounts for word in ("--volume", f"{each}:{each}:ro")]
         flags += [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
         return buildah("run", "--isolation", "chroot", *flags, self.name, "--", *command)
 
     def run(self, *command: str, **more) -> str:
-        """Runs a command and returns what it printed."""
+        """Run a command and return its output."""
         done = subprocess.run(
             self.command(*command, **more), capture_output=True, text=True, check=False, timeout=300
         )
@@ -86,7 +86,7 @@ def container() -> Iterator[Container]:
 
 @pytest.fixture(scope="module")
 def config(container: Container) -> dict:
-    """What the image says of itself."""
+    """Return the configuration of the image."""
     found = subprocess.run(
         buildah("inspect", "--type", "image", IMAGE), capture_output=True, text=True, check=True
     )
@@ -97,7 +97,7 @@ def version() -> str:
     return re.findall(r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)[0]
 
 
-def test_what_runs_and_as_whom(container, config):
+def test_entry_point_and_user(container, config):
     assert config["Entrypoint"] == ["/opt/apache/beam/boot"]
     assert config["User"] == "1000:1000"
     assert f"SHARDMILL_SDK_IMAGE={IMAGE}" in config["Env"]
@@ -106,7 +106,7 @@ def test_what_runs_and_as_whom(container, config):
     assert container.run("pip", "check").strip() == "No broken requirements found."
 
 
-def test_the_wheel_is_what_the_image_was_built_of(container):
+def test_the_installed_package_is_the_repository(container):
     """Each file of the package is the repository's, and none is missing."""
     script = (
         "import hashlib, json; from importlib.metadata import files; from pathlib import Path\n"
@@ -115,10 +115,11 @@ def test_the_wheel_is_what_the_image_was_built_of(container):
         " and '__pycache__' not in str(f)}))"
     )
     found = json.loads(container.run("python", "-c", script))
-    tops = ("loaders", "pipelines", "schemas", "transforms")
+    tops = {"api": "", "loaders": "loaders/", "pipelines": "pipelines/", "schemas": "schemas/"}
+    tops["transforms"] = "transforms/"
     here = {
-        f"shardmill/{path.relative_to(ROOT)}": hashlib.sha256(path.read_bytes()).hexdigest()
-        for top in tops for path in (ROOT / top).rglob("*")
+        f"shardmill/{prefix}{path.relative_to(ROOT / top)}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for top, prefix in tops.items() for path in (ROOT / top).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }  # fmt: skip
     assert found == here
@@ -136,7 +137,7 @@ def test_versions_are_those_of_the_constraints(container):
         assert names[name] in pinned[name], name
 
 
-def test_nothing_is_left_of_the_building(container):
+def test_no_build_tool_or_source_is_left(container):
     tools = ["gcc", "cc", "g++", "make", "ld", "git", "cargo", "go"]
     script = f"for tool in {' '.join(tools)}; do command -v $tool; done; true"
     assert container.run("sh", "-c", script) == ""
@@ -147,12 +148,12 @@ def test_nothing_is_left_of_the_building(container):
         == ""
     )
     written = container.run("sh", "-c", "find /opt /template -writable ! -type l 2>/dev/null; true")
-    assert written == ""  # what runs cannot be changed by who runs it
+    assert written == ""  # the user of the process cannot change its code
 
 
 @contextlib.contextmanager
 def pool(container: Container, log: Path, **env: str) -> Iterator[None]:
-    """Runs the image's own entry point as a pool of workers."""
+    """Run the entry point of the image as a pool of workers."""
     command = container.command("/opt/apache/beam/boot", "--worker_pool", **env)
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
@@ -184,7 +185,9 @@ def prism() -> str:
 
 
 @pytest.mark.parametrize("pipeline", ["images", "rows", "arrays"])
-def test_its_worker_does_a_job(pipeline, container, album, strict_bucket, front, tmp_path, prism):
+def test_a_worker_of_the_image_runs_a_job(
+    pipeline, container, album, strict_bucket, front, tmp_path, prism
+):
     assert not listens(), f"something else uses port {POOL}"
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     log = tmp_path / "pool.log"
@@ -194,21 +197,21 @@ def test_its_worker_does_a_job(pipeline, container, album, strict_bucket, front,
             "--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=EXTERNAL",
             f"--environment_config=localhost:{POOL}",
         )  # fmt: skip
-    said = log.read_text()
-    assert done.returncode == 0, done.stderr + said[-3000:]
+    text = log.read_text()
+    assert done.returncode == 0, done.stderr + text[-3000:]
     assert "Published" in done.stdout
-    # It was this worker, started by the image's boot: there is no other.
-    assert "/opt/apache/beam/boot" in said
+    # The image's boot started the worker: there is no other.
+    assert "/opt/apache/beam/boot" in text
     options = {"image_size": "16"} if pipeline == "images" else {}
     album.check(pipeline, output, tmp_path / "out", **options)
 
 
-def test_its_launcher_puts_a_job_down(container, service, album, strict_bucket, front, tmp_path):
+def test_the_launcher_stages_a_job(container, service, album, strict_bucket, front, tmp_path):
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     place = f"{strict_bucket}/staging/template_launches/1/job_object"
     key = os.environ["GOOGLE_APPLICATION_CREDENTIALS"]
     Path(key).chmod(0o644)
-    said = container.run(
+    output_text = container.run(
         "/opt/google/dataflow/python_template_launcher", "--command=images",
         f"--input={inputs}/images", f"--output={output}", *OPTIONS["images"], "--overwrite=false",
         "--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}", "--job_name=nightly",
@@ -217,7 +220,7 @@ def test_its_launcher_puts_a_job_down(container, service, album, strict_bucket, 
         mounts=(key,), GOOGLE_APPLICATION_CREDENTIALS=key, STORAGE_EMULATOR_HOST=front.url,
         NO_GCE_CHECK="true",
     )  # fmt: skip
-    assert said == f"Staged {place}\n"
+    assert output_text == f"Staged {place}\n"
     job = staged_job(place)
     assert (job.name, dict(job.labels)) == (
         "nightly",

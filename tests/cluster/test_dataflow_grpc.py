@@ -1,7 +1,7 @@
-"""The stand-in of Dataflow by gRPC: the way that Beam speaks to the real service.
+"""Jobs on a fake Dataflow service over gRPC, the protocol that Beam uses with the real service.
 
-Beam takes HTTP only where it is given an address with ``localhost``. Here the command has no address
-but Google's own: a proxy leads it to the stand-in, whose certificate an authority of this test made.
+Beam uses HTTP only for an endpoint that contains ``localhost``. Here the command has Google's
+endpoint: a proxy redirects it to the fake service, whose certificate is signed by a CA of the test.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ HOST = "dataflow.googleapis.com"
 
 
 class Calls(grpc.GenericRpcHandler):
-    """The calls of the API, answered by a stand-in.
+    """gRPC handlers of the Dataflow API that pass each call to the fake service.
 
     Attributes:
-        asked: The names of all calls.
+        asked: Names of all calls received.
     """
 
     def __init__(self, service: Service) -> None:
-        self.found = service
+        self.fake = service
         self.asked: list[str] = []
         self._methods: dict[str, tuple[type, type, Callable]] = {
             "JobsV1Beta3/CreateJob": (dataflow.CreateJobRequest, dataflow.Job, self._create),
@@ -62,8 +62,8 @@ class Calls(grpc.GenericRpcHandler):
 
     def service(self, details):
         name = details.method.removeprefix("/google.dataflow.v1beta3.")
-        told = dict(details.invocation_metadata)
-        assert told["authorization"].startswith("Bearer ")
+        metadata = dict(details.invocation_metadata)
+        assert metadata["authorization"].startswith("Bearer ")
         self.asked.append(name)
         if name not in self._methods:
             return None
@@ -74,35 +74,35 @@ class Calls(grpc.GenericRpcHandler):
 
     def _create(self, request, context):
         assert (request.project_id, request.location) == (PROJECT, REGION)
-        refusal = self.found.refusal
+        refusal = self.fake.refusal
         if refusal is not None:
             context.abort(grpc.StatusCode[refusal.status], refusal.message)
-        return self.found.create(request.job).job
+        return self.fake.create(request.job).job
 
     def _get(self, request, _context):
-        return self.found.find(request.job_id).job
+        return self.fake.find(request.job_id).job
 
     def _update(self, request, _context):
         assert request.job.requested_state == State.JOB_STATE_CANCELLED
-        self.found.cancel(self.found.find(request.job_id))
-        return self.found.find(request.job_id).job
+        self.fake.cancel(self.fake.find(request.job_id))
+        return self.fake.find(request.job_id).job
 
     def _list(self, request, _context):
-        jobs = [work.job for work in self.found.works if work.job.name == request.name]
+        jobs = [work.job for work in self.fake.works if work.job.name == request.name]
         return dataflow.ListJobsResponse(jobs=jobs)
 
     def _messages(self, request, _context):
         return dataflow.ListJobMessagesResponse(
-            job_messages=self.found.find(request.job_id).messages
+            job_messages=self.fake.find(request.job_id).messages
         )
 
     def _metrics(self, request, _context):
-        return dataflow.JobMetrics(metrics=self.found.find(request.job_id).metrics)
+        return dataflow.JobMetrics(metrics=self.fake.find(request.job_id).metrics)
 
 
 @pytest.fixture
 def calls(service: Service, client, tmp_path, monkeypatch) -> Iterator[Calls]:
-    """The calls that came; processes that start now are led to them."""
+    """Serve the API over TLS and redirect processes that start from now on to it."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     cert = authority.issue_cert(HOST)
@@ -133,7 +133,7 @@ def started(client, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_done(calls, client, service, album, tmp_path):
+def test_builds_a_dataset(calls, client, service, album, tmp_path):
     process = started(client, "--debug")
     out, err = process.communicate(timeout=250)
     assert process.returncode == 0, err
@@ -154,7 +154,7 @@ def test_done(calls, client, service, album, tmp_path):
     ],
     ids=lambda refusal: refusal.status,
 )
-def test_a_job_that_is_not_taken(refusal, calls, client, service):
+def test_a_rejected_job_is_one_sentence(refusal, calls, client, service):
     service.refusal = refusal
     process = started(client)
     out, err = process.communicate(timeout=250)

@@ -1,4 +1,4 @@
-"""Jobs on a stand-in of Dataflow that take longer: every pipeline, templates, cancelled ones."""
+"""Jobs on a fake Dataflow service: every pipeline, templates, failures, cancellation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POSTED = f"/v1b3/projects/{PROJECT}/locations/{REGION}/jobs"
 
 
 @pytest.mark.parametrize("pipeline", ["images", "rows", "arrays"])
-def test_done_and_up_to_date(pipeline, client, service, album, tmp_path):
+def test_builds_then_finds_it_up_to_date(pipeline, client, service, album, tmp_path):
     options = {"image_size": "16"} if pipeline == "images" else {}
     code, out, err = client.run(client.argv(pipeline))
     assert code == 0, err
@@ -56,7 +56,7 @@ def test_count(client, service):
     assert client.run([*argv, f"--template_location={place}"])[:2] == (0, f"Staged {place}\n")
 
 
-def test_our_own_error_in_a_worker_is_told_as_it_is(client, front, service):
+def test_an_error_of_ours_in_a_worker_is_reported_unchanged(client, front, service):
     front.fail("compose", "403", times=99)
     said = client.sentence()
     assert said.startswith("Cannot compose ")
@@ -70,13 +70,13 @@ def bad_inputs(client) -> None:
         open_storage(uri).replace(uri, b"no image")
 
 
-def test_inputs_that_cannot_be_used_fail_the_command_not_the_job(client, service):
+def test_unusable_inputs_fail_the_command_but_not_the_job(client, service):
     bad_inputs(client)
     assert "20 of 20" in client.sentence(inputs="bad")
     assert service.works[0].job.current_state == State.JOB_STATE_DONE
 
 
-def test_an_error_of_foreign_code_is_its_last_line(client, service):
+def test_an_error_of_foreign_code_is_reported_by_its_last_line(client, service):
     service.fate = [FOREIGN]
     said = client.sentence()
     assert "failed on DataflowRunner: ModuleNotFoundError: No module named 'shardmill'; " in said
@@ -91,17 +91,17 @@ def test_an_error_of_foreign_code_is_its_last_line(client, service):
         (Refusal(404, "NOT_FOUND", "Location is not found."), "correct --project or --region."),
     ],
 )  # fmt: skip
-def test_a_job_that_is_not_taken(refusal, remedy, client, service):
+def test_a_rejected_job_is_one_sentence(refusal, remedy, client, service):
     service.refusal = refusal
     said = client.sentence()
     assert said.startswith(f"DataflowRunner rejected the job ({refusal.code}: ")
     assert f"{refusal.message.rstrip('.')}): {remedy}" in said
     assert service.works == []
-    # A token that is refused is asked for again, by the library.
+    # The client library requests a new token after a 401.
     assert service.calls.count(("POST", POSTED)) == (3 if refusal.code == 401 else 1)
 
 
-def test_a_staging_bucket_that_is_not_there(client):
+def test_a_missing_staging_bucket(client):
     client.flags[3] = "--temp_location=gs://no-such-bucket/tmp"
     assert client.sentence() == (
         "--temp_location=gs://no-such-bucket/tmp: the bucket 'no-such-bucket' does not exist; "
@@ -109,7 +109,7 @@ def test_a_staging_bucket_that_is_not_there(client):
     )
 
 
-def test_a_log_that_may_not_be_read_is_waited_for_all_the_same(client, service):
+def test_a_job_whose_log_is_not_readable_is_still_monitored(client, service):
     service.silent = {"messages"}
     code, out, err = client.images()
     assert code == 0, err
@@ -118,7 +118,7 @@ def test_a_log_that_may_not_be_read_is_waited_for_all_the_same(client, service):
     assert "The job failed on DataflowRunner: it does not say why; " in client.sentence()
 
 
-def test_a_job_that_may_not_be_looked_at(client, service):
+def test_a_job_whose_state_is_not_readable(client, service):
     service.silent, service.hold = {"messages", "job"}, True
     assert client.sentence() == (
         "DataflowRunner does not return the job's state (403: The caller does not have permission): "
@@ -126,9 +126,9 @@ def test_a_job_that_may_not_be_looked_at(client, service):
     )
 
 
-def test_cancelled_by_somebody_else(client, service, monkeypatch):
-    """Beam gives up waiting long before the machines are let go."""
-    service.hold, service.letting_go = True, 9.0  # Beam's patience is fifty of its pauses: 5 s
+def test_a_job_cancelled_on_its_page(client, service, monkeypatch):
+    """Beam stops polling long before the workers have stopped."""
+    service.hold, service.letting_go = True, 9.0  # Beam polls 50 times: 5 s
     create = service.create
 
     def create_and_cancel(given):
@@ -142,20 +142,19 @@ def test_cancelled_by_somebody_else(client, service, monkeypatch):
     )
 
 
-def test_a_job_is_put_down_for_a_template_and_runs_from_there(client, service, album, tmp_path):
+def test_a_staged_job_runs_when_a_launcher_submits_it(client, service, album, tmp_path):
     place = client.output.replace("/out", "/staging/template_launches/1/job_object")
     assert client.images(f"--template_location={place}") == (0, f"Staged {place}\n", [])
     assert service.works == []
-    work = service.create(staged_job(place))  # as the launcher does with what it finds there
+    work = service.create(staged_job(place))  # as a template's launcher does
     wait_for(work)
     assert work.job.current_state == State.JOB_STATE_DONE
-    left = {entry.path for entry in open_storage(place).list_dir(client.output)}
-    (outcome,) = {path for path in left if "/.outcome-" in path}  # that nobody fetches
-    open_storage(place).delete(outcome)
+    # No command waits for it, so it must not write an outcome that nothing would delete.
+    assert not [e.path for e in open_storage(place).list_dir(client.output) if "/." in e.path[5:]]
     album.check("images", client.output, tmp_path / "out", image_size="16")
 
 
-def test_a_job_that_was_put_down_says_itself_that_it_failed(client, service):
+def test_a_staged_job_fails_on_its_own(client, service):
     bad_inputs(client)
     place = client.output.replace("/out", "/staging/job_object")
     assert client.images(f"--template_location={place}", inputs="bad")[0] == 0
@@ -180,17 +179,17 @@ def test_a_signal_cancels_the_job_and_waits(number, code, client, service):
 
 
 def test_a_signal_while_the_job_is_being_submitted(client, service, monkeypatch):
-    """The service has taken the job; who asked for it does not know yet."""
+    """The service has accepted the job; the client has not received the reply yet."""
     service.hold = True
     create = service.create
 
-    def create_and_dawdle(given):
+    def create_slowly(given):
         work = create(given)
         process.send_signal(signal.SIGINT)
         time.sleep(2)
         return work
 
-    monkeypatch.setattr(service, "create", create_and_dawdle)
+    monkeypatch.setattr(service, "create", create_slowly)
     process = started(client.argv("images"))
     said = process.communicate(timeout=60)
     assert process.returncode == 130, said

@@ -1,4 +1,4 @@
-"""On a real Flink cluster every command writes what it writes on one machine, byte for byte."""
+"""On a real Flink cluster every command writes the same bytes as on one machine."""
 
 import json
 
@@ -14,10 +14,10 @@ CASES = ["image_case", "real_case", "rows_case", "arrays_case"]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_process(name, cluster, request, tmp_path):
+def test_workers_in_processes(name, cluster, request, tmp_path):
     """Workers that two TaskManagers start."""
     case = request.getfixturevalue(name)
-    # One starts a job server of its own, as one does without a job server that stays.
+    # One case starts its job server, as users without a permanent job server do.
     ended = cluster.run(*case.args(tmp_path / "out"), own_server=name == "image_case")
     assert ended.code == 0, ended.stderr
     assert ended.said == ""
@@ -29,7 +29,7 @@ def test_process(name, cluster, request, tmp_path):
 
 
 def test_both_task_managers_work(cluster):
-    """Else the tests above would say nothing of two."""
+    """Otherwise the tests above would prove nothing about two TaskManagers."""
     jobs = [job["id"] for job in cluster.rest("/jobs")["jobs"]]
     managers = set()
     for job in jobs:
@@ -52,15 +52,15 @@ def test_count(cluster, image_case, tmp_path):
     )
     assert wanted["splits"]["train"]["num_examples"] > 100
     for manifest in (wanted, found):
-        for told in ("runner", "finished"):
-            manifest["build"].pop(told)
+        for field in ("runner", "finished"):
+            manifest["build"].pop(field)
     assert found == wanted
     assert {path.name for path in tmp_path.iterdir()} == {"here.json", "there.json"}
 
 
 @pytest.mark.parametrize("kind", ["EXTERNAL", "LOOPBACK"])
 def test_one_task_manager(kind, small_cluster, arrays_case, tmp_path):
-    """Workers of a pool; workers that are threads of the command itself. Beam counts the same."""
+    """Workers in a pool, or as threads of the command; Beam's counters are the same."""
     if kind == "EXTERNAL":
         small_cluster.script("pool.sh", "start")
     ended = small_cluster.run(*arrays_case.args(tmp_path / "out"), "--debug", kind=kind)

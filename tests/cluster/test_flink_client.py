@@ -1,4 +1,4 @@
-"""The command goes, or is told to stop, while its job runs on a Flink cluster."""
+"""The command is killed or interrupted while its job runs on a Flink cluster."""
 
 import signal
 
@@ -15,7 +15,7 @@ EARLY = 5
 
 @pytest.fixture
 def build(cluster, image_case, tmp_path):
-    """A build on the cluster that has made some of its parts, and not all."""
+    """Start a build; yield it once it has finished some of its parts."""
     output = tmp_path / "out"
     client = cluster.start_command(*image_case.args(output))
     wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600)
@@ -26,7 +26,7 @@ def build(cluster, image_case, tmp_path):
 
 
 def resume(cluster, case, output):
-    """Runs the same command again and asserts that it goes on where the build was."""
+    """Run the same command again and assert that it resumes from the finished parts."""
     before = finished_parts(output)
     ended = cluster.run(*case.args(output))
     assert ended.code == 0, ended.stderr
@@ -37,7 +37,7 @@ def resume(cluster, case, output):
 
 
 def test_interrupted(cluster, image_case, build):
-    """Ctrl-C ends the job too, for real."""
+    """Ctrl-C cancels the job on the cluster."""
     client, job, output = build
     client.send(signal.SIGINT)
     ended = client.wait()
@@ -48,8 +48,8 @@ def test_interrupted(cluster, image_case, build):
     resume(cluster, image_case, output)
 
 
-def test_a_name_that_an_earlier_job_had(cluster, image_case, arrays_case, tmp_path):
-    """A scheduler gives each night's job one name: Ctrl-C cancels this night's."""
+def test_a_reused_job_name(cluster, image_case, arrays_case, tmp_path):
+    """A scheduler uses one name every night: Ctrl-C cancels the job of this night."""
     name = "--job_name=nightly"
     earlier = cluster.run(*arrays_case.args(tmp_path / "earlier"), name)
     assert earlier.code == 0, earlier.stderr
@@ -66,7 +66,7 @@ def test_a_name_that_an_earlier_job_had(cluster, image_case, arrays_case, tmp_pa
 
 
 def test_cancelled_on_the_cluster(cluster, image_case, build):
-    """Somebody presses the button on Flink's page."""
+    """The job is cancelled by Flink's REST API."""
     client, job, output = build
     cluster.rest(f"/jobs/{job}?mode=cancel", "PATCH")
     ended = client.wait()
@@ -79,7 +79,7 @@ def test_cancelled_on_the_cluster(cluster, image_case, build):
 
 
 def test_client_killed(cluster, image_case, build):
-    """Its job runs on beside the one of the next command; what it leaves, `clean` removes."""
+    """Its job and the next command's job run at once; `clean` deletes what is left."""
     client, job, output = build
     client.kill()
     assert cluster.state(job) == "RUNNING"
@@ -92,7 +92,7 @@ def test_client_killed(cluster, image_case, build):
     wait_until(lambda: not cluster.running(), 240)
     left = {path.name for path in output.iterdir() if path.name.startswith(".")}
     assert all(name.startswith(".outcome-") for name in left), left
-    assert len(left) <= 1  # the first job's, which nobody waits for
+    assert len(left) <= 1  # of the first job, whose command is gone
     if left:
         assert cluster.state(job) == "FINISHED"
         assert shardmill("clean", output, "--older_than=0").returncode == 0
@@ -101,7 +101,7 @@ def test_client_killed(cluster, image_case, build):
 
 @pytest.mark.parametrize("many", [1, 30])
 def test_nothing_usable(many, cluster, tmp_path):
-    """What no retry mends is not tried again."""
+    """A failure that no retry can fix is not retried."""
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     for number in range(many):
         (tmp_path / "photos" / "cat" / f"{number}.jpg").write_text("no image at all")
@@ -120,7 +120,7 @@ def test_nothing_usable(many, cluster, tmp_path):
 
 
 def test_foreign_output(cluster, image_case, arrays_case, tmp_path):
-    """Another dataset is there: it stays."""
+    """Another dataset in the output stays untouched."""
     output = tmp_path / "out"
     assert cluster.run(*arrays_case.args(output)).code == 0
     ended = cluster.run(*image_case.args(output))

@@ -1,4 +1,4 @@
-"""What dies on a Flink cluster in the middle of a build does not show in what is written."""
+"""Processes of a Flink cluster that die during a build do not change the dataset."""
 
 import os
 
@@ -10,12 +10,12 @@ from tests.support.flink_cluster import finished_parts, kill, wait_until, watch_
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
 
-EARLY = 8  # parts, of dozens: then something dies
+EARLY = 8  # finished parts, of dozens, before a process is killed
 
 
 @pytest.fixture
 def build(cluster, image_case, tmp_path):
-    """A build on the cluster that has made some of its parts, and not all."""
+    """Start a build; yield it once it has finished some of its parts."""
     output = tmp_path / "out"
     client = cluster.start_command(*image_case.args(output))
     with watch_attempts(output) as attempts:
@@ -29,7 +29,7 @@ def build(cluster, image_case, tmp_path):
 
 
 def check(build, case) -> None:
-    """Asserts that the build ends as if nothing had happened, with no part made without need."""
+    """Assert that the build succeeds and that only parts in flight were made twice."""
     client, attempts, output = build
     ended = client.wait()
     assert ended.code == 0, ended.stderr
@@ -39,15 +39,15 @@ def check(build, case) -> None:
     assert made + found == case.parts
     assert found >= 1
     tries = attempts.by_part()
-    assert len(tries) >= case.parts - 2  # a part of nothing but rejects may show too briefly
-    # Only the parts that were under way when it died.
+    assert len(tries) >= case.parts - 2  # a part of rejects only may exist too briefly to be seen
+    # Only the parts that were in flight when it died.
     again = [part for part, count in tries.items() if count > 1]
     assert len(again) <= 2
     assert max(tries.values()) <= 2
 
 
 def test_task_manager_killed(cluster, image_case, build):
-    """Its slots are gone; the other's spare ones take the work over."""
+    """Its slots are gone; spare slots of the other TaskManager take over."""
     name, victim = next(
         (name, pid) for name, pid in cluster.pids().items()
         if name.startswith("taskmanager") and cluster.workers_of(pid)
@@ -75,7 +75,7 @@ def test_worker_killed(cluster, image_case, build):
 
 
 def test_whole_worker_killed(cluster, image_case, build):
-    """The boot; what it had started ends too."""
+    """The boot process is killed; its children end too."""
     boot = next(p for p in cluster.workers() if p.name() == "boot")
     session = [p for p in cluster.workers() if os.getsid(p.pid) == boot.pid]
     assert len(session) >= 2
@@ -86,7 +86,7 @@ def test_whole_worker_killed(cluster, image_case, build):
 
 
 def test_only_task_manager_killed(small_cluster, image_case, tmp_path):
-    """The job waits until there is another one."""
+    """The job waits for a new TaskManager."""
     output = tmp_path / "out"
     client = small_cluster.start_command(*image_case.args(output))
     with watch_attempts(output) as attempts:

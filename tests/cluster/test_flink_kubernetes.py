@@ -1,4 +1,4 @@
-"""Flink itself takes the configuration that the Kubernetes manifests give it."""
+"""Flink accepts the configuration in the Kubernetes manifests."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.gcs_server import free_port
 
 
 def test_flink_knows_every_key():
-    """It says nothing of one that it does not know."""
+    """Flink ignores unknown keys without a message."""
     (jar,) = (INSTALLED / "flink" / "lib").glob("flink-dist-*.jar")
     with zipfile.ZipFile(jar) as archive:
         names = [
@@ -32,10 +32,10 @@ def test_flink_knows_every_key():
         assert key.encode() in constants, key
 
 
-def test_a_jobmanager_starts_with_it(tmp_path):
+def test_a_jobmanager_starts(tmp_path):
     conf, port = tmp_path / "conf", free_port()
     conf.mkdir()
-    # What cannot be the same here: names and ports of pods.
+    # Names and ports of pods differ outside Kubernetes.
     here = {
         "jobmanager.rpc.address": "localhost",
         "jobmanager.rpc.port": str(free_port()),
@@ -56,26 +56,26 @@ def test_a_jobmanager_starts_with_it(tmp_path):
         "FLINK_LOG_DIR": str(tmp_path),
         "FLINK_PID_DIR": str(tmp_path),
     }
-    with (tmp_path / "said").open("w") as said:
+    with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [INSTALLED / "flink" / "bin" / "jobmanager.sh", "start-foreground"],
-            env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        found = ask(f"http://localhost:{port}/jobmanager/config", process, tmp_path / "said")
+        found = request(f"http://localhost:{port}/jobmanager/config", process, tmp_path / "log")
     finally:
         process.kill()
         process.wait()
     taken = {each["key"]: each["value"] for each in found}
     for key, value in wanted.items():
         assert taken[key].lower() == str(value).lower(), key
-    log = (tmp_path / "said").read_text()
-    assert " ERROR " not in log
-    assert "INFO  ClusterEntrypoint" in log
+    text = (tmp_path / "log").read_text()
+    assert " ERROR " not in text
+    assert "INFO  ClusterEntrypoint" in text
 
 
-def ask(url, process, said):
-    """Asks until there is an answer."""
+def request(url, process, log):
+    """Request a URL until the server answers."""
     end = time.monotonic() + 180
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -83,4 +83,4 @@ def ask(url, process, said):
                 return json.loads(answer.read())
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    pytest.fail(f"no answer from {url}: {said.read_text()[-2000:]}")
+    pytest.fail(f"no answer from {url}: {log.read_text()[-2000:]}")

@@ -1,4 +1,7 @@
-"""A worker ends with whoever needs it. The boot here is a stand-in; the other tests have the real one."""
+"""A worker ends when its starter, boot process or endpoint ends.
+
+The boot process here is a fake; the other tests use the real one.
+"""
 
 import os
 import signal
@@ -11,7 +14,7 @@ import pytest
 
 from tests.support.flink_cluster import SCRIPTS, wait_until
 
-# As Beam's does, it runs its child in a process group of that child's own.
+# Like Beam's boot, it runs its child in a separate process group.
 BOOT = """#!/bin/bash
 set -m
 sleep 600 &
@@ -21,7 +24,7 @@ STARTER = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]).wait(); 
 
 
 @pytest.mark.parametrize("end", ["starter", "boot", "terminated", "endpoint"])
-def test_it_goes(end, tmp_path):
+def test_ends_with(end, tmp_path):
     boot = tmp_path / "flink" / "bin" / "boot"
     boot.parent.mkdir(parents=True)
     boot.write_text(BOOT)
@@ -56,7 +59,7 @@ def test_it_goes(end, tmp_path):
 
 
 def of_session(session):
-    """The boot and what it runs."""
+    """Return the boot process and its child."""
     text = session.read_text().strip()
     if not text:
         return []
@@ -64,7 +67,7 @@ def of_session(session):
     return [boot, *(child for child in boot.children() if child.name() == "sleep")]
 
 
-def test_not_by_hand():
+def test_needs_an_endpoint():
     done = subprocess.run([str(SCRIPTS / "worker.sh")], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--provision_endpoint" in done.stderr

@@ -1,4 +1,4 @@
-"""Beam and gs://: what a build with everything in buckets asks, and Beam's own reader of it."""
+"""Beam and gs://: the calls of a build that has everything in buckets, and Beam's own reader."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ assert not any(map(FileSystems.exists, moved))
 
 
 def beam_env(tmp_path) -> dict[str, str]:
-    """Beam looks for credentials first, for half a minute where there are none, unless told."""
+    """Return variables that stop Beam from searching for credentials for half a minute."""
     return {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path / "none")}
 
 
-def test_beams_own_file_system_reads_what_was_published(album, strict_bucket, front, tmp_path):
+def test_beams_file_system_reads_a_published_dataset(album, strict_bucket, front, tmp_path):
     output = f"{strict_bucket}/out"
     assert build("images", album.inputs / "images", output).status == "published"
     front.reset()
@@ -80,8 +80,8 @@ def test_input_output_and_temporary_files_in_buckets(album, strict_bucket, front
     assert {call.name.split("/")[0] for call in front.calls} == {"in", "out"}
 
 
-def test_the_page_tells_how_to_try_it_with_an_emulator(album, tmp_path):
-    """The commands of docs/gcs.md, but for the port and the path of the program."""
+def test_the_emulator_commands_of_the_page_work(album, tmp_path):
+    """Run the commands of docs/gcs.md with another port and path of the program."""
     text = (ROOT / "docs" / "gcs.md").read_text()
     block = text.partition("For trying things out without an account:\n\n```sh\n")[2]
     block = block.partition("```")[0]
@@ -105,9 +105,9 @@ def test_the_page_tells_how_to_try_it_with_an_emulator(album, tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    said = "".join(lines)
-    assert "Published" in said
-    assert lines[-1] == "finished with 0\n", said
+    text = "".join(lines)
+    assert "Published" in text
+    assert lines[-1] == "finished with 0\n", text
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Whole builds on gs:// while calls fail: every kind of call, every kind of fault, and storms."""
+"""Whole builds on gs:// while calls fail: every kind of call and fault, and random faults."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.mark.parametrize("how", PASSING)
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_every_kind_of_call_fails_and_the_build_does_not(
+def test_builds_survive_transient_faults_of_every_call(
     pipeline, how, album, strict_bucket, front, tmp_path
 ):
-    """A first build and one that replaces it, each with two failures of each kind of call."""
+    """Build, then overwrite, each with two failures of each kind of call."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     for options in ({}, {"num_shards": 1, "overwrite": True}):
         front.reset()
@@ -39,21 +39,23 @@ def test_every_kind_of_call_fails_and_the_build_does_not(
         assert front.faults_left == 0
         assert outcome.parts_found == 0
         made = [c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")]
-        assert len(set(made)) == outcome.parts_made  # none was made twice
+        assert len(set(made)) == outcome.parts_made  # no part was made twice
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         shards = {k: v for k, v in options.items() if k == "num_shards"}
         album.check(pipeline, output, tmp_path / "out", **shards)
 
 
 @pytest.mark.parametrize("how", [*PASSING, "corrupt"])
-def test_commands_that_only_look_or_clean(how, album, strict_bucket, front, tmp_path, capsys):
+def test_other_commands_survive_transient_faults(
+    how, album, strict_bucket, front, tmp_path, capsys
+):
     """``count``, ``verify``, ``steps`` and ``clean``, each with failures of each kind of call."""
     output = f"{strict_bucket}/out"
     local = tmp_path / "local"
     assert build("images", album.inputs / "images", local).status == "published"
     upload(local, output)
     wanted = count(local)
-    # Spoiled bytes are told where a whole file is read, and a second reading is up to the caller.
+    # Corrupt bytes are an error of the reader of a whole file; the caller decides on a retry.
     kinds = [] if how == "corrupt" else ["download", "get", "list"]
     for kind in kinds:
         front.fail(kind, how, times=2)
@@ -73,8 +75,8 @@ SEEDS = range(30) if SOAK else range(3)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_storms(pipeline, seed, album, strict_bucket, front, tmp_path):
-    """One call in fourteen fails in any way: the bytes are the same and nothing is left over."""
+def test_builds_survive_random_faults(pipeline, seed, album, strict_bucket, front, tmp_path):
+    """One call in fourteen fails: the bytes are the same and no temporary object is left."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     front.storm = Storm(seed, 0.07, (*PASSING, "slow", "late"))
     for options in ({}, {"num_shards": 3, "overwrite": True}):
@@ -87,8 +89,8 @@ def test_storms(pipeline, seed, album, strict_bucket, front, tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_joining_many_objects_in_a_storm(seed, strict_bucket, front):
-    """A tree of composes of three levels leaves the joined object and its pieces, no more."""
+def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, front):
+    """Three levels of composes leave the joined object and its sources only."""
     storage, rng = GcsStorage(), random.Random(seed)
     pieces = [f"{strict_bucket}/piece{number:04}" for number in range(70)]
     data = [rng.randbytes(rng.randint(0, 50)) for _ in pieces]
@@ -108,8 +110,8 @@ def test_joining_many_objects_in_a_storm(seed, strict_bucket, front):
     assert names == {*pieces, f"{strict_bucket}/joined"}
 
 
-# What does not pass: refused for good, or spoiled on the way up.
-LASTING = [
+# Permanent faults: a call is denied, or an upload is corrupted.
+PERMANENT = [
     ("upload", "403", ".part"),
     ("upload", "400", ".json"),
     ("upload", "spoil", ".part"),
@@ -122,11 +124,11 @@ LASTING = [
     ("delete", "403", "manifest.json"),
     ("delete", "403", ".publish.json"),
 ]
-HARMLESS_UNTIL = {"rewrite", "delete"}  # a publication had begun, which the next run completes
+AFTER_JOURNAL = {"rewrite", "delete"}  # publishing had begun; the next run completes it
 
 
-@pytest.mark.parametrize("fault", LASTING, ids="-".join)
-def test_what_fails_for_good_is_one_sentence_and_the_next_run_goes_on(
+@pytest.mark.parametrize("fault", PERMANENT, ids="-".join)
+def test_a_permanent_fault_is_one_sentence_and_the_next_run_resumes(
     fault, album, strict_bucket, front, tmp_path, capsys
 ):
     kind, how, ending = fault
@@ -139,25 +141,25 @@ def test_what_fails_for_good_is_one_sentence_and_the_next_run_goes_on(
     started = time.monotonic()
     code = main(["rows", *args, "--overwrite"])
     seconds = time.monotonic() - started
-    said = capsys.readouterr().err.splitlines()
-    lines = [line for line in said if line.startswith("shardmill: ")]
+    stderr = capsys.readouterr().err.splitlines()
+    lines = [line for line in stderr if line.startswith("shardmill: ")]
     print(f"{kind} {how} {ending}: {seconds:.1f} s: {lines}")
-    assert (code, len(lines)) == (1, 1), said
+    assert (code, len(lines)) == (1, 1), stderr
     assert lines[0].endswith(".")
-    assert seconds < 100  # and not the two minutes for which what may pass is repeated
+    assert seconds < 100  # transient faults are retried for two minutes
     front.reset()
     after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
-    if kind not in HARMLESS_UNTIL:
-        assert before.items() <= after.items()  # what was published stands as it was
+    if kind not in AFTER_JOURNAL:
+        assert before.items() <= after.items()  # nothing published has changed
     outcome = build("rows", f"{inputs}/rows", output, num_shards=1, overwrite=True)
     assert outcome.status in ("published", "up_to_date"), outcome
     album.check("rows", output, tmp_path / "out", num_shards=1)
 
 
-def test_inputs_that_arrive_spoiled_fail_the_build_and_not_the_image(
+def test_a_corrupt_download_fails_the_build_and_rejects_no_image(
     album, strict_bucket, front, tmp_path
 ):
-    """A byte that is wrong on the way is the network's fault: no reject, and nothing published."""
+    """A corrupt byte is a fault of the network: no reject, and nothing is published."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     front.fail("download", "corrupt", times=10**6, name=".jpg", skip=5)
     with pytest.raises(ShardmillError, match=r"Cannot read gs://.*; run again when the service"):
@@ -171,7 +173,9 @@ def test_inputs_that_arrive_spoiled_fail_the_build_and_not_the_image(
     album.check("images", output, tmp_path / "out")
 
 
-def test_the_command_in_a_storm_with_real_pauses(album, strict_bucket, front, tmp_path):
+def test_the_command_survives_random_faults_with_real_backoff(
+    album, strict_bucket, front, tmp_path
+):
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
     front.storm = Storm(1, 0.05, PASSING)
     done = shardmill(
@@ -184,8 +188,8 @@ def test_the_command_in_a_storm_with_real_pauses(album, strict_bucket, front, tm
     album.check("images", output, tmp_path / "out")
 
 
-@pytest.mark.skipif(not SOAK, reason="waits as long as the library tries: make soak")
-def test_a_service_that_stays_away_is_given_up(strict_bucket, front):
+@pytest.mark.skipif(not SOAK, reason="waits for the last retry: make soak")
+def test_a_permanently_unavailable_service(strict_bucket, front):
     front.fail("*", "503", times=10**6)
     started = time.monotonic()
     done = shardmill("verify", f"{strict_bucket}/out")

@@ -1,10 +1,9 @@
-"""Two processes build one gs:// output while a seeded schedule holds up their calls."""
+"""Two processes build one gs:// output while a seeded schedule delays their calls."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, make_photos
 from tests.pipelines.test_images_gcs import download
-from tests.support.fault_tools import Zygote, check_dataset
-from tests.support.fault_tools import zygote as shared_zygote
+from tests.support.fault_tools import check_dataset, zygote
 from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -24,7 +22,7 @@ ONE, OTHER = ("--num_shards=2",), ("--num_shards=3", "--seed=9")
 
 
 class Schedule:
-    """Holds up some calls before they are carried out, and some answers behind that."""
+    """Delays some calls before they are executed, and some responses after."""
 
     def __init__(self, front, seed: int) -> None:
         self.random = random.Random(seed)
@@ -45,26 +43,15 @@ class _Late:
         return self.random.choice(("late", "slow")) if self.random.random() < 0.1 else ""
 
 
-@pytest.fixture
-def zygote(front) -> Iterator[Zygote]:
-    """A process whose children talk to the front."""
-    found = Zygote()
-    yield found
-    found.process.stdin.close()
-    found.process.wait(60)
-
-
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], dict[str, bytes]]]:
-    """Photos, and what each of the two configs makes of them on disk."""
+    """Return photos, and the files that each of the two configs builds from them on disk."""
     source = tmp_path_factory.mktemp("in") / "photos"
     make_photos(source, {"cat": 9, "dog": 7}, size=(40, 30))
     found = {}
     for flags in (ONE, OTHER):
         output = tmp_path_factory.mktemp("wanted") / "out"
-        ended = shared_zygote().run(
-            "images", f"--input={source}", f"--output={output}", *COMMON, *flags
-        )
+        ended = zygote().run("images", f"--input={source}", f"--output={output}", *COMMON, *flags)
         assert ended.code == 0, ended.stderr
         found[flags] = check_dataset(output)
     assert found[ONE] != found[OTHER]
@@ -72,15 +59,15 @@ def wanted(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], dict[str, byte
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("who", ["the same", "others", "others who overwrite"])
-def test_two_builders(who, seed, wanted, zygote, strict_bucket, front, tmp_path):
+@pytest.mark.parametrize("who", ["the same", "others", "others with --overwrite"])
+def test_two_builders(who, seed, wanted, strict_bucket, front, tmp_path):
     source, sets = wanted
     output = f"{strict_bucket}/out"
     configs = [ONE, ONE if who == "the same" else OTHER]
-    flags = ("--overwrite",) if who == "others who overwrite" else ()
+    flags = ("--overwrite",) if who == "others with --overwrite" else ()
     Schedule(front, seed)
     argv = ["images", f"--input={source}", f"--output={output}", *COMMON]
-    commands = [zygote.start(*argv, *config, *flags) for config in configs]
+    commands = [zygote().start(*argv, *config, *flags) for config in configs]
     ended = [command.wait() for command in commands]
     front.reset()
     for one in ended:
@@ -92,7 +79,7 @@ def test_two_builders(who, seed, wanted, zygote, strict_bucket, front, tmp_path)
         assert sorted(one.code for one in ended) == [0, 1]
     assert sum("Published" in one.stdout for one in ended) >= 1
     assert findings_of(output) == []
-    # Who lost without --overwrite keeps its parts for when it may overwrite.
+    # The loser without --overwrite keeps its parts for a later run with it.
     names = {e.path[len(output) + 1 :].split("/")[0] for e in GcsStorage().walk(output)}
     left = {name for name in names if name.startswith(".build-")}
     assert len(left) <= (who == "others")

@@ -1,4 +1,4 @@
-"""TensorFlow's own gs:// file system, unmodified, reads what was published to a bucket."""
+"""TensorFlow's gs:// file system, unmodified, reads a dataset published to a bucket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(json.dumps([steps_per_epoch(folder, "train", 5), sizes]))
 
 
 def read(code: str, uri: str, env: dict[str, str]):
-    """Runs code in a process of its own and returns what it prints."""
+    """Run code in a new process and return the JSON that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code, uri], env=env, capture_output=True, text=True, check=False,
         timeout=280,

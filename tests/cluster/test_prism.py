@@ -1,4 +1,4 @@
-"""On Prism every command writes what it writes in memory; the command and its server end together."""
+"""On Prism every command writes the same bytes as in memory, and its server ends with it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ pytest_plugins = ["tests.support.flink_cluster"]
 
 PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))
 FLAGS = ["--runner=PrismRunner", f"--prism_location={PRISM}"]
-# What the command says on the way, beside its summary and errors.
-ON_THE_WAY = re.compile(r"^(?:starting|reading|encoding|assembling|running)\b.*\n", re.MULTILINE)
+# Progress lines on stderr.
+PROGRESS_LINES = re.compile(
+    r"^(?:starting|reading|encoding|assembling|running)\b.*\n", re.MULTILINE
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def _installed():
 
 
 def servers(client: int) -> list[psutil.Process]:
-    """The processes of Prism that a command started."""
+    """Return the Prism processes that a command started."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -49,7 +51,7 @@ def start(*args: object) -> subprocess.Popen:
 
 @pytest.fixture
 def build(image_case, tmp_path):
-    """A build that has made some of its parts, and not all; its server; where it goes."""
+    """Start a build; yield its process, its server and its output once it has finished parts."""
     output = tmp_path / "out"
     client = start(*image_case.args(output))
     wait_until(lambda: finished_parts(output) >= 5 or client.poll() is not None)
@@ -75,7 +77,7 @@ def test_the_same_bytes(name, request, tmp_path):
     case = request.getfixturevalue(name)
     done = shardmill(*case.args(tmp_path / "out"), *FLAGS)
     assert done.returncode == 0, done.stderr
-    assert ON_THE_WAY.sub("", done.stderr) == ""
+    assert PROGRESS_LINES.sub("", done.stderr) == ""
     assert Ended(0, done.stdout, done.stderr).parts() == (case.parts, 0)
     case.check(tmp_path / "out")
     again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
@@ -106,32 +108,32 @@ def test_count(image_case, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=str)
-def test_a_command_that_ends_takes_its_server_along(number, build, image_case):
+def test_the_server_ends_with_its_command(number, build, image_case):
     client, server, output = build
     client.send_signal(number)
     out, err = client.communicate(timeout=60)
-    said = ON_THE_WAY.sub("", err)
+    message = PROGRESS_LINES.sub("", err)
     if number == signal.SIGKILL:
         assert client.returncode == -signal.SIGKILL
     else:
         assert client.returncode == 128 + number
-        assert re.fullmatch(r"shardmill: interrupted.*; run again to resume\.\n", said), said
+        assert re.fullmatch(r"shardmill: interrupted.*; run again to resume\.\n", message), message
     assert out == ""
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
     resume(image_case, output)
 
 
 def test_its_server_dies(build, image_case):
-    """One sentence, and the next run goes on."""
+    """One sentence, and the next run resumes."""
     client, server, output = build
     server.kill()
     out, err = client.communicate(timeout=120)
     assert client.returncode == 1, err
     assert out == ""
-    said = ON_THE_WAY.sub("", err)
-    assert said.startswith("shardmill: ")
-    assert said.count("\n") == 1
-    assert "run again to resume" in said
+    message = PROGRESS_LINES.sub("", err)
+    assert message.startswith("shardmill: ")
+    assert message.count("\n") == 1
+    assert "run again to resume" in message
     resume(image_case, output)
 
 
@@ -142,6 +144,6 @@ def test_nothing_usable(tmp_path):
         "images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}", *FLAGS
     )
     assert done.returncode == 1
-    said = ON_THE_WAY.sub("", done.stderr)
-    assert "none could become a record" in said
-    assert said.count("\n") == 1
+    message = PROGRESS_LINES.sub("", done.stderr)
+    assert "none could become a record" in message
+    assert message.count("\n") == 1

@@ -1,4 +1,4 @@
-"""s3:// on the Versity S3 Gateway: another server than in the quick tests, and a stricter one."""
+"""s3:// on the Versity S3 Gateway, which is stricter than the server of the quick tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place(storage, gateway_bucket) -> Place:
 
 
 @pytest.mark.parametrize("promise", [*PROMISES, *MORE], ids=lambda promise: promise.__name__[5:])
-def test_what_every_storage_promises(promise, place):
+def test_storage_contract(promise, place):
     promise(place)
 
 
@@ -76,7 +76,7 @@ def test_concat_joins_in_order(count, place):
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(test_storage._CALLS, max_size=14))
-def test_it_behaves_as_a_disk_does(calls, storage, gateway_bucket, tmp_path):
+def test_behaves_like_a_local_disk(calls, storage, gateway_bucket, tmp_path):
     local = Place(LocalStorage(), str(tmp_path / uuid.uuid4().hex))
     remote = Place(storage, f"{gateway_bucket}/{uuid.uuid4().hex}")
     for call in calls:
@@ -101,10 +101,10 @@ def test_long_listings_and_deletions_take_several_calls(gateway_s3, gateway_buck
         ("AWS_ACCESS_KEY_ID", "No user exists"),
     ],
 )
-def test_wrong_keys_are_told(variable, words, gateway_bucket, monkeypatch):
+def test_wrong_keys_are_reported(variable, words, gateway_bucket, monkeypatch):
     monkeypatch.setenv(variable, "wrong")
-    refused = S3Storage()
-    for call in (refused.stat, refused.read, lambda path: refused.create(path, b"")):
+    denied = S3Storage()
+    for call in (denied.stat, denied.read, lambda path: denied.create(path, b"")):
         with pytest.raises(StorageError, match=words):
             call(f"{gateway_bucket}/x")
 
@@ -117,7 +117,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(photos, tmp_path_factory):
-    """What a build on a disk writes."""
+    """Return the files that a build on disk writes."""
     output = tmp_path_factory.mktemp("local") / "ds"
     assert main(["images", f"--input={photos}", f"--output={output}", *FLAGS]) == 0
     return dataset_files(output)
@@ -130,7 +130,7 @@ def keys(s3, uri: str) -> list[str]:
 
 
 def kill_when(wanted, *args: str) -> None:
-    """Runs the command, and kills it with SIGKILL as soon as something is so, or it ended."""
+    """Run the command and send SIGKILL as soon as a condition holds."""
     command = [sys.executable, "-m", "shardmill.pipelines.cli", *args]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -141,9 +141,7 @@ def kill_when(wanted, *args: str) -> None:
         process.wait()
 
 
-def test_a_killed_build_goes_on_with_the_parts_it_has(
-    photos, expected, gateway_s3, gateway_bucket, capsys
-):
+def test_a_killed_build_is_resumed(photos, expected, gateway_s3, gateway_bucket, capsys):
     source, output = upload(gateway_s3, photos, f"{gateway_bucket}/in"), f"{gateway_bucket}/out"
     args = ["images", f"--input={source}", f"--output={output}", *FLAGS]
 
@@ -162,7 +160,7 @@ def test_a_killed_build_goes_on_with_the_parts_it_has(
     assert without_manifest(objects(gateway_s3, output)) == expected
 
 
-def test_a_killed_publication_is_completed(photos, expected, gateway_s3, gateway_bucket, capsys):
+def test_an_interrupted_publish_is_completed(photos, expected, gateway_s3, gateway_bucket, capsys):
     for turn in range(5):
         output = f"{gateway_bucket}/out{turn}"
         args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
@@ -177,7 +175,7 @@ def test_a_killed_publication_is_completed(photos, expected, gateway_s3, gateway
     raise AssertionError("it was never killed in time")
 
 
-def test_clean_takes_away_what_a_killed_build_left(photos, gateway_s3, gateway_bucket, capsys):
+def test_clean_deletes_the_files_of_a_killed_build(photos, gateway_s3, gateway_bucket, capsys):
     output = f"{gateway_bucket}/out"
     args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
     kill_when(lambda: any("/parts/" in key for key in keys(gateway_s3, output)), *args)
@@ -197,7 +195,7 @@ storage = open_storage(folder)
 seen = storage.read_version(folder + "/swap")[1]
 while time.time() < float(start):
     pass
-# Some in the same order, so that processes meet; some in another, so that each leads somewhere.
+# Some keys in the same order, so that processes race; some shuffled, so that each wins some.
 order = list(range(int(count)))
 order[20:] = random.Random(name).sample(order[20:], len(order) - 20)
 won = {n: int(storage.create(f"{folder}/{n}", name.encode())) for n in order}
@@ -228,7 +226,7 @@ def test_exactly_one_of_several_processes_wins(gateway_bucket, storage):
 
 
 def test_several_builders_of_one_output(photos, expected, gateway_s3, gateway_bucket, capsys):
-    """The same build, three times at once: all succeed, and the dataset is that of one."""
+    """The same build, three times at once: all succeed, and the dataset is correct."""
     output = f"{gateway_bucket}/out"
     args = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
     command = [sys.executable, "-m", "shardmill.pipelines.cli", *args]
@@ -239,7 +237,7 @@ def test_several_builders_of_one_output(photos, expected, gateway_s3, gateway_bu
     assert run(capsys, "verify", output)[0] == 0
 
 
-def test_builders_of_different_datasets_never_mix_them(photos, gateway_s3, gateway_bucket, capsys):
+def test_builders_of_different_datasets_publish_one(photos, gateway_s3, gateway_bucket, capsys):
     for turn in range(3):
         output = f"{gateway_bucket}/out{turn}"
         commands = [
@@ -254,8 +252,8 @@ def test_builders_of_different_datasets_never_mix_them(photos, gateway_s3, gatew
         assert run(capsys, "verify", output)[0] == 0
 
 
-def test_no_secret_is_written(gateway_s3, gateway_bucket, expected, photos):
-    """From bucket to bucket with variables alone; what is started inherits them."""
+def test_writes_no_secret(gateway_s3, gateway_bucket, expected, photos):
+    """Build from bucket to bucket with credentials in variables, which child processes inherit."""
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     source = upload(gateway_s3, photos, f"{gateway_bucket}/in")
     output = f"{gateway_bucket}/out"

@@ -1,4 +1,4 @@
-"""The wheel, as a new user has it: in an environment of its own, on every Python that is here."""
+"""The wheel in a new environment, on every supported Python that is installed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 
 
 def find_python(version: str) -> str | None:
-    """Returns a Python of a version: on the path, or one of uv's or pyenv's."""
+    """Return the path of a Python version: on PATH, or installed by uv or pyenv."""
     homes = [
         os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")) + f"/versions/{version}.*/bin",
         os.path.expanduser(f"~/.local/share/uv/python/cpython-{version}.*/bin"),
@@ -29,14 +29,14 @@ def find_python(version: str) -> str | None:
     candidates += [f"{folder}/python{version}" for home in homes for folder in sorted(glob(home))]
     code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
     for candidate in filter(os.path.exists, candidates):
-        said = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
-        if said.stdout.strip() == version:
+        done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
             return candidate
     return None
 
 
 def install(python: str, env: Path, wheel: Path) -> None:
-    """Installs the wheel, by pip as anybody does; by uv where Python is another than the tests'."""
+    """Install the wheel by pip, or by uv for another Python version than that of the tests."""
     uv = shutil.which("uv")
     same = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
     pins = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
@@ -52,7 +52,7 @@ def install(python: str, env: Path, wheel: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory) -> Path:
-    """The distributions of what is committed or about to be, built with isolation, as released."""
+    """Build the distributions of all tracked files, with isolation, as for a release."""
     folder = tmp_path_factory.mktemp("dist")
     source = folder / "source"
     listed = subprocess.run(
@@ -78,7 +78,7 @@ def inputs(tmp_path_factory) -> Path:
 
 
 def build_all(command: list[str], inputs: Path, folder: Path) -> dict[str, bytes]:
-    """Makes a dataset of each kind with a command, looks at all, and returns all shards."""
+    """Build a dataset of each kind, run every other command on it, and return its files."""
 
     def run(*arguments: str) -> str:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -117,12 +117,12 @@ def build_all(command: list[str], inputs: Path, folder: Path) -> dict[str, bytes
 
 @pytest.fixture(scope="module")
 def expected(inputs, tmp_path_factory) -> dict[str, bytes]:
-    """What this environment makes of the inputs."""
+    """Return the files that this environment builds from the inputs."""
     command = [sys.executable, "-m", "shardmill.pipelines.cli"]
     return build_all(command, inputs, tmp_path_factory.mktemp("here") / "ds")
 
 
-def test_twine_finds_nothing_wrong(dist: Path) -> None:
+def test_twine_check_passes(dist: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, dist.iterdir())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -154,10 +154,10 @@ def test_it_works_on_every_python(version, dist, inputs, expected, tmp_path) -> 
     (wheel,) = dist.glob("*.whl")
     install(python, tmp_path / "env", wheel)
     binaries = tmp_path / "env" / "bin"
-    said = subprocess.run(
+    version_text = subprocess.run(
         [binaries / "shardmill", "--version"], check=True, capture_output=True, text=True
     )
-    assert said.stdout.strip() in wheel.name
+    assert version_text.stdout.strip() in wheel.name
     made = build_all([str(binaries / "shardmill")], inputs, tmp_path / "ds")
     assert len(made) >= 10
     assert made == expected
