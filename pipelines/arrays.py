@@ -13,7 +13,7 @@ import apache_beam as beam
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysFinishing
+from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysHooks
 from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.arrays.row_index import RowPlacement
 from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays
@@ -61,7 +61,7 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysJob:
         config.sink_spec(config_id("arrays", encoder.versions(), config.identity()), found.root),
         config=config.identity(),
         runner=runner,
-        finishing=ArraysFinishing(text_labels=bool(found.label and found.label.texts)),
+        hooks=ArraysHooks(text_labels=bool(found.label and found.label.texts)),
     )
     return ArraysJob(config, ArraysSpec(sink, encoder, found.files, found.warnings))
 

@@ -15,9 +15,11 @@ def complete_publish(folder: str) -> None:
     """Complete an unfinished publish, as every command does that finds one."""
     storage = open_storage(folder)
     if storage.stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish.publish import settle  # rarely needed, slow to import
+        from shardmill.transforms.publish.publish import (
+            recover_output,  # rarely needed, slow to import
+        )
 
-        settle(storage, folder)
+        recover_output(storage, folder)
 
 
 def check_writable(output: str) -> None:
@@ -28,9 +30,9 @@ def check_writable(output: str) -> None:
     Raises:
         ShardmillError: The output is not a dataset's, or cannot be written.
     """
-    from shardmill.transforms.publish.publish import settle
+    from shardmill.transforms.publish.publish import recover_output
 
-    settle(open_storage(output), output)
+    recover_output(open_storage(output), output)
     check_accepts_files(output, f"--output={output}")
 
 

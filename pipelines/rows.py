@@ -20,7 +20,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.build.census import Census, why_unusable
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import MatchCounts
@@ -31,7 +31,7 @@ from shardmill.transforms.match.transform import (
     find_input,
     match_now,
 )
-from shardmill.transforms.rows.encoder import RowsFinishing
+from shardmill.transforms.rows.encoder import RowsHooks
 from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
 from shardmill.transforms.rows.probe import format_names, missing_columns
 from shardmill.transforms.rows.runs.run_writer import RunSpec
@@ -94,7 +94,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         config.sink_spec(config_id("rows", versions, options), match.root),
         config={name: value for name, value in options.items() if name != "schema"},
         runner=runner,
-        finishing=RowsFinishing(
+        hooks=RowsHooks(
             _has_text_labels(config, columns) and preprocessing is None, preprocessing is not None
         ),
     )
@@ -197,7 +197,7 @@ def _why_no_rows(
         )
     census = Census()
     for ref in sample.refs:
-        census.add(ref, REFUSED if ref.error else Series("rows", ""))
+        census.add(ref, REJECTED if ref.error else Series("rows", ""))
     problem = why_unusable(census.with_counts(counts), TABLE, config.input)
     if not problem:
         names = (

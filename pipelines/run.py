@@ -220,9 +220,9 @@ def _new_progress(attempt: _Attempt) -> Progress:
     from shardmill.transforms.runtime.progress import Progress
 
     if not attempt.runner.in_process:
-        return Progress(phase="starting", unit="parts", rejected="")
+        return Progress(phase="starting", unit="parts", rejects_name="")
     unit = attempt.unit
-    return Progress(unit=unit.name, per_unit=unit.size, rejected=unit.rejected)
+    return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
 
 
 @dataclass

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
 
     started = time.monotonic()
     dataset = find_dataset(flags.dataset)
-    progress = Progress(unit="MiB", per_unit=1 << 20, rejected="damaged")
+    progress = Progress(unit="MiB", per_unit=1 << 20, rejects_name="damaged")
     try:
         with show_progress(progress):
             findings = verify_dataset(dataset, flags.processes or usable_cores(), progress)

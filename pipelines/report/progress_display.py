@@ -61,7 +61,7 @@ def _show_bar(progress: Progress, ended: threading.Event, console: Console) -> N
                 total=None if total is None else -(-total // progress.per_unit),
                 completed=progress.done // progress.per_unit,
                 rate=f"{speed:,.0f} {progress.unit}/s" if speed else "",
-                rejects=f"{progress.rejects:,} {progress.rejected}" if progress.rejects else "",
+                rejects=f"{progress.rejects:,} {progress.rejects_name}" if progress.rejects else "",
             )
 
 
@@ -98,7 +98,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
     # Counts of other processes may exceed the expected total by one.
     left = max(0, (progress.total or 0) - progress.done)
     remaining = f", {left / rate:,.0f} s left" if left and rate else ""
-    rejects = f", {progress.rejects:,} {progress.rejected}" if progress.rejected else ""
+    rejects = f", {progress.rejects:,} {progress.rejects_name}" if progress.rejects_name else ""
     number = f"{rate / scale:,.0f}" if rate >= 10 * scale else f"{rate / scale:,.1f}"
     return (
         f"{progress.phase}: {progress.done / scale:,.0f}{total} {unit}, "

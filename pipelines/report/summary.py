@@ -58,9 +58,9 @@ def published(outcome: Outcome, output: str, seconds: float, noun: str) -> Itera
         shards = counted(len(split.shards), "shard")
         size = human_bytes(split.num_bytes)
         yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
-    found = f", {outcome.parts_found:,} found from before" if outcome.parts_found else ""
+    found = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
     yield f"  parts      {outcome.parts_made:,} made{found}"
-    kept, examples = outcome.kept
+    kept, examples = outcome.reused
     if kept:
         yield f"  shards     {len(manifest.files) - kept:,} made, {kept:,} kept"
     speed = (manifest.written - examples) / max(seconds, 1e-9)

@@ -37,7 +37,7 @@ def test_builds_survive_transient_faults_of_every_call(
         outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
         assert outcome.status == "published", outcome
         assert front.faults_left == 0
-        assert outcome.parts_found == 0
+        assert outcome.parts_reused == 0
         made = [c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")]
         assert len(set(made)) == outcome.parts_made  # no part was made twice
         shutil.rmtree(tmp_path / "out", ignore_errors=True)

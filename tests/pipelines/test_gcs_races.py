@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.transforms.publish.publish import settle
+from shardmill.transforms.publish.publish import recover_output
 from tests.conftest import SOAK, make_photos
 from tests.pipelines.test_images_gcs import download, run
 from tests.support.fault_tools import check_dataset
@@ -72,7 +72,7 @@ def test_a_late_publisher_harms_nobody(moment, source, strict_bucket, front, tmp
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(run, source, output, **NEW)
         assert late.reached.wait(120)
-        settle(GcsStorage(), output)
+        recover_output(GcsStorage(), output)
         if others == AGAIN:
             assert run(source, output, **OLD).status == "published"
         before = {entry.path: entry.version for entry in GcsStorage().walk(output)}

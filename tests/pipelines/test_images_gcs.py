@@ -223,13 +223,13 @@ def test_one_changed_photo_remakes_one_part(album, bucket, tmp_path):
     (album / "cat" / "also broken.jpg").write_bytes(b"no picture")
     photos = upload(album, f"{bucket}/photos")
     first = run(photos, f"{bucket}/out")
-    assert (first.status, first.parts_found) == ("failed", 0)
+    assert (first.status, first.parts_reused) == ("failed", 0)
     assert "2 of 38 inputs were rejected" in first.message
     storage = open_storage(photos)
     storage.replace(f"{photos}/cat/also broken.jpg", (album / "cat" / "000.jpg").read_bytes())
     second = run(photos, f"{bucket}/out")
     assert (second.status, second.parts_made) == ("published", 1)
-    assert second.parts_found == first.parts_made - 1 > 3
+    assert second.parts_reused == first.parts_made - 1 > 3
 
 
 class Stop:
@@ -279,7 +279,7 @@ def test_a_killed_build_goes_on_with_the_parts_it_has(album, local, strict_bucke
     assert len(sidecars) == 3
     front.reset()
     outcome = run(album, output)
-    assert (outcome.status, outcome.parts_found) == ("published", 3)
+    assert (outcome.status, outcome.parts_reused) == ("published", 3)
     assert outcome.parts_made > 3
     check_dataset(download(output, tmp_path / "out"), local)
 

@@ -46,7 +46,7 @@ ERRORS = [
     (["--skip_lines=-1"], 2, "--skip_lines=-1: must be 0 or more"),
     (["--skip_lines=9"], 1, "holds no rows"),
     (["--sample_bytes=0"], 2, "--sample_bytes=0 must be 1 or more"),
-    (["--sample_bytes=some"], 2, "--sample_bytes=some is no size"),
+    (["--sample_bytes=some"], 2, "--sample_bytes=some is not a size"),
     (["--splits=listing"], 2, "use --split_by=COLUMN"),
     (["--splits=train:0.9"], 2, "sums to 0.9, not 1"),
     (["--split_by=name", "--splits=train:1"], 2, "exclude each other"),

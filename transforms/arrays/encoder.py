@@ -24,7 +24,7 @@ from shardmill.transforms.arrays.array_file import ArrayFile
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_texts
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_positions
 from shardmill.transforms.arrays.row_reader import read_part
-from shardmill.transforms.build.encoder import Block, Finishing, Item
+from shardmill.transforms.build.encoder import Block, BuildHooks, Item
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.label_limit import (
     MAX_LABELS,
@@ -129,15 +129,15 @@ class ArrayEncoder:
 
 
 @dataclass(frozen=True)
-class ArraysFinishing(Finishing):
-    """The ``Finishing`` of arrays.
+class ArraysHooks(BuildHooks):
+    """The ``BuildHooks`` of arrays.
 
     Attributes:
-        watches_inputs: False: the encoder reports progress, in bytes.
+        reports_inputs: False: the encoder reports progress, in bytes.
         text_labels: Whether labels are texts.
     """
 
-    watches_inputs: bool = False
+    reports_inputs: bool = False
     text_labels: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:

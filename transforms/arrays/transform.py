@@ -24,8 +24,8 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
     BuildShards,
+    adjust_plan,
     announce,
-    settle_plan,
 )
 
 _MODULUS = 1 << 128
@@ -74,7 +74,7 @@ class WriteArrays(beam.PTransform):
         placed = start | "PlaceParts" >> beam.FlatMap(
             lambda _, plan: place_parts(spec, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
-        return BuildInput(placed, plan, census).of() | BuildShards(spec.sink, spec.encoder)
+        return BuildInput(placed, plan, census) | BuildShards(spec.sink, spec.encoder)
 
 
 def start_plan(spec: ArraysSpec) -> Plan:
@@ -98,7 +98,7 @@ def plan_arrays(spec: ArraysSpec) -> Plan:
     }
     labels = label.texts if label else ()
     plan = Plan("build", "", parts, labels, spec.input_id, warnings=spec.warnings)
-    plan = settle_plan(spec.sink, plan)
+    plan = adjust_plan(spec.sink, plan)
     if plan.status == "build":
         try:
             for array in (*spec.encoder.arrays, *((label.array,) if label else ())):

@@ -1,4 +1,4 @@
-"""Assembling: finished parts become temporary shards; nothing of the parts is deleted."""
+"""Assemble temporary shards from finished parts; the parts are not deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import ShardSpec, count_shards, deal_parts
 from shardmill.transforms.build.rechunk import loses_records, repack
 from shardmill.transforms.build.spec import PARTS_FOLDER, SHARDS_FOLDER
@@ -19,7 +19,7 @@ from shardmill.transforms.build.spec import PARTS_FOLDER, SHARDS_FOLDER
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard that is to be assembled from consecutive parts; no shard where total is 0."""
+    """A shard to assemble from consecutive parts; no shard if ``total`` is 0."""
 
     series: Series
     index: int
@@ -29,17 +29,17 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class BuiltShard:
-    """A temporary shard. Publishing holds all of them at once, so it is small.
+    """A temporary shard. The publishing worker holds all of them in memory, so it is small.
 
     Attributes:
         series: Series that it belongs to.
         index: Its number in the series.
-        file: Final name; empty for the refs that were refused while matching.
-        source: Where it lies now, relative to the build folder.
+        file: Final name; empty for the series of inputs that were rejected while matching.
+        source: Current path, relative to the build folder.
         num_bytes: Size.
         crc32c: CRC-32C of the file.
         records: Number of records.
-        rejects: Sidecars of those of its parts that have rejects, in the parts' order.
+        rejects: File names of the sidecars of its parts with rejects, in the order of parts.
     """
 
     series: Series
@@ -55,21 +55,21 @@ class BuiltShard:
 def plan_shards(
     spec: ShardSpec, series: Series, parts: int, found: Sequence[PartFile]
 ) -> Iterator[ShardJob]:
-    """Yields the shards of a series.
+    """Yield the shards of a series.
 
     Args:
-        spec: What shards are wanted.
+        spec: Number or size of the shards.
         series: The series.
-        parts: How many parts it has by plan.
-        found: The parts that got any refs.
+        parts: Number of parts in the plan.
+        found: The parts that have references.
     """
-    if series == REFUSED:
+    if series == REJECTED:
         yield ShardJob(series, 0, 0, tuple(sorted(found)))
         return
     by_number = {part.number: part for part in found}
     ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
     records = sum(part.records for part in ordered)
-    if not records and spec.num_shards is None:  # its tallies stand all the same
+    if not records and spec.num_shards is None:
         yield ShardJob(series, 0, 0, tuple(sorted(found)))
         return
     num_bytes = sum(part.num_bytes for part in ordered)
@@ -85,7 +85,7 @@ def plan_shards(
 def assemble_shard(
     storage: Storage, build: str, job: ShardJob, template: ShardTemplate, *, gzip: bool
 ) -> BuiltShard:
-    """Concatenates a shard's parts under a temporary name.
+    """Concatenate the parts of a shard to a file with a temporary name.
 
     Args:
         storage: Where the build folder lies.
@@ -95,7 +95,7 @@ def assemble_shard(
         gzip: Whether shards are gzip; one without records is then an empty member.
 
     Raises:
-        FileNotFoundError: A part is gone.
+        FileNotFoundError: A part was deleted.
     """
     rejects = tuple(part.rejects for part in job.parts if part.rejects)
     if not job.total:
@@ -121,9 +121,9 @@ def assemble_shard(
 
 
 def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
-    """Returns a name for a temporary shard that says what is in it.
+    """Return a name for a temporary shard that depends on its content alone.
 
-    So attempts that were killed do not pile up, and a shard that one of them finished is found.
+    Killed attempts do not accumulate files, and a shard that one of them finished is reused.
     """
     text = repr((tuple(job.series), job.index, job.total, [part.payload for part in parts]))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
@@ -131,8 +131,8 @@ def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
 
 def _is_there(storage: Storage, path: str, size: int, crc: int) -> bool:
     try:
-        # In this order: a store tells at once that there is no such file, but has to be asked
-        # twice whether there is a folder.
+        # In this order: an object store answers the first call of a missing file with one request,
+        # but stat needs two, since the path may be a folder.
         if storage.checksum(path) != crc:
             return False
         entry = storage.stat(path)

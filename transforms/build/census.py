@@ -1,4 +1,4 @@
-"""Census: the one small summary of all refs that planning needs."""
+"""Census: the small summary of all references that planning needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series
+from shardmill.transforms.build.placement import REJECTED, PlaceSpec, Series
 from shardmill.transforms.match.counts import MatchCounts
 
 _EXAMPLES = 3
@@ -18,19 +18,19 @@ _MODULUS = 1 << 128
 
 @dataclass
 class Census:
-    """What was matched, whatever the order it came in.
+    """What was matched; it does not depend on the order of adding.
 
     Attributes:
-        series: (refs, input bytes) a series of shards; refused refs under ``REFUSED``.
-        digests: Sum of the refs' digests a series, modulo 2**128.
-        labels: All labels of refs that were not refused.
-        matched: All refs, skipped ones and duplicates included.
-        skipped: Junk beside the inputs.
-        duplicates: Entries that repeat another.
-        identity: Sum of the refs' digests, modulo 2**128.
-        errors: Refused refs by reason.
-        examples: A few keys by reason, the smallest ones.
-        fatal: The smallest message of what makes the whole input unusable, or empty.
+        series: (references, input bytes) of each series; rejected ones under ``REJECTED``.
+        digests: Sum of the digests of the references of each series, modulo 2**128.
+        labels: All labels of references that were not rejected.
+        matched: Number of files, skipped files and duplicates included.
+        skipped: Number of files that are not inputs, by their names.
+        duplicates: Number of entries that repeat another.
+        identity: Sum of the digests of all references, modulo 2**128.
+        errors: Number of rejected references by reason.
+        examples: The smallest keys by reason, a few of each.
+        fatal: Smallest message of the errors that make the whole input unusable, or empty.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
@@ -51,16 +51,16 @@ class Census:
 
     @property
     def refs(self) -> int:
-        """How many refs go to parts."""
+        """Number of references that are placed in parts."""
         return sum(count for count, _ in self.series.values())
 
     def add(self, ref: InputRef, series: Series, size: int | None = None) -> None:
         """Count one reference.
 
         Args:
-            ref: The ref.
-            series: Where its records go.
-            size: Its bytes for planning, where they are not those of the file.
+            ref: The reference.
+            series: Its series.
+            size: Bytes for planning, where they are not the size of the file.
         """
         self.matched += 1
         digest = ref.digest()
@@ -87,7 +87,7 @@ class Census:
         )
 
     def merge(self, other: Census) -> None:
-        """Adds another census to this one."""
+        """Add another census to this one."""
         for series, (count, size) in other.series.items():
             mine = self.series.get(series, (0, 0))
             self.series[series] = (mine[0] + count, mine[1] + size)
@@ -111,12 +111,12 @@ class Census:
 
 
 def why_unusable(census: Census, wanted: str, root: str) -> str:
-    """Returns why nothing can be made of what was matched, or an empty text.
+    """Return why no dataset can be made of the matched files, or an empty text.
 
     Args:
-        census: What was matched.
-        wanted: What the files should have been, with its article.
-        root: Where files were looked for.
+        census: Census of the matched files.
+        wanted: Kind of file that is wanted, with its article.
+        root: Folder that was searched.
     """
     if census.fatal:
         return census.fatal
@@ -149,36 +149,36 @@ class SumCensuses(beam.CombineFn):
     """Combines censuses into their sum."""
 
     def create_accumulator(self) -> Census:
-        """Returns an empty census."""
+        """Return an empty census."""
         return Census()
 
     def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
-        """Adds one census."""
+        """Add one census."""
         mutable_accumulator.merge(element)
         return mutable_accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
-        """Sums partial censuses."""
+        """Sum partial censuses."""
         total = Census()
         for accumulator in accumulators:
             total.merge(accumulator)
         return total
 
     def extract_output(self, accumulator: Census) -> Census:
-        """Returns the census."""
+        """Return the census."""
         return accumulator
 
 
 class CountRefs(SumCensuses):
-    """Combines refs into one ``Census``."""
+    """Combines references into one ``Census``."""
 
     def __init__(self, place: PlaceSpec) -> None:
         self._place = place
 
     def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
-        """Counts one ref."""
+        """Count one reference."""
         mutable_accumulator.add(element, self._place.series_of(element))
         return mutable_accumulator
 
 
-__all__ = ["REFUSED", "Census", "CountRefs", "SumCensuses", "why_unusable"]
+__all__ = ["REJECTED", "Census", "CountRefs", "SumCensuses", "why_unusable"]

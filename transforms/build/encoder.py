@@ -1,4 +1,4 @@
-"""What the sink asks of a pipeline: a way to turn a part's refs into records."""
+"""Encoder: the interface by which a pipeline encodes the references of a part as records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Example(NamedTuple):
     """One record to write.
 
     Attributes:
-        record: The payload, a serialized tf.train.Example or whatever the encoder makes.
+        record: The payload: a serialized tf.train.Example, or other bytes of the encoder.
         label: Label text for the counts in the manifest, or None.
-        multi_frame: Whether only the first of several frames was taken.
-        summary: What the manifest should say of its values; all records have one, or none has.
+        multi_frame: Whether only the first of several frames was used.
+        summary: Summary of its values for the manifest; all records have one, or none has.
     """
 
     record: bytes
@@ -37,10 +37,10 @@ class Block(NamedTuple):
     Attributes:
         frames: The records, framed as in a TFRecord file, one after another.
         lengths: Bytes of each frame; int64, shape [records].
-        labels: Records by label text, for the counts in the manifest.
-        duplicates: Inputs that were left out since they repeat another.
-        summary: What the manifest should say of the values of these records, and of those of
-            blocks without one that follow; None where there is nothing to say.
+        labels: Number of records by label text, for the counts in the manifest.
+        duplicates: Number of inputs that were left out because they repeat another.
+        summary: Summary of the values of these records, and of the records of the blocks without
+            a summary that follow; None for none.
     """
 
     frames: memoryview
@@ -63,12 +63,12 @@ class Encoder(Protocol[RefT_contra]):
 
     @property
     def packing(self) -> Packing:
-        """How members of a gzip shard are packed."""
+        """Compression of the members of a gzip shard."""
         ...
 
     @property
     def expected_bytes(self) -> int | None:
-        """About how many bytes a record takes; None: as many as its input."""
+        """Expected bytes of a record; None for as many as its input."""
         ...
 
     def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[Item]:
@@ -81,15 +81,15 @@ class Encoder(Protocol[RefT_contra]):
         ...
 
     def versions(self) -> dict[str, str]:
-        """Returns the versions of all code that decides the records' bytes."""
+        """Return the versions of all code that decides the bytes of records."""
         ...
 
     def schema(self, labels: Sequence[str]) -> str:
-        """Returns the text of ``schema.pbtxt``."""
+        """Return the text of ``schema.pbtxt``."""
         ...
 
     def features(self) -> list[dict[str, Any]]:
-        """Returns the features as the manifest lists them."""
+        """Return the features as the manifest lists them."""
         ...
 
 
@@ -114,8 +114,8 @@ def _is_rejected(ref: Reference) -> bool:
     return isinstance(ref, InputRef) and bool(ref.error)
 
 
-class Beside(NamedTuple):
-    """What a pipeline publishes beside the shards, where it knows better than the encoder.
+class ExtraFiles(NamedTuple):
+    """What a pipeline publishes next to the shards instead of what the encoder describes.
 
     Attributes:
         files: Finished files: final name to path in the build folder.
@@ -128,36 +128,36 @@ class Beside(NamedTuple):
     features: Sequence[dict[str, Any]] = ()
 
 
-class Finishing:
-    """What a pipeline may add at the end of a build; a small picklable value. Adds nothing.
+class BuildHooks:
+    """What a pipeline changes in a build; a small picklable value. The base class changes nothing.
 
     Attributes:
-        watches_inputs: Whether writing parts is what progress is told in.
+        reports_inputs: Whether the sink counts each input of a part in the progress of the run.
     """
 
-    watches_inputs: bool = True
+    reports_inputs: bool = True
 
     def countable(self, counted: Collection[str]) -> bool:  # noqa: ARG002
-        """Tells whether labels are few enough to be listed and counted."""
+        """Return whether there are few enough labels to list and count them."""
         return True
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:
-        """Returns the labels in the order of their class ids, where only records tell them.
+        """Return the labels in the order of their class ids, where they are known from records.
 
         Args:
-            counted: The labels that the records have.
+            counted: Labels of the records.
         """
         return tuple(sorted(counted, key=str.encode))
 
-    def beside(self, build: str, input_id: str) -> Beside:  # noqa: ARG002
-        """Returns what is published beside the shards.
+    def extra_files(self, build: str, input_id: str) -> ExtraFiles:  # noqa: ARG002
+        """Return what is published next to the shards.
 
         Args:
             build: The build folder.
             input_id: Identity of the inputs.
         """
-        return Beside()
+        return ExtraFiles()
 
     def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
-        """Returns what to change when too many inputs were rejected, as a sentence, or nothing."""
+        """Return what to change when too many inputs were rejected, as a sentence, or nothing."""
         return ""

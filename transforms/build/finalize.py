@@ -1,4 +1,4 @@
-"""Finishing: built shards and tallies become a manifest, or the reason why there is none."""
+"""Check a finished build, write its manifest and publish it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.encoder import Beside, Encoder
+from shardmill.transforms.build.encoder import Encoder, ExtraFiles
 from shardmill.transforms.build.outcome import Outcome, Status
 from shardmill.transforms.build.parts import parse_sidecar
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.shard_reuse import Takeover, describe_series, series_ids, take_over
+from shardmill.transforms.build.shard_reuse import (
+    ReusedShards,
+    describe_series,
+    load_reused,
+    series_ids,
+)
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import Move
@@ -37,30 +42,30 @@ _SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
 class Built(NamedTuple):
-    """What is there when all shards are built.
+    """All shards of a build.
 
     Attributes:
         shards: All shards, sorted by series and index.
-        totals: What the parts of each series come to.
-        told: Rejects of series that are kept, as they were published before.
+        totals: Totals over the parts of each series.
+        reused_rejects: Rejects of series whose shards are reused, as they were published before.
     """
 
     shards: Sequence[BuiltShard]
     totals: Mapping[Series, Totals]
-    told: Mapping[Series, tuple[Reject, ...]] = {}
+    reused_rejects: Mapping[Series, tuple[Reject, ...]] = {}
 
-    def with_kept(self, kept: Takeover) -> Built:
-        """Returns it with what is taken over from the published dataset."""
-        shards = sorted([*self.shards, *kept.shards], key=lambda each: (each.series, each.index))
-        return Built(shards, {**self.totals, **kept.totals}, kept.told)
+    def with_reused(self, reused: ReusedShards) -> Built:
+        """Return this build with the shards that are reused from the published dataset."""
+        shards = sorted([*self.shards, *reused.shards], key=lambda each: (each.series, each.index))
+        return Built(shards, {**self.totals, **reused.totals}, reused.rejects)
 
 
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
-    """Returns the outcome of a plan under which nothing is built."""
+    """Return the outcome of a plan that builds nothing."""
     series = tuple(
-        (*name, *census.series.get(name, (0, 0)), 0 if name in plan.kept else parts)
+        (*name, *census.series.get(name, (0, 0)), 0 if name in plan.reused else parts)
         for name, parts in plan.parts.items()
-        if name != REFUSED
+        if name != REJECTED
     )
     status: Status = "failed" if plan.status == "build" else plan.status
     return Outcome(status, plan.message, matched=census.matched, series=series)
@@ -70,23 +75,23 @@ def finish(
     storage: Storage, spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census,
     built: Built,
 ) -> Outcome:  # fmt: skip
-    """Checks a finished build, writes what stands beside the shards, and publishes it all."""
+    """Check a finished build, write its schema, labels and rejects, and publish it."""
     made = sum(each.made for each in built.totals.values())
-    found = sum(each.found for each in built.totals.values())
+    reused_parts = sum(each.reused for each in built.totals.values())
     try:
-        takeover = take_over(storage, spec, plan)
-        if takeover is None:
+        reused = load_reused(storage, spec, plan)
+        if reused is None:
             with storage.lock(spec.output):
                 storage.delete_tree(spec.build)
-            return Outcome("up_to_date", "", made, found, census.matched)
-        built = built.with_kept(takeover)
+            return Outcome("up_to_date", "", made, reused_parts, census.matched)
+        built = built.with_reused(reused)
         _check_names(built.shards)
         _check_versions(built.totals.values())
-        beside = spec.finishing.beside(spec.build, plan.input_id)
-        manifest = make_manifest(spec, encoder, plan, census, built, beside)
+        extra = spec.hooks.extra_files(spec.build, plan.input_id)
+        manifest = make_manifest(spec, encoder, plan, census, built, extra)
         _check_rejects(storage, spec, manifest.inputs, built)
-        schema = beside.schema or encoder.schema(manifest.labels)
-        moves = list(_beside(storage, spec, schema, manifest.labels, built, beside.files))
+        schema = extra.schema or encoder.schema(manifest.labels)
+        moves = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
         moves += [
             Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
             for shard in built.shards
@@ -94,21 +99,28 @@ def finish(
         ]
         new = publish(
             storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite,
-            kept=takeover.kept,
+            kept=reused.kept,
         )  # fmt: skip
     except OutputError as error:
-        return Outcome("failed", str(error), made, found, census.matched)
+        return Outcome("failed", str(error), made, reused_parts, census.matched)
     if not new:
-        return Outcome("up_to_date", "", made, found, census.matched)
+        return Outcome("up_to_date", "", made, reused_parts, census.matched)
     text = manifest.to_json()
-    kept = len(takeover.kept.files), sum(shard.records for shard in takeover.shards)
-    return Outcome("published", "", made, found, census.matched, manifest=text, kept=kept)
+    shards = len(reused.kept.files), sum(shard.records for shard in reused.shards)
+    return Outcome(
+        "published", "", made, reused_parts, census.matched, manifest=text, reused=shards
+    )
 
 
 def make_manifest(
-    spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census, built: Built, beside: Beside
+    spec: SinkSpec,
+    encoder: Encoder[Any],
+    plan: Plan,
+    census: Census,
+    built: Built,
+    extra: ExtraFiles,
 ) -> Manifest:
-    """Returns the manifest of a build; every number in it is counted, none assumed."""
+    """Return the manifest of a build; every number in it was counted."""
     whole = Totals()
     for each in built.totals.values():
         whole.merge(each)
@@ -125,8 +137,8 @@ def make_manifest(
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
-    countable = spec.finishing.countable(whole.label_counts)
-    labels = plan.labels or (spec.finishing.labels(whole.label_counts) if countable else ())
+    countable = spec.hooks.countable(whole.label_counts)
+    labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
     warnings = list(_warnings(splits, inputs))
     if not countable:
@@ -146,9 +158,9 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         ),
         labels=labels,
-        features=tuple(beside.features or encoder.features()),
+        features=tuple(extra.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
-        side_files=tuple(sorted(beside.files)),
+        side_files=tuple(sorted(extra.files)),
         series=describe_series(series_ids(spec.keep_id, plan, census), census, built.totals),
     )
 
@@ -177,7 +189,7 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
             statistics=_statistics(totals),
-            shards=tuple(map(_listed, shards)),
+            shards=tuple(map(_list_shard, shards)),
         )
     return splits
 
@@ -188,7 +200,7 @@ def _statistics(totals: Sequence[Totals]) -> Statistics | None:
     return compute_statistics(summary, records) if records else None
 
 
-def _listed(shard: BuiltShard) -> Shard:
+def _list_shard(shard: BuiltShard) -> Shard:
     crc32c, label = f"{shard.crc32c:08x}", shard.series.label or None
     return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label)
 
@@ -201,7 +213,7 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
         elif empty:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
-        yield f"{inputs.multi_frame} files have several frames: the first of each was taken"
+        yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
 
 
 def _check_names(built: Iterable[BuiltShard]) -> None:
@@ -231,7 +243,7 @@ def _check_versions(totals: Iterable[Totals]) -> None:
 
 def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Built) -> None:
     considered = inputs.accepted + inputs.rejected
-    # The share as it was written: 0.29 of 100 is 29, and not what the nearest double gives.
+    # Exact decimal: 0.29 of 100 inputs is 29, but the nearest double is smaller.
     limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
     if inputs.accepted and inputs.rejected <= limit:
         return
@@ -243,12 +255,12 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Buil
     with storage.open_write(report) as target:
         for line in _reject_lines(storage, spec, built):
             target.write(line)
-    advice = spec.finishing.advice(read_rejects(storage, spec, built))
+    advice = spec.hooks.advice(read_rejects(storage, spec, built))
     if not inputs.accepted:
-        rule, remedy = "none could become a record", "mend them and run again"
+        rule, remedy = "none could become a record", "fix them and run again"
     else:
         rule = f"more than --max_reject_fraction={spec.max_reject_fraction:g} allows"
-        remedy = "mend or remove them, or raise the limit, and run again: finished parts are kept"
+        remedy = "fix or remove them, or raise the limit, and run again: finished parts are kept"
     raise OutputError(
         f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
         f"{report} lists each with its reason; {advice or remedy}."
@@ -256,12 +268,12 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Buil
 
 
 def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Reject]:
-    """Yields all rejects in part order, reading only sidecars that have some."""
+    """Yield all rejects in part order; read only the sidecars that have some."""
     sidecars = [join(spec.parts, name) for shard in built.shards for name in shard.rejects]
     read = map_ordered(storage.read, sidecars, storage_threads(spec.parts), window=_READ_AHEAD)
     for shard in built.shards:
         if shard.index == 0:
-            yield from built.told.get(shard.series, ())
+            yield from built.reused_rejects.get(shard.series, ())
         for name in shard.rejects:
             parsed = parse_sidecar(next(read))
             if parsed is None:
@@ -274,11 +286,11 @@ def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[by
         yield reject.to_json().encode() + b"\n"
 
 
-def _beside(
+def _write_side_files(
     storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], built: Built,
     files: Mapping[str, str],
 ) -> Iterator[Move]:  # fmt: skip
-    """Writes schema, labels and rejects in the build folder and yields the moves of all."""
+    """Write schema, labels and rejects to the build folder; yield the moves of all side files."""
     folder = f"final-{uuid.uuid4().hex[:12]}"
     texts = {shard_names.SCHEMA: schema.encode()}
     if labels:

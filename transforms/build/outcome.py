@@ -27,23 +27,23 @@ class Outcome:
         status: ``published``, ``up_to_date``, ``failed`` or ``dry_run``.
         message: One sentence for a person when nothing was published.
         parts_made: Number of parts that this run made.
-        parts_found: Number of finished parts that it reused.
+        parts_reused: Number of finished parts that it reused.
         matched: Number of inputs matched.
         series: For a dry run: split, label, references, input bytes and parts of each series; no
             parts where its published shards would stay.
         manifest: Text of the published manifest; another builder may replace the file before the
             caller reads it.
-        kept: Number of published shards that stayed as they were, and of examples in them.
+        reused: Number of published shards that were reused, and of examples in them.
     """
 
     status: Status
     message: str = ""
     parts_made: int = 0
-    parts_found: int = 0
+    parts_reused: int = 0
     matched: int = 0
     series: tuple[tuple[str, str, int, int, int], ...] = ()
     manifest: str = ""
-    kept: tuple[int, int] = (0, 0)
+    reused: tuple[int, int] = (0, 0)
 
     def check(self) -> Outcome:
         """Return the outcome unless it is a failure.
@@ -101,7 +101,7 @@ def fetch(run_id: str, folder: str) -> Outcome | None:
         return None
     storage.delete(path)
     body["series"] = tuple(tuple(row) for row in body["series"])
-    body["kept"] = tuple(body["kept"])
+    body["reused"] = tuple(body["reused"])
     return Outcome(**body)
 
 
@@ -128,7 +128,7 @@ def outcome_path(folder: str, run_id: str) -> str:
 
 @dataclass(eq=False)
 class RaiseIfFailed(beam.PTransform):
-    """Fails the pipeline when a dataset could not be published: ``outcomes | RaiseIfFailed()``."""
+    """Fails the pipeline if no dataset was published: ``outcomes | RaiseIfFailed()``."""
 
     def expand(self, pcoll: beam.PCollection[Outcome]) -> beam.PCollection[Outcome]:
         """Wires the check."""

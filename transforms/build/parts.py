@@ -1,7 +1,6 @@
-"""Parts: slices of a shard, each written by one worker under a name of its own.
+"""Parts: slices of a shard, each written by one worker to a file with a unique name.
 
-A part is done when its sidecar exists. The sidecar is written last and create-if-absent, so of
-two workers that make the same part at once one wins and both go on with the winner's payload.
+A part is finished when its sidecar exists (see ``sidecar``).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, sea
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
-_SUMMARIES = 256  # that wait to be added up
+_SUMMARIES = 256  # merged at a time
 
 
 class PartFile(NamedTuple):
-    """The little of a finished part that assembling needs.
+    """The fields of a finished part that assembling needs.
 
     Attributes:
         number: Number of the part in its series.
@@ -49,22 +48,22 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """What a sidecar says of a finished part.
+    """A finished part, as its sidecar describes it.
 
     Attributes:
-        key: Which part it is, as (split, label, part).
-        payload: File name of its bytes in the folder of parts; empty when it has none.
+        key: The part as (split, label, part).
+        payload: File name of its bytes in the folder of parts; empty if it has none.
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
         records: Number of records.
-        label_counts: Records by label.
-        rejects: Refused inputs by reason.
-        duplicates: Refs that repeat another's key.
-        multi_frame: Records that are the first of several frames.
-        versions: Of the codecs that made it.
+        label_counts: Number of records by label.
+        rejects: Number of rejected inputs by reason.
+        duplicates: Number of references that repeat the key of another.
+        multi_frame: Number of records from files with several frames.
+        versions: Versions of the codecs that made it.
         summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
-        found: Whether it was there before.
+        reused: Whether it existed before.
     """
 
     key: tuple[str, str, int]
@@ -79,20 +78,20 @@ class Part:
     versions: dict[str, str] = field(default_factory=dict)
     summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
-    found: bool = False
+    reused: bool = False
 
     @property
     def file(self) -> PartFile:
-        """What assembling needs of it."""
+        """The fields that assembling needs."""
         rejects = self.sidecar if self.rejects else ""
         return PartFile(
             self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects
         )
 
     def to_json(self, rejects: Sequence[Reject]) -> str:
-        """Returns the sidecar's text, sealed with its own CRC-32C."""
+        """Return the text of the sidecar with its seal."""
         body: dict[str, Any] = asdict(self)
-        del body["found"]
+        del body["reused"]
         body["reject_list"] = [list(reject) for reject in rejects]
         return seal(body)
 
@@ -185,22 +184,22 @@ def find_part(storage: Storage, folder: str, name: str) -> Part | None:
     def load(body: dict[str, Any]) -> Part | None:
         part, _ = _load_part(body)
         whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
-        return replace(part, found=True) if whole and part.sidecar == f"{name}.json" else None
+        return replace(part, reused=True) if whole and part.sidecar == f"{name}.json" else None
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
 
 @dataclass(frozen=True)
 class PartJob:
-    """One part that is to be written.
+    """A part to write.
 
     Attributes:
-        key: Which part.
+        key: The part.
         name: Its id.
         folder: Folder of parts in the build folder.
-        packing: How members are packed.
-        versions: Of the codecs in this process.
-        duplicates: Refs already left out.
+        packing: Compression of the members.
+        versions: Versions of the codecs in this process.
+        duplicates: Number of references that were left out already.
     """
 
     key: PartKey
@@ -212,12 +211,15 @@ class PartJob:
 
 
 def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
-    """Writes a part's payload, then its sidecar, and returns the part that won.
+    """Write the payload and the sidecar of a part, unless another worker was first.
 
     Args:
-        storage: Where the build folder lies.
-        job: What to write.
+        storage: Storage of the build folder.
+        job: The part.
         items: Examples, blocks of records and rejects in their final order.
+
+    Returns:
+        The part whose sidecar exists: this one, or that of the other worker.
     """
     tally = _Tally()
     payload = f"{job.name}-{uuid.uuid4().hex[:12]}.part"

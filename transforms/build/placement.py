@@ -1,7 +1,7 @@
-"""Placement: which split an example belongs to, and where it stands in the global order.
+"""Placement: the split of an example, and its position in the global order.
 
-Both come from one hash of the key, so they never move when other files come or go. The functions
-here are pinned for ever by golden tests: changing them would reshuffle every user's splits.
+Both come from one hash of the key, so they do not depend on other files. The results are pinned by
+golden tests: a change would reshuffle the splits of every user.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class PartKey(NamedTuple):
     """One part: the unit of work, retry and resume.
 
     Attributes:
-        split: Split; empty for refs that were refused while matching and belong to no shard.
-        label: Label where shards are made by label, else empty.
+        split: Split; empty for references that were rejected while matching and are in no shard.
+        label: Label, where each label has its own shards; else empty.
         part: Number of the part, from 0.
     """
 
@@ -40,7 +40,7 @@ class Series(NamedTuple):
     label: str
 
 
-REFUSED = Series("", "")
+REJECTED = Series("", "")
 
 
 class PlacedRef(NamedTuple):
@@ -66,7 +66,7 @@ class Hash(NamedTuple):
 
 
 def hash_key(seed: int, key: str) -> Hash:
-    """Returns the placement hash of a key: blake2b with 128 bits, salted with the seed."""
+    """Return the placement hash of a key: blake2b with 128 bits, salted with the seed."""
     digest = hashlib.blake2b(
         key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=_PERSON
     ).digest()
@@ -75,17 +75,18 @@ def hash_key(seed: int, key: str) -> Hash:
 
 @dataclass(frozen=True)
 class PlaceSpec:
-    """How examples find their places.
+    """How examples are assigned to splits and positions.
 
     Attributes:
         splits: The splits and their shares.
-        seed: 0 or more; another seed gives another shuffle and other splits.
-        group_pattern: A regular expression that is searched in the key; what its group ``group``
-            (or first group, or all of it) matches stays on one side. No match: the key itself.
-        by_label: Whether each label has shards of its own.
+        seed: 0 or more; each seed gives a different shuffle and different splits.
+        group_pattern: A regular expression that is searched in the key. Examples with the same
+            match of its group ``group`` (or first group, or whole pattern) share a split. Without a
+            match, the key is the group.
+        by_label: Whether each label has its own shards.
 
     Raises:
-        UsageError: The seed is out of range or the pattern is no regular expression.
+        UsageError: The seed is out of range or the pattern is not a regular expression.
     """
 
     splits: Splits
@@ -106,11 +107,11 @@ class PlaceSpec:
             return re.compile(self.group_pattern)
         except re.error as error:
             raise UsageError(
-                f"--group_pattern={self.group_pattern} is no regular expression: {error}."
+                f"--group_pattern={self.group_pattern} is not a regular expression: {error}."
             ) from error
 
     def group_of(self, ref: InputRef) -> str:
-        """Returns what decides a ref's split: its group, or its key where it has none."""
+        """Return the group of a reference, which decides its split; its key if it has none."""
         if ref.group:
             return ref.group
         match = self._group.search(ref.key) if self._group else None
@@ -121,7 +122,7 @@ class PlaceSpec:
         return found or ref.key
 
     def with_split(self, ref: InputRef) -> InputRef:
-        """Returns the ref with its split, or refused when it has none."""
+        """Return a reference with its split, or rejected if it has none."""
         if ref.error:
             return ref
         if self.splits.mode == "fractions":
@@ -137,16 +138,16 @@ class PlaceSpec:
         return ref.rejected("no_split", problem) if problem else ref._replace(split=split)
 
     def series_of(self, ref: InputRef) -> Series:
-        """Returns the series of shards that a ref with a split goes to."""
+        """Return the series of shards of a reference with a split."""
         if ref.error:
-            return REFUSED
+            return REJECTED
         return Series(ref.split, ref.label or "" if self.by_label else "")
 
     def position_of(self, ref: InputRef) -> int:
-        """Returns a ref's 64-bit place in the global order; always the key's, not the group's."""
+        """Return the 64-bit position of a reference, from its key and not its group."""
         return hash_key(self.seed, ref.key).position
 
 
 def part_of(position: int, parts: int) -> int:
-    """Returns which of ``parts`` equal slices of the order a position lies in."""
+    """Return the number of the slice, of ``parts`` equal slices, that contains a position."""
     return (position * parts) >> 64

@@ -1,4 +1,4 @@
-"""Planning: how many parts and shards there are, and which part goes where. Pure functions."""
+"""Plan the number of parts and shards, and which parts make which shard. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
@@ -22,13 +22,13 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """How many shards there are and what they are called.
+    """Number, size and names of shards.
 
     Attributes:
         template: Pattern of the names.
-        num_shards: Exact number of shards in each series, or None.
-        shard_bytes: About how many bytes a shard takes, where the number is not given.
-        shard_examples: About how many examples a shard takes; comes before ``shard_bytes``.
+        num_shards: Number of shards in each series, or None.
+        shard_bytes: Approximate bytes of a shard, where the number is not given.
+        shard_examples: Approximate examples of a shard; takes precedence over ``shard_bytes``.
 
     Raises:
         UsageError: A number is out of range, or two ways of saying the size are mixed.
@@ -53,14 +53,14 @@ class ShardSpec:
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Returns the bytes that a size such as ``128MiB``, ``1G`` or ``5000`` means (powers of 1024).
+    """Return the bytes of a size such as ``128MiB``, ``1G`` or ``5000`` (powers of 1024).
 
     Raises:
-        UsageError: The text is no size.
+        UsageError: The text is not a size.
     """
     match = _SIZE.fullmatch(text.strip().upper())
     if match is None:
-        raise UsageError(f"--{flag}={text} is no size: write it as in 128MiB, 1GiB or 5000.")
+        raise UsageError(f"--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
@@ -95,7 +95,7 @@ def count_parts(
 
 
 def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> int:
-    """Returns how many shards a finished series makes; never more than it has parts."""
+    """Return the number of shards of a finished series; at most its number of parts."""
     if spec.num_shards is not None:
         return spec.num_shards
     if spec.shard_examples is not None:
@@ -106,13 +106,13 @@ def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> i
 
 
 def deal_parts(sizes: Sequence[int], shards: int, *, exact: bool) -> list[range]:
-    """Returns which consecutive parts make each shard.
+    """Return the consecutive parts of each shard.
 
     Args:
         sizes: Bytes (or records) of each part.
         shards: Number of shards.
-        exact: The same number of parts for each (their number is a multiple of the shards);
-            else parts are dealt so that shards come out about even in size.
+        exact: Whether all shards have the same number of parts (a multiple of the shards); else
+            shards have about the same size.
     """
     if exact:
         each = len(sizes) // shards
@@ -121,7 +121,7 @@ def deal_parts(sizes: Sequence[int], shards: int, *, exact: bool) -> list[range]
     bounds = [0]
     passed = 0
     for number, size in enumerate(sizes):
-        # A part belongs to the shard that its middle falls into.
+        # A part belongs to the shard that contains its middle.
         shard = (
             (2 * passed + size) * shards // (2 * total) if total else number * shards // len(sizes)
         )
@@ -137,19 +137,19 @@ Status = Literal["build", "up_to_date", "failed", "dry_run"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done; a small side input of every later step.
+    """The plan of a build; a small side input of every later step.
 
     Attributes:
-        status: Whether to build; otherwise ``message`` says why not.
-        message: One sentence for a person.
+        status: Whether to build; otherwise ``message`` gives the reason.
+        message: One sentence for the user.
         parts: Number of parts in each series.
         labels: Labels in the order of their class ids.
         input_id: Identity of the inputs.
-        elsewhere: Number of parts in a series that is not in ``parts``: where only records tell
-            their split.
-        warnings: What the manifest should say.
-        kept: Series whose published shards stay as they are; nothing is made of their refs.
-        base: Fingerprint of the manifest that names those shards; empty where none is kept.
+        default_parts: Number of parts in a series that is not in ``parts``: where the split is a
+            column of the records.
+        warnings: Warnings for the manifest.
+        reused: Series whose published shards are reused; their references are not read.
+        base: Fingerprint of the manifest that names those shards; empty where none is reused.
     """
 
     status: Status
@@ -157,30 +157,30 @@ class Plan:
     parts: dict[Series, int] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     input_id: str = ""
-    elsewhere: int = 0
+    default_parts: int = 0
     warnings: tuple[str, ...] = ()
-    kept: frozenset[Series] = frozenset()
+    reused: frozenset[Series] = frozenset()
     base: str = ""
 
     def parts_of(self, series: Series) -> int:
-        """Returns the number of parts in a series."""
-        return self.parts.get(series, self.elsewhere)
+        """Return the number of parts in a series."""
+        return self.parts.get(series, self.default_parts)
 
 
 def plan_parts(
     series: Mapping[Series, tuple[int, int]], expected_bytes: int | None, spec: ShardSpec
 ) -> dict[Series, int]:
-    """Returns the number of parts of each series.
+    """Return the number of parts of each series.
 
     Args:
-        series: (refs, input bytes) of each.
-        expected_bytes: Bytes that one record becomes, or None where that is the input's size.
-        spec: What shards are wanted.
+        series: (references, input bytes) of each.
+        expected_bytes: Expected bytes of a record, or None for the size of its input.
+        spec: Number or size of the shards.
     """
     plan = {}
     for name, (refs, size) in sorted(series.items()):
         output = size if expected_bytes is None else refs * expected_bytes
-        if name == REFUSED:  # no records, so no bytes and no shards
+        if name == REJECTED:  # no records, so no bytes and no shards
             plan[name] = count_parts(refs, 0, ShardSpec(spec.template, num_shards=1))
         else:
             plan[name] = count_parts(refs, output, spec)

@@ -1,9 +1,8 @@
-"""Cutting a shard anew where TensorFlow would lose its end.
+"""Rewrite a shard that TensorFlow would not read to its end.
 
-Where the last of TensorFlow's reads of a gzip file begins inside the trailer of a member, it stops
-there (``inflate.find_early_stop``): by arithmetic, one shard in some 200,000. Such a shard is
-written again from the records of its parts, with members of another size; its bytes alone decide
-which.
+TensorFlow stops where its last read of a gzip file begins inside the trailer of a member
+(``inflate.find_early_stop``); about one shard in 200,000 is affected. Such a shard is written again
+from the records of its parts, with members of another size, which its bytes alone decide.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.build.record_writer import MEMBER_BYTES, MemberWriter
 
-_STEP = 64 << 10  # by which members are larger at first, and then twice as much each time
+_STEP = 64 << 10  # bytes added to a member; doubled on each attempt
 _FARTHEST = TENSORFLOW_READS + INDEX_BYTES
 
 
 def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
-    """Tells whether TensorFlow would stop before the end of the file that parts are joined to.
+    """Return whether TensorFlow would stop before the end of the concatenation of parts.
 
     Args:
-        storage: Where they lie.
-        sources: The parts, in order.
-        size: Bytes of all.
+        storage: Storage of the parts.
+        sources: Paths of the parts, in order.
+        size: Total bytes.
     """
     if size <= TENSORFLOW_READS:
         return False
@@ -49,23 +48,23 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
 
 
 def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, int]:
-    """Writes the records of some parts to one file that TensorFlow reads to its end.
+    """Write the records of parts to one file that TensorFlow reads to its end.
 
     Args:
-        storage: Where they lie.
-        sources: The parts, in order.
+        storage: Storage of the parts.
+        sources: Paths of the parts, in order.
         path: The new file.
 
     Returns:
-        Its size and CRC-32C.
+        Size and CRC-32C of the file.
 
     Raises:
         OutputError: A part is damaged.
     """
     packing = _packing_of(storage, sources[0])
-    for turn in itertools.count():
+    for attempt in itertools.count():
         with storage.open_write(path) as target:
-            writer = MemberWriter(target, packing, MEMBER_BYTES + (_STEP << turn))
+            writer = MemberWriter(target, packing, MEMBER_BYTES + (_STEP << attempt))
             try:
                 for source in sources:
                     with open_records(source) as records:

@@ -1,4 +1,4 @@
-"""Writing records: framed, cut into members by order and bytes alone, and indexed."""
+"""Write records: framed, divided into members by order and bytes alone, and indexed."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ MEMBER_BYTES = 2 << 20
 
 @functools.cache
 def _packers() -> ThreadPoolExecutor:
-    """Threads that compress; the codec lets others work meanwhile."""
+    """Return the threads that compress; the codec releases the GIL."""
     return ThreadPoolExecutor(usable_cores(), thread_name_prefix="pack")
 
 
 class MemberWriter:
-    """Frames records, cuts them into gzip members by order and bytes alone, and counts.
+    """Frames records and divides them into gzip members by order and bytes alone.
 
-    The first member of each group leaves room for the group's index, which is filled in when the
-    group is closed. Members are compressed side by side and written in their order.
+    The first member of each group reserves space for the group's index, which is written when the
+    group is closed. Members are compressed concurrently and written in order.
 
     Args:
         target: The new file.
-        packing: How members are packed.
-        member_bytes: Bytes of records from which on a member is closed; by default 2 MiB.
+        packing: Compression of the members.
+        member_bytes: Bytes of records after which a member is closed; 0 for 2 MiB.
     """
 
     def __init__(self, target: WritableFile, packing: Packing, member_bytes: int = 0) -> None:
@@ -52,15 +52,15 @@ class MemberWriter:
         self.num_bytes = 0
 
     def add(self, record: bytes) -> None:
-        """Appends one record."""
+        """Append one record."""
         self._append(frame(record), 1)
 
     def add_frames(self, frames: memoryview, lengths: npt.NDArray[np.int64]) -> None:
-        """Appends records that are framed already; the members come out as if added one by one.
+        """Append framed records; the members are the same as if they were added one by one.
 
         Args:
             frames: The frames, one after another.
-            lengths: Bytes of each; int64, shape [records].
+            lengths: Bytes of each frame; int64, shape [records].
         """
         ends = np.cumsum(lengths)
         first = at = 0
@@ -72,7 +72,7 @@ class MemberWriter:
             first, at = after, end
 
     def close(self) -> None:
-        """Writes what is pending, and the index."""
+        """Write the pending records and the index."""
         self._close_member()
         while self._packed:
             self._write_first()

@@ -1,8 +1,8 @@
-"""Keeping: what is published of a label stays where its inputs and options are the same.
+"""Reuse the published shards of a label whose inputs and options did not change.
 
-Where each label has shards of its own, a series of shards (one split and label) has an identity
-over all that decides its bytes. The manifest lists it, with what became of the series' inputs, so
-that the next build need not look at them again.
+With ``--shard_by=label``, a series of shards (one split and label) has an identity over all that
+decides its bytes. The manifest lists it with the counts of the series' inputs, so that the next
+build does not read them again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
@@ -29,41 +29,41 @@ from shardmill.transforms.publish.journal import NOTHING_KEPT, Kept, fingerprint
 from shardmill.transforms.publish.publish import read_manifest, replaced_error
 from shardmill.transforms.statistics.sums import Summary, Sums
 
-# Reasons that lie in the moment and not in the file, so that another try may end otherwise.
-_PASSING = frozenset({"changed", "not_found", "unreadable"})
+# Reasons that depend on the time of reading: a retry may succeed.
+_TRANSIENT = frozenset({"changed", "not_found", "unreadable"})
 
 
 @dataclass(frozen=True)
-class Takeover:
-    """What a new dataset takes over from the published one.
+class ReusedShards:
+    """Published shards that become part of a new dataset.
 
     Attributes:
-        shards: The shards that stay; one without a file for a series that has none.
-        totals: What became of the inputs of their series.
-        told: The rejects of series that have some, as they were published.
-        kept: The shards' files, and the manifest that names them.
+        shards: The shards; one without a file for a series that has none.
+        totals: Totals of their series.
+        rejects: The published rejects of series that have some.
+        kept: Files of the shards, and the manifest that names them.
     """
 
     shards: tuple[BuiltShard, ...] = ()
     totals: Mapping[Series, Totals] = field(default_factory=dict)
-    told: Mapping[Series, tuple[Reject, ...]] = field(default_factory=dict)
+    rejects: Mapping[Series, tuple[Reject, ...]] = field(default_factory=dict)
     kept: Kept = field(default=NOTHING_KEPT)
 
 
 def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
-    """Returns the identity of each series: 32 hexadecimal digits over all that decides its bytes.
+    """Return the identity of each series: 32 hexadecimal digits over all that decides its bytes.
 
     Args:
         keep_id: Identity of the options without the list of labels; empty gives no identities.
         plan: Number of parts in each series, and the labels.
-        census: Of all refs.
+        census: Census of all references.
     """
     if not keep_id:
         return {}
     classes = {label: number for number, label in enumerate(plan.labels)}
     ids = {}
     for series, (refs, _) in census.series.items():
-        if series == REFUSED:
+        if series == REJECTED:
             continue
         body = [keep_id, *series, classes.get(series.label, -1), plan.parts_of(series), refs]
         text = json.dumps([*body, f"{census.digests[series]:032x}"])
@@ -75,17 +75,17 @@ def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
 def describe_series(
     ids: Mapping[Series, str], census: Census, totals: Mapping[Series, Totals]
 ) -> tuple[SeriesEntry, ...]:
-    """Returns what the manifest says of each series that has an identity.
+    """Return the manifest entry of each series that has an identity.
 
     Args:
         ids: Identities.
-        census: Of all refs.
-        totals: What the parts of each series come to, those that are kept included.
+        census: Census of all references.
+        totals: Totals of each series, reused ones included.
     """
     entries = []
     for series in sorted(ids):
         total = totals.get(series, Totals())
-        if total.summary.features:  # there is no room for them, so such shards are never kept
+        if total.summary.features:  # entries have no field for them: such shards are not reused
             continue
         entries.append(
             SeriesEntry(
@@ -120,23 +120,23 @@ def _summary(pixels: PixelSums | None, records: int) -> Summary:
     )
 
 
-def keep_series(
+def reuse_series(
     storage: Storage, spec: SinkSpec, plan: Plan, published: Manifest, ids: Mapping[Series, str]
 ) -> Plan:
-    """Returns a plan that leaves alone the series whose published shards are what it would make.
+    """Return a plan that reuses the published shards of series that did not change.
 
-    Shards are looked at by name and size. The rejects of a series must be there to be told again,
-    and of a kind and under a root that make telling them again right.
+    Shards are compared by name and size. A series with rejects is reused only if the published
+    rejects are complete, belong to the same root, and have no transient reason.
 
     Args:
-        storage: Of the output.
-        spec: The sink's.
-        plan: What there is to do where nothing is published.
-        published: The dataset that stands at the output.
-        ids: Identity of each series; none where nothing is ever kept.
+        storage: Storage of the output.
+        spec: What is written.
+        plan: The plan of a build from scratch.
+        published: The published dataset.
+        ids: Identity of each series; empty where shards are never reused.
     """
     entries = {Series(each.split, each.label): each for each in published.series}
-    same = [series for series in ids if series in entries and entries[series].id == ids[series]]
+    same = {series for series in ids if series in entries and entries[series].id == ids[series]}
     if not same:
         return plan
     shards = _by_series(published)
@@ -145,55 +145,55 @@ def keep_series(
         for entry in storage.list_dir(spec.output)
         if entry.kind == "file"
     }
-    kept = {
+    same = {
         series
         for series in same
         if _adds_up(entries[series], shards.get(series, []))
         and _is_whole(spec, series, shards.get(series, []), sizes)
     }
-    with_rejects = {series for series in kept if entries[series].rejected_by_reason}
+    with_rejects = {series for series in same if entries[series].rejected_by_reason}
     if with_rejects:
-        told = _published_rejects(storage, spec.output, published)
-        kept -= {
+        rejects = _published_rejects(storage, spec.output, published)
+        same -= {
             series
             for series in with_rejects
-            if series not in told
+            if series not in rejects
             or published.inputs.root != spec.root
-            or _PASSING & entries[series].rejected_by_reason.keys()
+            or _TRANSIENT & entries[series].rejected_by_reason.keys()
         }
-    return replace(plan, kept=frozenset(kept), base=fingerprint(published)) if kept else plan
+    return replace(plan, reused=frozenset(same), base=fingerprint(published)) if same else plan
 
 
-def take_over(storage: Storage, spec: SinkSpec, plan: Plan) -> Takeover | None:
-    """Returns the published shards that a plan keeps, or None where its dataset is published now.
+def load_reused(storage: Storage, spec: SinkSpec, plan: Plan) -> ReusedShards | None:
+    """Return the published shards that a plan reuses, or None if its dataset is published now.
 
     Raises:
-        StaleBuildError: The dataset that was planned on is not the published one any more.
+        StaleBuildError: Another dataset was published since the plan was made.
     """
-    if not plan.kept:
-        return Takeover()
+    if not plan.reused:
+        return ReusedShards()
     output = spec.output
     published = read_manifest(storage, output)
     if published is None or fingerprint(published) != plan.base:
         if published is not None and published.is_dataset(spec.config_id, plan.input_id):
-            return None  # by another builder, or by this one: steps may run twice
+            return None  # by another builder, or by this one: a runner may run steps twice
         raise replaced_error(output)
-    told: dict[Series, tuple[Reject, ...]] = {}
-    entries = [each for each in published.series if Series(each.split, each.label) in plan.kept]
+    rejects: dict[Series, tuple[Reject, ...]] = {}
+    entries = [each for each in published.series if Series(each.split, each.label) in plan.reused]
     if any(each.rejected_by_reason for each in entries):
-        told = _published_rejects(storage, output, published)
+        rejects = _published_rejects(storage, output, published)
     shards = _by_series(published)
     built: list[BuiltShard] = []
     totals: dict[Series, Totals] = {}
     for each in entries:
         series = Series(each.split, each.label)
-        if each.rejected_by_reason and series not in told:
+        if each.rejected_by_reason and series not in rejects:
             raise replaced_error(output)
         built += _rebuilt(series, shards.get(series, []))
         totals[series] = _totals(each, sum(shard.records for shard in shards.get(series, ())))
     files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
-    mine = {series: told[series] for series in totals if series in told}
-    return Takeover(tuple(built), totals, mine, Kept(plan.base, files))
+    mine = {series: rejects[series] for series in totals if series in rejects}
+    return ReusedShards(tuple(built), totals, mine, Kept(plan.base, files))
 
 
 def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:
@@ -222,7 +222,7 @@ def _is_whole(
 
 
 def _rebuilt(series: Series, shards: Sequence[Shard]) -> Iterator[BuiltShard]:
-    """Yields the shards of a series as if they had just been made; one without a file for none."""
+    """Yield the published shards of a series as built shards; one without a file for none."""
     if not shards:
         yield BuiltShard(series, 0)
     for index, shard in enumerate(shards):
@@ -244,23 +244,23 @@ def _totals(entry: SeriesEntry, records: int) -> Totals:
 def _published_rejects(
     storage: Storage, output: str, manifest: Manifest
 ) -> dict[Series, tuple[Reject, ...]]:
-    """Returns the published rejects of each series; none when they are not what was published.
+    """Return the published rejects of each series; nothing if the file was changed.
 
-    They stand in the order of the series, after those that were refused while matching.
+    The file lists inputs that were rejected while matching first, then each series in order.
     """
     try:
         lines = storage.read(join(output, shard_names.REJECTS)).splitlines()
         left = iter([_parse(line) for line in lines])
     except (FileNotFoundError, FormatError):
         return {}
-    refused = Counter(manifest.inputs.rejected_by_reason)
+    matching = Counter(manifest.inputs.rejected_by_reason)
     for entry in manifest.series:
-        refused.subtract(entry.rejected_by_reason)
-    wanted: list[tuple[Series, Mapping[str, int]]] = [(REFUSED, +refused)]
+        matching.subtract(entry.rejected_by_reason)
+    wanted: list[tuple[Series, Mapping[str, int]]] = [(REJECTED, +matching)]
     wanted += [
         (Series(each.split, each.label), each.rejected_by_reason) for each in manifest.series
     ]
-    told = {}
+    rejects = {}
     for series, reasons in wanted:
         mine = _take(left, sum(reasons.values()))
         found: Counter[str] = Counter()
@@ -268,8 +268,8 @@ def _published_rejects(
             found[reject.error] += reject.inputs
         if found != Counter(reasons):
             return {}
-        told[series] = mine
-    return told if next(left, None) is None else {}
+        rejects[series] = mine
+    return rejects if next(left, None) is None else {}
 
 
 def _take(rejects: Iterator[Reject], inputs: int) -> tuple[Reject, ...]:
@@ -288,7 +288,7 @@ def _parse(line: bytes) -> Reject:
         reject = Reject(**json.loads(line))
         reject.to_json().encode()
     except (ValueError, TypeError) as error:
-        raise FormatError(f"this is no reject ({error})") from error
+        raise FormatError(f"this is not a reject ({error})") from error
     if not isinstance(reject.inputs, int) or not isinstance(reject.error, str):
-        raise FormatError(f"this is no reject ({reject})")
+        raise FormatError(f"this is not a reject ({reject})")
     return reject

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.storage import join
-from shardmill.transforms.build.encoder import Finishing
+from shardmill.transforms.build.encoder import BuildHooks
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec
 
@@ -32,9 +32,9 @@ class SinkSpec:
         root: Folder that keys are relative to.
         config: Options as the manifest shows them (an allow-list).
         runner: Name of the runner.
-        finishing: What the pipeline adds at the end.
-        keep_id: Identity of the options that decide the shards of one label, whatever the others
-            are; empty where shards are never reused.
+        hooks: What the pipeline changes in the build.
+        keep_id: Identity of the options that decide the shards of one label, without the list of
+            labels; empty where shards are never reused.
     """
 
     output: str
@@ -49,7 +49,7 @@ class SinkSpec:
     root: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     runner: str = ""
-    finishing: Finishing = field(default_factory=Finishing)
+    hooks: BuildHooks = field(default_factory=BuildHooks)
     keep_id: str = ""
 
     @property

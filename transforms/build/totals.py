@@ -20,19 +20,19 @@ class Totals:
     """The totals over some parts; they do not depend on the order of adding.
 
     Attributes:
-        made: Parts that this run made.
-        found: Parts that it found finished.
+        made: Number of parts that this run made.
+        reused: Number of finished parts that it reused.
         records: Number of records.
         label_counts: Number of records by label.
         rejects: Number of rejected inputs by reason.
-        duplicates: Refs that repeat another's key.
+        duplicates: Number of references that repeat the key of another.
         multi_frame: Number of records from files with several frames.
         versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
         summary: Sums over the values of the records.
     """
 
     made: int = 0
-    found: int = 0
+    reused: int = 0
     records: int = 0
     label_counts: dict[str, int] = field(default_factory=dict)
     rejects: dict[str, int] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Totals:
     def of(cls, part: Part) -> Totals:
         """Return the totals of one part. They share its dictionaries: do not merge into them."""
         return cls(
-            made=int(not part.found),
-            found=int(part.found),
+            made=int(not part.reused),
+            reused=int(part.reused),
             records=part.records,
             label_counts=part.label_counts,
             rejects=part.rejects,
@@ -59,7 +59,7 @@ class Totals:
     def merge(self, other: Totals) -> None:
         """Add the totals of other parts."""
         self.made += other.made
-        self.found += other.found
+        self.reused += other.reused
         self.records += other.records
         _count(self.label_counts, other.label_counts)
         _count(self.rejects, other.rejects)

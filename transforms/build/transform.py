@@ -1,7 +1,7 @@
-"""WriteShards: the one sink of every pipeline. Refs go in, a published dataset comes out.
+"""WriteShards: write references as a published dataset; the sink of all pipelines.
 
-Payload bytes never cross a shuffle: refs are counted, placed and grouped by part, each part is
-made by one call, parts are concatenated into shards, and the shards are published.
+Payload bytes never cross a shuffle: references are counted, placed and grouped by part. One call
+writes each part, parts are concatenated into shards, and the shards are published.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from shardmill.transforms.build.placement import (
     part_of,
 )
 from shardmill.transforms.build.planning import Plan, plan_parts
-from shardmill.transforms.build.shard_reuse import keep_series, series_ids
+from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import SumTotals, Totals
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.transform import MatchedInputs
-from shardmill.transforms.publish.publish import check_output, settle, why_not_up_to_date
+from shardmill.transforms.publish.publish import check_output, recover_output, why_not_up_to_date
 from shardmill.transforms.runtime import metrics, progress
 
-# What crosses a shuffle: a PartFile as plain values.
+# A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]
 
 
 def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Plan:
-    """Returns what is to be done with what was matched, looking at the output first.
+    """Return the plan for the matched inputs, after checking the output.
 
     Args:
-        spec: The sink's.
-        expected_bytes: Bytes that one record becomes, or None where that is its input's size.
-        census: Of all refs.
+        spec: What is written.
+        expected_bytes: Expected bytes of a record, or None for the size of its input.
+        census: Census of all references.
     """
     problem = why_unusable(census, "an image", spec.root)
     if problem:
@@ -67,21 +67,21 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     plan = Plan("build", "", parts, labels, census.input_id)
-    return settle_plan(spec, plan, series_ids(spec.keep_id, plan, census))
+    return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census))
 
 
-def settle_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None) -> Plan:
-    """Returns what is left to do of a plan to build, after a look at the output.
+def adjust_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None) -> Plan:
+    """Return the plan, adjusted for what is published at the output.
 
     Args:
-        spec: The sink's.
-        plan: What there is to do where nothing is published.
-        series: Identity of each series whose published shards may stay.
+        spec: What is written.
+        plan: The plan of a build from scratch.
+        series: Identity of each series whose published shards may be reused.
     """
     storage = open_storage(spec.output)
     try:
-        look = check_output if spec.dry_run else settle
-        published = look(storage, spec.output)
+        read = check_output if spec.dry_run else recover_output
+        published = read(storage, spec.output)
     except OutputError as error:
         return Plan("failed", str(error))
     if published is not None:
@@ -91,16 +91,16 @@ def settle_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None 
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if not spec.overwrite:
             return Plan("failed", problem)
-        plan = keep_series(storage, spec, plan, published, series or {})
+        plan = reuse_series(storage, spec, plan, published, series or {})
     return replace(plan, status="dry_run") if spec.dry_run else plan
 
 
 def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
-    """Yields a ref with its part and position; nothing when no record is to be made of it."""
+    """Yield a reference with its part and position; nothing if it is not read in this build."""
     if plan.status != "build":
         return
     series = place.series_of(ref)
-    if series in plan.kept:
+    if series in plan.reused:
         return
     position = place.position_of(ref)
     part = part_of(position, plan.parts_of(series))
@@ -121,7 +121,7 @@ class _WritePart(beam.DoFn):
             part = self._make(key, refs, duplicates, plan)
         except FileNotFoundError as error:
             raise _stale(error) from error
-        (metrics.PARTS_FOUND if part.found else metrics.PARTS_MADE).inc()
+        (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
         metrics.EXAMPLES.inc(part.records)
         metrics.REJECTS.inc(sum(part.rejects.values()))
         metrics.PART_BYTES.update(part.num_bytes)
@@ -131,16 +131,16 @@ class _WritePart(beam.DoFn):
         spec, encoder = self._spec, self._encoder
         storage = open_storage(spec.output)
         name = part_id(spec.config_id, key, refs, plan.labels)
-        found = find_part(storage, spec.parts, name)
-        watches = spec.finishing.watches_inputs
-        if found is not None:
-            if watches:
-                progress.current().add(len(refs), sum(found.rejects.values()))
-            return found
+        existing = find_part(storage, spec.parts, name)
+        counts_inputs = spec.hooks.reports_inputs
+        if existing is not None:
+            if counts_inputs:
+                progress.current().add(len(refs), sum(existing.rejects.values()))
+            return existing
         packing = encoder.packing if spec.compression == "gzip" else "none"
         job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
         items = encode_refs(encoder, refs, plan.labels)
-        return write_part(storage, job, _counted(items) if watches else items)
+        return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
@@ -192,7 +192,7 @@ def announce(
 
     Args:
         spec: What is written.
-        plan: What is to be done.
+        plan: The plan of the build.
         phase: Name of the next phase.
         inputs: Number of inputs, in the unit of the run's progress.
         series: (references, bytes) of each series, where known: few references leave parts empty.
@@ -204,14 +204,14 @@ def announce(
         return
     parts = 0.0
     for name, number in plan.parts.items():
-        if name not in plan.kept:
+        if name not in plan.reused:
             refs = series[name][0] if series and name in series else None
             parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
     progress.leave_total(spec.build, round(parts))
 
 
 def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
-    inputs = census.refs - sum(census.series[series][0] for series in plan.kept)
+    inputs = census.refs - sum(census.series[series][0] for series in plan.reused)
     announce(spec, plan, "encoding", inputs, census.series)
     return plan
 
@@ -220,7 +220,7 @@ def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
 class WriteShards(beam.PTransform):
     """Writes inputs as a published dataset: ``inputs | WriteShards(spec, encoder)``.
 
-    Takes the outputs of ``MatchFiles``, or a collection of your own ``InputRef`` elements, one for
+    Takes the outputs of ``MatchFiles``, or a collection of ``InputRef`` elements, one for
     each record, and gives one ``Outcome``. A failure that no retry fixes is an outcome too:
     ``| RaiseIfFailed()`` raises it.
 
@@ -253,62 +253,60 @@ class WriteShards(beam.PTransform):
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
-        return BuildInput(placed, plan, census).of() | BuildShards(spec, self.encoder)
+        return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
 
 class BuildInput(NamedTuple):
-    """What ``BuildShards`` takes.
+    """The inputs of ``BuildShards``.
 
     Attributes:
-        placed: Refs with their part and order.
-        plan: What is to be done, one ``Plan``.
-        census: What became of the inputs, one ``Census``; for the manifest.
+        placed: References with their parts.
+        plan: One ``Plan``.
+        census: One ``Census`` of the inputs, for the manifest.
     """
 
     placed: beam.PCollection[Placed]
     plan: beam.PCollection[Plan]
     census: beam.PCollection[Census]
 
-    def of(self) -> dict[str, Any]:
-        """Returns it as the dictionary that Beam applies transforms to."""
-        return self._asdict()
-
 
 @dataclass(eq=False)
 class BuildShards(beam.PTransform):
-    """Makes parts of placed refs, shards of parts, and publishes them; gives one ``Outcome``.
+    """Writes parts from placed references and shards from parts, and publishes the shards.
+
+    Takes ``BuildInput`` and gives one ``Outcome``.
 
     Args:
         spec: What is written, and where.
-        encoder: How a part's refs become records.
+        encoder: Encodes the references of a part as records.
     """
 
     spec: SinkSpec
     encoder: Encoder[Any]
 
-    def expand(self, pvalues: dict[str, Any]) -> beam.PCollection[Outcome]:
+    def expand(self, inputs: BuildInput) -> beam.PCollection[Outcome]:
         """Wires parts, shards and publication."""
-        spec, encoder, given = self.spec, self.encoder, BuildInput(**pvalues)
+        spec, encoder = self.spec, self.encoder
         parts = (
-            given.placed
+            inputs.placed
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(given.plan))
+            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(inputs.plan))
         )
         totals = parts | "SumParts" >> beam.CombinePerKey(SumTotals())
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )
-        shards = self._assembled(files, given.plan)
+        shards = self._assembled(files, inputs.plan)
         return (
-            given.plan.pipeline
+            inputs.plan.pipeline
             | "Start" >> beam.Create([0])
             | "Publish"
             >> beam.Map(
                 _finish,
                 AsList(shards),
                 AsList(totals),
-                AsSingleton(given.plan),
-                AsSingleton(given.census),
+                AsSingleton(inputs.plan),
+                AsSingleton(inputs.census),
                 spec=spec,
                 encoder=encoder,
             )
@@ -332,10 +330,10 @@ class BuildShards(beam.PTransform):
 
 
 def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
-    """Yields each series to be made, so that one without any record has its shards too."""
+    """Yield each series to build, so that a series without records has shards too."""
     if plan.status == "build":
         for series in plan.parts:
-            if series not in plan.kept:
+            if series not in plan.reused:
                 yield (series.split, series.label), None
 
 
@@ -352,8 +350,8 @@ __all__ = [
     "BuildInput",
     "BuildShards",
     "WriteShards",
+    "adjust_plan",
     "announce",
     "make_plan",
     "place_ref",
-    "settle_plan",
 ]

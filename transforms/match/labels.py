@@ -1,4 +1,4 @@
-"""Labels: one regular expression over the key does the work; its presets have names."""
+"""Labels: a regular expression over the key, with named presets."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class LabelSpec:
     """Where labels come from.
 
     Attributes:
-        label_from: ``directory`` (the folder that holds the file), ``filename`` (what stands
+        label_from: ``directory`` (the file's folder), ``filename`` (the text
             before the first dot), ``listing`` (its column), or ``none``.
         pattern: A regular expression with a group ``label``, instead of the preset. It must match
             the whole key, or with ``filename`` the whole file name.
         fixed: The labels of a ``--labels`` file in order, or None to collect them.
 
     Raises:
-        UsageError: The pattern is no regular expression or has no group ``label``.
+        UsageError: The pattern is not a regular expression or has no group ``label``.
     """
 
     label_from: LabelFrom = "directory"
@@ -71,7 +71,7 @@ class LabelSpec:
             return re.compile(pattern, re.DOTALL)
         except re.error as error:
             raise UsageError(
-                f"--label_pattern={self.pattern} is no regular expression: {error}."
+                f"--label_pattern={self.pattern} is not a regular expression: {error}."
             ) from error
 
     @cached_property
@@ -79,7 +79,7 @@ class LabelSpec:
         return None if self.fixed is None else frozenset(self.fixed)
 
     def with_label(self, ref: InputRef) -> InputRef:
-        """Returns the ref with its label, or refused when it has none or an unknown one."""
+        """Return a reference with its label, or rejected if it has none or an unknown one."""
         if ref.error or self.label_from == "none":
             return ref if ref.error else ref._replace(label=None)
         if self._regex is not None:
@@ -97,20 +97,20 @@ class LabelSpec:
 
 
 def has_control(text: str) -> bool:
-    """Tells whether a text has a line break or another control character."""
+    """Return whether a text has a line break or another control character."""
     return _CONTROL.search(text) is not None
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Returns labels in the order of their class ids: by their UTF-8 bytes."""
+    """Return labels in the order of their class ids: by their UTF-8 bytes."""
     return tuple(sorted(labels, key=str.encode))
 
 
 def parse_labels(text: str, source: str) -> tuple[str, ...]:
-    """Returns the labels of a labels file: one a line, line number = class id.
+    """Return the labels of a labels file: one per line, in the order of class ids.
 
     Raises:
-        UsageError: The file is empty, or a label is empty or stands twice.
+        UsageError: The file is empty, or a label is empty or listed twice.
     """
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines:

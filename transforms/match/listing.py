@@ -1,4 +1,4 @@
-"""Listings: a CSV that names each input, its label, and perhaps its split and group."""
+"""Listings: a CSV file with the path, label, split and group of each input."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _REMEDY = (
 def parse_listing(
     data: bytes, source: str, root: str, *, labelled: bool, split: bool
 ) -> Iterator[InputRef]:
-    """Yields a ref for each row of a listing; sizes are not known yet.
+    """Yield a reference for each row of a listing; without sizes.
 
     Args:
-        data: The listing's bytes: UTF-8, with or without a byte-order mark.
-        source: Its name, for messages.
-        root: Folder that entries are relative to and must stay in.
+        data: Bytes of the listing: UTF-8, with or without a byte-order mark.
+        source: Name of the listing, for messages.
+        root: Folder that entries are relative to and must not leave.
         labelled: Whether the column ``label`` is needed.
         split: Whether the column ``split`` is needed.
 
     Raises:
-        InputError: It is no such CSV, or an entry has another scheme or climbs out of the root.
+        InputError: The CSV is malformed, or an entry has another scheme or leads outside the root.
     """
     try:
         data.decode("utf-8-sig")
@@ -39,7 +39,7 @@ def parse_listing(
         raise InputError(
             f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {_REMEDY}."
         ) from error
-    # Decoded line by line: as one text the whole listing would take five times its bytes.
+    # Decoded line by line: the whole text would need five times the memory of the bytes.
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
     reader = csv.DictReader(lines, strict=True)
     try:
@@ -68,17 +68,17 @@ def parse_listing(
 
 
 def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
-    """Yields a ref for each line of a plain list of paths, empty and ``#`` lines left out.
+    """Yield a reference for each line of a list of paths, except empty and ``#`` lines.
 
     Raises:
-        InputError: It is not UTF-8, or an entry has another scheme or climbs out of the root.
+        InputError: It is not UTF-8, or an entry has another scheme or leads outside the root.
     """
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(
             f"{source} is not UTF-8 ({error.reason} at byte {error.start}): "
-            "a list has one path a line."
+            "a list has one path per line."
         ) from error
     for number, line in enumerate(lines, 1):
         entry = line.strip()
@@ -88,10 +88,10 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
 
 
 def _key(entry: str, root: str, where: str) -> str:
-    """Returns an entry's path relative to the root.
+    """Return the path of an entry, relative to the root.
 
     Raises:
-        InputError: The entry lies outside the root.
+        InputError: The entry is outside the root.
     """
     if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
         raise InputError(
@@ -101,10 +101,10 @@ def _key(entry: str, root: str, where: str) -> str:
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
     prefix = root.rstrip("/") + "/"
-    climbs = ".." in path[len(prefix) :].split("/") or "\0" in path
+    leaves = ".." in path[len(prefix) :].split("/") or "\0" in path
     if not scheme_of(path):
         path = os.path.normpath(path)
-    if climbs or not path.startswith(prefix):
+    if leaves or not path.startswith(prefix):
         raise InputError(
             f"{where}: {entry!r} leads outside the root {root}: "
             "remove the entry or set --root to a folder that holds it."
@@ -113,7 +113,7 @@ def _key(entry: str, root: str, where: str) -> str:
 
 
 def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
-    """Returns a listed ref with its size and version, or refused when it cannot be read."""
+    """Return a listed reference with its size and version, or rejected if it cannot be read."""
     try:
         entry = open_storage(ref.uri).stat(ref.uri)
     except OSError as error:

@@ -37,7 +37,7 @@ from shardmill.transforms.match.walk import (
 InputKind = Literal["directory", "glob", "listing", "file"]
 _MAX_LISTING_BYTES = 2 << 30
 _REFS, _COUNTS = "refs", "counts"  # output tags
-# Suffixes of files that list inputs, one path a line or as a CSV; among rows a CSV is an input.
+# Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
 _LISTS: dict[Wanted, tuple[str, ...]] = {
     "images": (".csv",),
     "records": (".csv", ".txt"),
@@ -48,15 +48,15 @@ _LISTS: dict[Wanted, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class MatchSpec:
-    """Where inputs are found; made by ``find_input``.
+    """An input and what to match in it; made by ``find_input``.
 
     Attributes:
-        kind: What the input is.
-        input: The input as given, absolute.
+        kind: Kind of the input.
+        input: The input as an absolute path or URI.
         root: Folder that keys are relative to.
         follow_links: Whether symlinks may lead outside the root.
-        exclude: A folder not to enter: the output, when it lies inside the input.
-        wanted: What is looked for in folders and globs.
+        exclude: A folder not to enter: the output, if it is inside the input.
+        wanted: Kind of files to match in folders and globs.
     """
 
     kind: InputKind
@@ -68,7 +68,7 @@ class MatchSpec:
 
 
 def absolute(path: str) -> str:
-    """Returns a path that means the same in any process; URIs stay as they are."""
+    """Return an absolute path; URIs are not changed."""
     if scheme_of(path):
         return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
     return os.path.abspath(os.path.expanduser(path))
@@ -78,22 +78,22 @@ def find_input(
     pattern: str, root: str = "", *, listing: bool = False, follow_links: bool = False,
     exclude: str = "", wanted: Wanted = "images",
 ) -> MatchSpec:  # fmt: skip
-    """Returns what an ``--input`` value means.
+    """Return the input that an ``--input`` value names.
 
-    A path that exists is what it is, even if its name has glob characters; else a pattern with
-    such characters is a glob.
+    An existing path is a folder or file, even if its name has glob characters; else a pattern
+    with such characters is a glob.
 
     Args:
         pattern: The value.
         root: Folder that keys are relative to; by default the longest literal folder of the input.
-        listing: Whether a file is a listing; files called ``.csv`` always are.
+        listing: Whether a file is a listing; files named ``.csv`` always are.
         follow_links: See ``MatchSpec``.
         exclude: See ``MatchSpec``.
-        wanted: See ``MatchSpec``; among records a ``.txt`` is a list too, one path a line.
+        wanted: See ``MatchSpec``; with ``records``, a ``.txt`` is a list too, one path per line.
 
     Raises:
-        InputError: Nothing is there.
-        UsageError: The input does not lie under the root.
+        InputError: The input does not exist.
+        UsageError: The input is not inside the root.
     """
     if not pattern:
         raise UsageError("--input is empty: give a folder, a glob, a listing (.csv) or a file.")
@@ -125,7 +125,7 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[InputRef | Skipped]:
     top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
     prefix = top[len(spec.root) :].strip("/")
     regex = glob_regex(spec.input) if spec.kind == "glob" else None
-    # A pattern for tables means all files that it matches, whatever their suffix.
+    # A pattern for tables means all files that it matches, with any suffix.
     wanted = "any" if spec.kind == "glob" and spec.wanted == "rows" else spec.wanted
     found = walk(top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted)
     for each in found:

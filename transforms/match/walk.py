@@ -1,4 +1,4 @@
-"""Finding inputs: folders are walked, globs matched, names checked; nothing is opened."""
+"""Walk folders and match globs; check names without opening files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import Skipped
 
 _JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
-# Files that stand beside images and claim to be something else. A listing may still name them.
+# Suffixes of side files in folders of images. A listing may still name such files.
 _OTHER_SUFFIXES = frozenset(
     f".{suffix}"
     for line in (
@@ -34,19 +34,19 @@ _TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
 
 
 class WalkTask(NamedTuple):
-    """One piece of a walk: a folder relative to the root, alone or with all below it."""
+    """One piece of a walk: a folder relative to the root, alone or with its subfolders."""
 
     folder: str
     deep: bool
 
 
 def is_junk(name: str) -> bool:
-    """Tells whether a file or folder name is a by-product that nobody means as an image."""
+    """Return whether a name is that of a hidden or system file or folder."""
     return name.startswith(".") or name.lower() in _JUNK_NAMES
 
 
 def is_other(name: str, wanted: Wanted = "images") -> bool:
-    """Tells whether a file's name claims to be something other than what is wanted."""
+    """Return whether the name of a file says that it is not of the wanted kind."""
     if wanted == "records":
         return claims_other(name)
     if wanted in ("rows", "any"):
@@ -55,7 +55,7 @@ def is_other(name: str, wanted: Wanted = "images") -> bool:
 
 
 def escape_name(text: str) -> str:
-    """Returns a path with each byte that is not UTF-8 percent-escaped, and ``%`` itself too."""
+    """Return a path with ``%`` and each byte that is not UTF-8 percent-escaped."""
     raw = os.fsencode(text).replace(b"%", b"%25")
     return re.sub(
         rb"[\x80-\xff]+", lambda m: "".join(f"%{b:02X}" for b in m.group()).encode(), raw
@@ -63,12 +63,12 @@ def escape_name(text: str) -> str:
 
 
 def make_key(relative: str) -> str:
-    """Returns the stable key of a path relative to the root: NFC-normalised."""
+    """Return the key of a path relative to the root: NFC-normalised."""
     return unicodedata.normalize("NFC", relative)
 
 
 def is_utf8(text: str) -> bool:
-    """Tells whether a path can be written as UTF-8 (undecodable bytes become surrogates)."""
+    """Return whether a path is valid UTF-8 (undecodable bytes are surrogates)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def is_utf8(text: str) -> bool:
 
 
 def glob_root(pattern: str) -> tuple[str, str]:
-    """Returns the longest literal folder of a glob, and the rest of the pattern."""
+    """Return the longest literal folder of a glob, and the rest of the pattern."""
     parts = pattern.split("/")
     magic = next(i for i, part in enumerate(parts) if re.search(r"[*?\[]", part))
     return "/".join(parts[:magic]) or ("/" if pattern.startswith("/") else "."), "/".join(
@@ -86,7 +86,7 @@ def glob_root(pattern: str) -> tuple[str, str]:
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
-    """Returns a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
+    """Return a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
     out = []
     position = 0
     while position < len(pattern):
@@ -102,7 +102,7 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
             out.append("[^/]*" if rest[0] == "*" else "[^/]")
             position += 1
         elif bracket:
-            # The standard library knows how odd ranges are meant; a set never matches a separator.
+            # fnmatch translates unusual ranges; a set never matches a separator.
             out.append(f"(?!/)(?:{fnmatch.translate(bracket.group())[:-2]})")
             position += bracket.end()
         else:
@@ -112,7 +112,7 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
 
 
 def first_level(root: str) -> Iterator[WalkTask]:
-    """Yields the pieces that a walk of root falls into: its own files, and each folder in it."""
+    """Yield the pieces of a walk: the files of the root, and each folder in it."""
     yield WalkTask("", deep=False)
     if scheme_of(root):
         for entry in open_storage(root).list_dir(root):
@@ -121,7 +121,7 @@ def first_level(root: str) -> Iterator[WalkTask]:
         return
     for found in _scan(root):
         if _is_dir(found) and not is_junk(found.name):
-            # Names travel as text: undecodable bytes as a reversible escape.
+            # Names cross a shuffle as text: undecodable bytes with a reversible escape.
             yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
 
 
@@ -130,14 +130,14 @@ def walk(
 ) -> Iterator[InputRef | Skipped]:
     """Yield a reference, or a skipped file, for each file of one piece of a walk.
 
-    Symlinked folders are entered once; what leads outside the root only with ``follow_links``.
+    Symlinked folders are entered once; those outside the root only with ``follow_links``.
 
     Args:
         root: A local folder, or a folder's URI.
         task: The piece.
         follow_links: Whether links may lead outside the root.
-        exclude: A folder not to enter (the output, when it lies inside the input).
-        wanted: What is looked for; names that claim to be other things are skipped.
+        exclude: A folder not to enter (the output, if it is inside the input).
+        wanted: Kind of files that are inputs; other files are skipped, by their names.
     """
     if scheme_of(root):
         yield from _walk_objects(root, task, exclude, wanted)
@@ -155,7 +155,7 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
@@ -171,9 +171,9 @@ class _LocalWalk:
     def walk(self, folder: str, *, deep: bool) -> Iterator[InputRef | Skipped]:
         path = os.path.join(self.root, folder) if folder else self.root
         if folder and os.path.islink(path):
-            refused = self._refuse_link(path, folder)
-            if refused is not None:
-                yield refused
+            rejected = self._reject_link(path, folder)
+            if rejected is not None:
+                yield rejected
                 return
         real = os.path.realpath(path)
         if real == self.exclude:
@@ -201,8 +201,8 @@ class _LocalWalk:
             return
         yield from self.walk(relative, deep=True)
 
-    def _refuse_link(self, path: str, relative: str) -> InputRef | None:
-        """Returns a refused ref when a link leads outside the root and that is not allowed."""
+    def _reject_link(self, path: str, relative: str) -> InputRef | None:
+        """Return a rejected reference if a link leads outside the root and that is not allowed."""
         if self.follow_links:
             return None
         real = os.path.realpath(path)
@@ -223,15 +223,15 @@ class _LocalWalk:
         if is_junk(entry.name) or is_other(entry.name, self.wanted):
             return Skipped(escape_name(relative))
         if entry.is_symlink():
-            refused = self._refuse_link(entry.path, relative)
-            if refused is not None:
-                return refused
+            rejected = self._reject_link(entry.path, relative)
+            if rejected is not None:
+                return rejected
         try:
             status = entry.stat()
         except FileNotFoundError:
-            why = "the link leads nowhere" if entry.is_symlink() else "the file is gone"
+            why = "the link has no target" if entry.is_symlink() else "the file was deleted"
             return self._ref(relative, entry.path).rejected("not_found", why)
-        except OSError as error:  # a link that leads to itself, a name too long
+        except OSError as error:  # a link to itself, or a name too long
             return self._ref(relative, entry.path).rejected("not_found", str(error.strerror))
         ref = self._ref(relative, entry.path, status.st_size, str(status.st_mtime_ns))
         if not ref.error and not stat.S_ISREG(status.st_mode):

@@ -18,7 +18,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join, scheme_of
 from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import check_output, read_manifest, settle
+from shardmill.transforms.publish.publish import check_output, read_manifest, recover_output
 
 Kind = Literal["build", "outcome", "temporary"]
 
@@ -187,7 +187,7 @@ def complete(storage: Storage, output: str, journal: Journal) -> bool:
     Raises:
         OutputError: It can be neither completed nor taken back.
     """
-    return settle(storage, output) == Manifest.from_json(journal.manifest)
+    return recover_output(storage, output) == Manifest.from_json(journal.manifest)
 
 
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:
@@ -216,7 +216,7 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
         storage.delete(path)
         return entry is not None
     for _ in range(_TRIES):
-        settle_journal(storage, output)
+        recover_journal(storage, output)
         with _held(storage, output) as free:
             entry = storage.stat(path)
             if entry is None or is_link(path):
@@ -238,10 +238,10 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
     )
 
 
-def settle_journal(storage: Storage, output: str) -> None:
+def recover_journal(storage: Storage, output: str) -> None:
     """Completes an unfinished publication if there is one, and asks nothing else of the output."""
     if storage.stat(join(output, shard_names.JOURNAL)) is not None:
-        settle(storage, output)
+        recover_output(storage, output)
 
 
 @contextlib.contextmanager
@@ -278,4 +278,4 @@ def _remove_by_journal(storage: Storage, output: str, build: str) -> None:
     move = Move(source, shard_names.MANIFEST, len(text.encode()))
     journal = Journal(text, (move,), (), build)
     if storage.create(join(output, shard_names.JOURNAL), journal.to_json()):
-        settle(storage, output)
+        recover_output(storage, output)

@@ -32,9 +32,9 @@ from shardmill.transforms.publish.journal import (
     fingerprint,
 )
 from shardmill.transforms.publish.roll_forward import (
-    find_gone,
     find_journal,
-    gone_error,
+    find_missing,
+    missing_error,
     replaced_error,
     roll_forward,
 )
@@ -44,8 +44,8 @@ __all__ = [
     "find_damage",
     "publish",
     "read_manifest",
+    "recover_output",
     "replaced_error",
-    "settle",
     "why_not_up_to_date",
 ]
 
@@ -82,7 +82,7 @@ def _read_manifest(storage: Storage, output: str) -> Manifest | None:
     return manifest
 
 
-def settle(storage: Storage, output: str) -> Manifest | None:
+def recover_output(storage: Storage, output: str) -> Manifest | None:
     """Completes an unfinished publication and returns the dataset that then stands at output.
 
     Returns:
@@ -94,10 +94,10 @@ def settle(storage: Storage, output: str) -> Manifest | None:
     if not _is_folder(storage, output):
         return None
     with storage.lock(output):
-        return _settle_locked(storage, output)
+        return _recover_output_locked(storage, output)
 
 
-def _settle_locked(storage: Storage, output: str) -> Manifest | None:
+def _recover_output_locked(storage: Storage, output: str) -> Manifest | None:
     while True:
         _recover_locked(storage, output)
         found = _look(storage, output)
@@ -107,7 +107,7 @@ def _settle_locked(storage: Storage, output: str) -> Manifest | None:
 
 
 def check_output(storage: Storage, output: str) -> Manifest | None:
-    """Returns what ``settle`` would return, but changes nothing."""
+    """Returns what ``recover_output`` would return, but changes nothing."""
     if not _is_folder(storage, output):
         return None
     with storage.lock(output):
@@ -214,7 +214,7 @@ def publish(
     ids = manifest.build.config_id, manifest.build.input_id
     with storage.lock(output):
         while True:
-            old = _settle_locked(storage, output)
+            old = _recover_output_locked(storage, output)
             if old is not None:
                 problem = why_not_up_to_date(storage, output, old, *ids)
                 if not problem:
@@ -260,9 +260,9 @@ def _clear(storage: Storage, output: str, build: str) -> None:
 
 def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:
     """Returns a journal with what is to be deleted, once nothing stands in its way."""
-    gone = find_gone(storage, output, draft.moves)
+    gone = find_missing(storage, output, draft.moves)
     if gone:
-        raise gone_error(output, gone)
+        raise missing_error(output, gone)
     ours, new = _own_files(old), {move.target for move in draft.moves}
     strange = _tops(new) - _tops(ours)
     for found in storage.list_dir(output):

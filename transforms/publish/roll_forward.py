@@ -118,9 +118,9 @@ def _find_problem(
     """Returns what to raise where a file of the new dataset is gone or not what it is taken for."""
     if not _is_base(current, journal.kept):
         return replaced_error(output)
-    gone = find_gone(storage, output, journal.moves)
+    gone = find_missing(storage, output, journal.moves)
     gone = gone or _find_lost(storage, output, journal.kept)
-    return gone_error(output, gone) if gone else None
+    return missing_error(output, gone) if gone else None
 
 
 def _is_base(current: bytes, kept: Kept) -> bool:
@@ -156,7 +156,7 @@ def _find_deletes(storage: Storage, output: str, journal: Journal) -> Iterator[E
             yield entry
 
 
-def find_gone(storage: Storage, output: str, moves: Iterable[Move]) -> str:
+def find_missing(storage: Storage, output: str, moves: Iterable[Move]) -> str:
     """Returns the first file that is to be moved and is not there as it was, or nothing."""
     for move in moves:
         entry = storage.stat(join(output, move.source))
@@ -165,7 +165,7 @@ def find_gone(storage: Storage, output: str, moves: Iterable[Move]) -> str:
     return ""
 
 
-def gone_error(output: str, source: str) -> StaleBuildError:
+def missing_error(output: str, source: str) -> StaleBuildError:
     """Returns what to raise where a file of a build was taken away."""
     return StaleBuildError(
         f"{join(output, source)} is gone, another command took it away: run again."

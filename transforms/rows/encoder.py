@@ -11,7 +11,7 @@ from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import Beside, Finishing, Item
+from shardmill.transforms.build.encoder import BuildHooks, ExtraFiles, Item
 from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
 
@@ -72,7 +72,7 @@ class RowEncoder:
 
 
 @dataclass(frozen=True)
-class RowsFinishing(Finishing):
+class RowsHooks(BuildHooks):
     """What rows add at the end of a build.
 
     Attributes:
@@ -82,7 +82,7 @@ class RowsFinishing(Finishing):
 
     text_labels: bool = False
     transformed: bool = False
-    watches_inputs: bool = False
+    reports_inputs: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:
         """Return whether labels are few enough to be listed and counted."""
@@ -92,13 +92,13 @@ class RowsFinishing(Finishing):
         """Return the labels sorted by their bytes; none if records contain numbers instead."""
         return super().labels(counted) if self.text_labels else ()
 
-    def beside(self, build: str, input_id: str) -> Beside:
+    def extra_files(self, build: str, input_id: str) -> ExtraFiles:
         """Return the files of the TensorFlow Transform graph, its schema and features."""
         if not self.transformed:
-            return Beside()
+            return ExtraFiles()
         from shardmill.transforms.rows.tft.graph_store import read_graph
 
-        return read_graph(build, input_id).beside()
+        return read_graph(build, input_id).extra_files()
 
     def advice(self, rejects: Iterator[Reject]) -> str:
         """Return the most frequent column (or reason) of rejects, with an example and its fix."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardmill.transforms.build.census import Census, CountRefs, why_unusable
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import settle_plan
+from shardmill.transforms.build.transform import adjust_plan
 from shardmill.transforms.rows.runs.run_writer import CsvFile
 
 TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
@@ -44,7 +44,7 @@ class CountFiles(CountRefs):
     def add_input(self, mutable_accumulator: Census, element: CsvFile) -> Census:
         """Count one file."""
         ref = element.ref
-        series = REFUSED if ref.error else Series(ref.split or "rows", "")
+        series = REJECTED if ref.error else Series(ref.split or "rows", "")
         mutable_accumulator.add(ref, series, element.text_bytes)
         return mutable_accumulator
 
@@ -55,12 +55,12 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
     if problem:
         return Plan("failed", problem)
     splits = spec.sink.place.splits
-    sizes = {name: size for name, (_, size) in census.series.items() if name != REFUSED}
+    sizes = {name: size for name, (_, size) in census.series.items() if name != REJECTED}
     total = sum(sizes.values())
     parts: dict[Series, int] = {}
-    elsewhere = 0
+    default_parts = 0
     if spec.named_by_rows:
-        elsewhere = count_row_parts(spec, total)
+        default_parts = count_row_parts(spec, total)
     elif splits.mode == "fractions":
         for name, share in splits.shares:
             if share:
@@ -68,9 +68,9 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
     else:
         parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
-    parts[REFUSED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
-    plan = Plan("build", "", parts, (), census.input_id, elsewhere, spec.warnings)
-    return settle_plan(spec.sink, plan)
+    parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
+    plan = Plan("build", "", parts, (), census.input_id, default_parts, spec.warnings)
+    return adjust_plan(spec.sink, plan)
 
 
 def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:

@@ -126,7 +126,7 @@ class WriteRows(beam.PTransform):
             | "SumCounts" >> beam.CombineGlobally(SumCensuses())
         )
         encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
-        return BuildInput(placed, plan, counts).of() | BuildShards(spec.sink, encoder)
+        return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:

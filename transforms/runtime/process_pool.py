@@ -1,4 +1,4 @@
-"""Processes that work side by side on one machine and never outlive the one that started them."""
+"""Process pools on one machine whose processes never outlive the one that started them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from shardmill.schemas.errors import ShardmillError
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-WORTH_PROCESSES = 48 << 20  # bytes to read; fewer are read before a process has started
+WORTH_PROCESSES = 48 << 20  # bytes; fewer are read before a process has started
 _open: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
-_starting = threading.Lock()  # a process that dies while it starts another leaves that one lost
+_starting = threading.Lock()  # a process killed while it starts another would orphan that one
 _over = threading.Event()
 
 
 class ProcessPool:
-    """A pool of processes; they end at once when it is closed or when this process dies.
+    """A pool of processes; they end when it is closed or when this process dies.
 
     Args:
-        processes: How many.
+        processes: Number of processes.
     """
 
     def __init__(self, processes: int) -> None:
-        context = multiprocessing.get_context("spawn")  # others' threads and locks are not copied
+        context = multiprocessing.get_context("spawn")  # fork copies locks that threads hold
         ear, self._lifeline = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
             processes, mp_context=context, initializer=_live_with, initargs=(ear,)
@@ -42,16 +42,16 @@ class ProcessPool:
     def map(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
     ) -> Iterator[tuple[_Item, _Result]]:
-        """Yields arguments and results of a function, each as soon as it is there.
+        """Yield arguments and results of a function, each as soon as it is ready.
 
         Args:
-            function: A module's function, or a partial one.
-            items: Its arguments; those that take longest had best come first.
+            function: A function of a module, or a partial of one.
+            items: Its arguments; the longest tasks should come first.
 
         Raises:
             ShardmillError: A process was killed.
         """
-        # Ctrl-C is raised in the main thread: it must not meet it half-way through a start.
+        # Ctrl-C is raised in the main thread: it must not interrupt the start of a process.
         with ThreadPoolExecutor(1) as starter:
             futures = starter.submit(self._submit, function, items).result()
         try:
@@ -59,8 +59,8 @@ class ProcessPool:
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ShardmillError(
-                "A process that read files was killed from outside, perhaps for want of memory: "
-                "run again, with a smaller --processes if that is so."
+                "A process that read files was killed, perhaps because memory ran out: "
+                "run again, with a smaller --processes if so."
             ) from error
         finally:
             for future in futures:
@@ -75,7 +75,7 @@ class ProcessPool:
             return {self._pool.submit(function, item): item for item in items}
 
     def close(self) -> None:
-        """Ends the processes, whatever they are doing."""
+        """End the processes at once."""
         _open.discard(self)
         self._lifeline.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -84,13 +84,13 @@ class ProcessPool:
 def run_all(
     function: Callable[[_Item], _Result], items: Sequence[_Item], processes: int
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Yields arguments and results of a function, in no order; in processes where many are allowed.
+    """Yield arguments and results of a function in any order, in processes if several are allowed.
 
     Args:
-        function: A module's function, or a partial one. Each process loads that module, so let it
-            be one that loads no Apache Beam.
-        items: Its arguments; those that take longest had best come first.
-        processes: How many processes may be started for it.
+        function: A function of a module, or a partial of one. Each process imports that module, so
+            it should not import Apache Beam.
+        items: Its arguments; the longest tasks should come first.
+        processes: Largest number of processes.
     """
     wanted = min(processes, len(items))
     if wanted < 2:
@@ -104,7 +104,7 @@ def run_all(
 
 
 def close_all() -> None:
-    """Closes every pool of this process, for good: it is about to end."""
+    """Close all pools of this process, which is about to end; no pool can be started again."""
     _over.set()
     with _starting:
         for pool in list(_open):
@@ -112,7 +112,7 @@ def close_all() -> None:
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -120,9 +120,9 @@ def usable_cores() -> int:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keeps Ctrl-C from processes that are started meanwhile, from their first moment on.
+    """Block Ctrl-C in processes that are started inside the block.
 
-    The terminal sends it to all; what they do is the parent's to decide.
+    The terminal sends SIGINT to all processes; the parent ends its children itself.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -132,7 +132,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _live_with(parent: Connection) -> None:
-    """Ends this process when the one that started it closes the pool, or is no more."""
+    """End this process when the one that started it closes the pool or dies."""
 
     def wait() -> None:
         with contextlib.suppress(EOFError, OSError):

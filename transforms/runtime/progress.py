@@ -29,7 +29,7 @@ class Progress:
         rejects: Inputs rejected so far.
         unit: Name of the unit that is shown.
         per_unit: Inputs in one unit.
-        rejected: Word for rejected inputs; empty where they are not counted.
+        rejects_name: Word for rejected inputs; empty where they are not counted.
         notices: Lines to be shown once.
     """
 
@@ -39,7 +39,7 @@ class Progress:
     rejects: int = 0
     unit: str = "images"
     per_unit: int = 1
-    rejected: str = "rejected"
+    rejects_name: str = "rejected"
     notices: deque[str] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -18,7 +18,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.publish.publish import settle
+from shardmill.transforms.publish.publish import recover_output
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -92,7 +92,7 @@ def find_dataset(path: str) -> Dataset:
     folder = path
     if entry.kind == "dir":
         if storage.stat(join(path, shard_names.JOURNAL)) is not None:
-            settle(storage, path)
+            recover_output(storage, path)
         path = join(path, shard_names.MANIFEST)
     else:
         folder = path.rpartition("/")[0] or "."

@@ -143,7 +143,7 @@ def test_failures_of_the_runner_are_told_in_one_sentence():
 
 def test_progress_is_counted_by_sidecars(tmp_path):
     build = str(tmp_path / "out" / f".build-{'0' * 16}")
-    progress = Progress(phase="starting", unit="parts", rejected="")
+    progress = Progress(phase="starting", unit="parts", rejects_name="")
     update_progress(progress, build)
     assert (progress.phase, progress.total, progress.done) == ("starting", None, 0)
     assert progress_line(progress, 5.2) == "starting: 5 s"
@@ -193,7 +193,7 @@ def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
         ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)),
     )  # fmt: skip
     train, kept = Series("train", ""), Series("validation", "")
-    plan = Plan("build", parts={train: 64, kept: 8}, kept=frozenset({kept}))
+    plan = Plan("build", parts={train: 64, kept: 8}, reused=frozenset({kept}))
     for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
         announce(spec, plan, "encoding", refs, {train: (refs, 0), kept: (9, 0)})
         assert find_total(spec.build) in wanted

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.placement import REFUSED, PlaceSpec, Series, hash_key, part_of
+from shardmill.transforms.build.placement import REJECTED, PlaceSpec, Series, hash_key, part_of
 
 SPLITS = Splits.parse("train:0.9,validation:0.1")
 
@@ -150,7 +150,7 @@ def test_series() -> None:
     ref = InputRef("a", "", label="cat", split="train")
     assert PlaceSpec(SPLITS).series_of(ref) == Series("train", "")
     assert PlaceSpec(SPLITS, by_label=True).series_of(ref) == Series("train", "cat")
-    assert PlaceSpec(SPLITS).series_of(ref.rejected("empty", "")) == REFUSED
+    assert PlaceSpec(SPLITS).series_of(ref.rejected("empty", "")) == REJECTED
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 100_000))
@@ -167,5 +167,5 @@ def test_seeds_out_of_range(seed: int) -> None:
 
 
 def test_a_bad_group_pattern() -> None:
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         PlaceSpec(SPLITS, group_pattern="(")

@@ -8,7 +8,7 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplat
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.build.assemble import plan_shards
 from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import REFUSED, Series
+from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import (
     PART_BYTES,
     PART_REFS,
@@ -86,13 +86,13 @@ def test_planned_shards_cover_missing_parts() -> None:
         (0, 5, 0), (1, 5, 1), (2, 5, 0), (3, 5, 0), (4, 5, 1),
     ]  # fmt: skip
     assert [len(j.parts) for j in plan_shards(spec(), series, 1, [])] == [0]
-    (refused,) = plan_shards(spec(), REFUSED, 1, [PartFile(0, rejects="a.json")])
+    (refused,) = plan_shards(spec(), REJECTED, 1, [PartFile(0, rejects="a.json")])
     assert refused.total == 0
 
 
 def test_the_whole_plan() -> None:
-    series = {Series("train", ""): (3, 100), REFUSED: (2, 0)}
-    assert plan_parts(series, None, spec(num_shards=5)) == {REFUSED: 1, Series("train", ""): 5}
+    series = {Series("train", ""): (3, 100), REJECTED: (2, 0)}
+    assert plan_parts(series, None, spec(num_shards=5)) == {REJECTED: 1, Series("train", ""): 5}
     big = {Series("train", ""): (2_000, 0)}
     assert plan_parts(big, 100_000, spec()) == {Series("train", ""): 8}
 
@@ -107,7 +107,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "1X", "nan", "inf", "-", "1e400"])
 def test_bad_sizes(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--shard_bytes=.* is no size"):
+    with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
         parse_bytes(text, "shard_bytes")
 
 

@@ -21,12 +21,12 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.finalize import planned_outcome
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.shard_reuse import take_over
+from shardmill.transforms.build.shard_reuse import load_reused
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import make_plan
 from shardmill.transforms.match.transform import match_now
 from shardmill.transforms.publish.journal import Journal, Kept, Move, fingerprint
-from shardmill.transforms.publish.publish import publish, settle
+from shardmill.transforms.publish.publish import publish, recover_output
 from tests.conftest import ROOT, build_dataset, make_image, make_photos
 from tests.support.fault_tools import JOURNAL, SOAK, Watched, check_dataset, check_manifest, zygote
 from tests.support.readers import dataset_files
@@ -131,8 +131,8 @@ def stays(source: Path, output: Path, **options) -> set[str]:
     """The names of the shards that a build would keep."""
     plan, _, _ = planned(source, output, **options)
     assert plan.status == "build"
-    assert bool(plan.kept) == bool(plan.base)
-    return {name for series in plan.kept for name in of(output, series.label, split=series.split)}
+    assert bool(plan.reused) == bool(plan.base)
+    return {name for series in plan.reused for name in of(output, series.label, split=series.split)}
 
 
 def rebuild(source: Path, output: Path, **options) -> tuple[set[str], object]:
@@ -143,7 +143,7 @@ def rebuild(source: Path, output: Path, **options) -> tuple[set[str], object]:
     stayed = {name for name, inode in inodes(output).items() if past.get(name) == inode}
     splits = check_manifest(output)["splits"].values()
     records = {shard["file"]: shard["records"] for split in splits for shard in split["shards"]}
-    assert outcome.kept == (len(stayed), sum(records[name] for name in stayed))
+    assert outcome.reused == (len(stayed), sum(records[name] for name in stayed))
     assert stayed == plan
     return stayed, outcome
 
@@ -221,7 +221,7 @@ def test_nothing_is_kept_without_overwrite(place):
     source, output = place
     swap(source)
     plan, _, _ = planned(source, output, overwrite=False)
-    assert (plan.status, plan.kept) == ("failed", frozenset())
+    assert (plan.status, plan.reused) == ("failed", frozenset())
     assert "add --overwrite" in plan.message
 
 
@@ -381,7 +381,7 @@ def test_every_moment_of_publishing(place, before, swapped, tmp_path):
             check_manifest(moment)
         if (moment / JOURNAL).exists():
             begun += 1
-            settle(LocalStorage(), str(moment))
+            recover_output(LocalStorage(), str(moment))
             assert lasting(moment) == lasting(swapped)
     assert begun > 15
 
@@ -423,19 +423,19 @@ def test_the_same_dataset_was_published_meanwhile(place, swapped):
     source, output = place
     swap(source)
     plan, _, sink = planned(source, output)
-    assert take_over(LocalStorage(), sink, plan) is not None
+    assert load_reused(LocalStorage(), sink, plan) is not None
     rejects = (output / "rejects.jsonl").read_bytes()
     (output / "rejects.jsonl").write_bytes(b"")
     with pytest.raises(StaleBuildError, match="run again"):
-        take_over(LocalStorage(), sink, plan)
+        load_reused(LocalStorage(), sink, plan)
     (output / "rejects.jsonl").write_bytes(rejects)
     shutil.copy(swapped / "manifest.json", output / "manifest.json")
-    assert take_over(LocalStorage(), sink, plan) is None
+    assert load_reused(LocalStorage(), sink, plan) is None
     with pytest.raises(StaleBuildError, match="run again"):
-        take_over(LocalStorage(), sink, replace(plan, input_id="0" * 32))
+        load_reused(LocalStorage(), sink, replace(plan, input_id="0" * 32))
     (output / "manifest.json").unlink()
     with pytest.raises(StaleBuildError, match="run again"):
-        take_over(LocalStorage(), sink, plan)
+        load_reused(LocalStorage(), sink, plan)
 
 
 # Publications made by hand, to reach what locks keep apart.
@@ -465,7 +465,7 @@ def by_hand(before, tmp_path) -> tuple[Path, Manifest, Journal]:
 def test_a_journal_that_keeps_files_is_followed(by_hand):
     output, _, journal = by_hand
     (output / JOURNAL).write_bytes(journal.to_json())
-    assert settle(LocalStorage(), str(output)) == Manifest.from_json(journal.manifest)
+    assert recover_output(LocalStorage(), str(output)) == Manifest.from_json(journal.manifest)
     check_dataset(output)
 
 
@@ -483,9 +483,9 @@ def test_a_journal_is_taken_back_while_the_old_dataset_stands(by_hand, what):
     text = (output / "manifest.json").read_text()
     if what == "no manifest to be read":
         with pytest.raises(OutputError, match="cannot be read"):
-            settle(LocalStorage(), str(output))
+            recover_output(LocalStorage(), str(output))
     else:
-        assert settle(LocalStorage(), str(output)) == manifest
+        assert recover_output(LocalStorage(), str(output)) == manifest
     assert not (output / JOURNAL).exists()
     assert (output / "manifest.json").read_text() == text
 
@@ -497,7 +497,7 @@ def test_a_kept_file_lost_half_way_is_a_sentence(by_hand):
     (output / "manifest.json").unlink()
     (output / manifest.files[3]).unlink()
     with pytest.raises(OutputError, match=r"was to stay, so the publication cannot be completed"):
-        settle(LocalStorage(), str(output))
+        recover_output(LocalStorage(), str(output))
     assert not (output / "manifest.json").exists()
 
 
@@ -564,7 +564,7 @@ def test_a_label_is_added_in_a_bucket(place, swapped, tmp_path, strict_bucket, f
     assert come
     assert outcome.status == "published", outcome.message
     kept = of(local, "bee", "cat")
-    assert outcome.kept[0] == len(kept)
+    assert outcome.reused[0] == len(kept)
     now = {entry.path: entry.version for entry in storage.walk(output)}
     assert all(now[f"{output}/{name}"] == past[f"{output}/{name}"] for name in kept)
     wanted, _ = lasting(scratch(source, local))

@@ -51,7 +51,7 @@ def test_class_ids_sort_by_utf8_bytes() -> None:
     ("args", "message"),
     [
         (("filename", "(?P<name>.)"), "no group called label"),
-        (("filename", "("), "no regular expression"),
+        (("filename", "("), "not a regular expression"),
         (("folder", ""), "is unknown"),
         (("none", "(?P<label>.)"), "has no use"),
     ],

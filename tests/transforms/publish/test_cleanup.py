@@ -677,7 +677,7 @@ def test_a_publisher_who_comes_second_in_a_bucket(stored, monkeypatch):
     """The removal was killed right after its journal: the publisher follows it, and starts again."""
     storage, build = open_storage(stored), ".build-c0de5c0de5c0de50"
     with monkeypatch.context() as patch:
-        patch.setattr(cleanup, "settle", lambda *_: None)
+        patch.setattr(cleanup, "recover_output", lambda *_: None)
         cleanup._remove_by_journal(storage, stored, build)
     assert storage.stat(f"{stored}/{JOURNAL}") is not None
     assert read_manifest(storage, stored) == manifest()

@@ -13,7 +13,12 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import check_output, publish, read_manifest, settle
+from shardmill.transforms.publish.publish import (
+    check_output,
+    publish,
+    read_manifest,
+    recover_output,
+)
 from tests.support.fault_tools import (
     JOURNAL,
     SOAK,
@@ -98,7 +103,7 @@ def test_every_moment_of_publishing(source, wanted, olds, tmp_path, before):
     storage = LocalStorage()
     for moment in (moment for moment, journal in zip(moments, begun, strict=True) if journal):
         seen = check_output(storage, str(moment))
-        assert settle(storage, str(moment)) == seen
+        assert recover_output(storage, str(moment)) == seen
         assert check_dataset(moment) == wanted
     if old is None:  # no journal and no manifest: an unfinished build, to be gone on with
         assert check_output(storage, str(moments[0])) is None
@@ -257,7 +262,7 @@ def journal_of(output: Path, **changes: object) -> Path:
 
 def test_a_journal_is_followed(published):
     journal_of(published)
-    assert settle(LocalStorage(), str(published)) == manifest(input_id="j")
+    assert recover_output(LocalStorage(), str(published)) == manifest(input_id="j")
     assert names(published) == {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
 
 
@@ -274,7 +279,7 @@ def test_a_journal_without_its_build_folder_is_taken_back(published):
     """Whoever removed the build folder by hand keeps the old dataset."""
     journal_of(published)
     shutil.rmtree(published / ".build-c")
-    assert settle(LocalStorage(), str(published)) == manifest()
+    assert recover_output(LocalStorage(), str(published)) == manifest()
     assert not (published / JOURNAL).exists()
     assert (published / "train-0.gz").read_bytes() == b"payload"
 
@@ -285,7 +290,7 @@ def test_a_publication_that_cannot_be_completed_is_a_sentence(published):
     (published / "schema.pbtxt").unlink()
     shutil.rmtree(published / ".build-c")
     with pytest.raises(OutputError, match=r"schema\.pbtxt, so the publication cannot be"):
-        settle(LocalStorage(), str(published))
+        recover_output(LocalStorage(), str(published))
 
 
 CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0y", ".hidden")
@@ -309,7 +314,7 @@ def test_a_journal_never_leads_out(published, tmp_path, name, where):
     else:
         body["moves"][0][where] = name
     path.write_text(json.dumps(body))
-    for call in (settle, check_output, read_manifest):
+    for call in (recover_output, check_output, read_manifest):
         with pytest.raises(OutputError, match="delete it and run again"):
             call(LocalStorage(), str(published))
     assert (victim / "file").read_text() == "precious"
@@ -325,7 +330,7 @@ def test_a_journal_never_leads_out(published, tmp_path, name, where):
 def test_a_damaged_journal_is_a_sentence(published, text):
     (published / JOURNAL).write_text(text)
     with pytest.raises(OutputError, match=r"\.publish\.json cannot be followed: .*delete it"):
-        settle(LocalStorage(), str(published))
+        recover_output(LocalStorage(), str(published))
     assert (published / JOURNAL).read_text() == text
 
 

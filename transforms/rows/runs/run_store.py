@@ -53,7 +53,7 @@ class Run:
         rejects: Number of rejected rows by reason.
         places: The segments, in the order of the run file.
         versions: Versions of all code that decides the bytes.
-        found: Whether the run existed before.
+        reused: Whether the run existed before.
     """
 
     payload: str
@@ -63,12 +63,12 @@ class Run:
     rejects: dict[str, int] = field(default_factory=dict)
     places: tuple[Place, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
-    found: bool = False
+    reused: bool = False
 
     def to_json(self) -> str:
         """Return the text of the sidecar with its seal."""
         body = asdict(self)
-        del body["found"]
+        del body["reused"]
         body["places"] = [list(place) for place in self.places]
         return seal(body)
 
@@ -84,7 +84,7 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
 
     def load(body: dict[str, Any]) -> Run | None:
         places = tuple(Place(*place) for place in body.pop("places"))
-        run = Run(places=places, found=True, **body)
+        run = Run(places=places, reused=True, **body)
         whole = storage.checksum(join(folder, run.payload)) == run.crc32c
         return run if whole and run.payload.startswith(f"{name}-") else None
 

@@ -16,7 +16,7 @@ from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.build.placement import (
-    REFUSED,
+    REJECTED,
     PartKey,
     Placed,
     PlacedRef,
@@ -110,7 +110,7 @@ def run_id(
     """
     parts = sorted((*series, number) for series, number in plan.parts.items())
     body = [spec.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
-    text = json.dumps([*body, plan.elsewhere, extra])
+    text = json.dumps([*body, plan.default_parts, extra])
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run3").hexdigest()
 
 
@@ -278,7 +278,7 @@ def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> Placed:
 
     Rejects of one file follow each other in a part.
     """
-    number = part_of(hash_key(0, ref.key).position, plan.parts_of(REFUSED) or 1)
+    number = part_of(hash_key(0, ref.key).position, plan.parts_of(REJECTED) or 1)
     file = ref.source if isinstance(ref, SegmentRef) else ref.key.rpartition("#")[0] or ref.key
     order = hash_key(0, file).position.to_bytes(8, "big")
-    return PartKey(*REFUSED, number), PlacedRef(order, ref)
+    return PartKey(*REJECTED, number), PlacedRef(order, ref)

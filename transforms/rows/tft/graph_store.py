@@ -8,7 +8,7 @@ from typing import Any
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
-from shardmill.transforms.build.encoder import Beside
+from shardmill.transforms.build.encoder import ExtraFiles
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.rows.tft.transformer import transformed_features, transformed_schema
 
@@ -34,14 +34,14 @@ class StoredGraph:
     files: tuple[str, ...]
     schema: str
 
-    def beside(self) -> Beside:
+    def extra_files(self) -> ExtraFiles:
         """Return the files that are published, their schema and features."""
         files = {f"{shard_names.TRANSFORM}/{file}": f"{self.folder}/{file}" for file in self.files}
         features = [
             {"name": feature.name, "type": _TYPES[feature.kind]}
             for feature in transformed_features(self.schema)
         ]
-        return Beside(files, self.schema, features)
+        return ExtraFiles(files, self.schema, features)
 
 
 def find_graph(build: str, input_id: str) -> StoredGraph | None:
