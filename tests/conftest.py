@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from apache_beam.transforms import userstate
 from hypothesis import settings
 from PIL import Image
 
@@ -21,6 +20,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
+from tests.support import beam_cache
 
 # Examples are judged by what they give; how long one takes says more of the machine.
 settings.register_profile("shardmill", deadline=None)
@@ -29,17 +29,7 @@ settings.load_profile("shardmill")
 # Many tests start processes, which need not compile the same modules each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-_find_specs, _specs = userstate.get_dofn_specs, {}
-
-
-def _remembered(dofn):
-    """Beam inspects the methods of each DoFn eight times; that is a quarter of a small build."""
-    if _specs.get(id(dofn), (None,))[0] is not dofn:
-        _specs[id(dofn)] = dofn, _find_specs(dofn)
-    return _specs[id(dofn)][1]
-
-
-userstate.get_dofn_specs = _remembered  # in the tests' own process; commands run Beam as it is
+beam_cache.install()  # in the process of the tests; commands run Beam unchanged
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))

@@ -21,11 +21,10 @@ from pathlib import Path
 
 import google_crc32c
 
+from tests.conftest import ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
-from tests.conftest import make_photos
 
 SOAK = _SOAK  # for those who test faults
-HERE = Path(__file__).resolve().parent
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
 JOURNAL = ".publish.json"
 PROGRESS = re.compile(
@@ -120,7 +119,7 @@ class Zygote:
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "fault_zygote.py")],
+            [sys.executable, "-m", "tests.support.fault_zygote"], cwd=ROOT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="shardmill-zygote-"))

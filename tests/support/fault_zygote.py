@@ -11,6 +11,7 @@ hook of the interpreter sees each change before it happens, whoever makes it.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -145,6 +146,10 @@ def main() -> None:
 
     with quiet_import():
         _import_commands()
+        from tests.support import beam_cache
+    beam_cache.install()
+    gc.collect()
+    gc.freeze()  # collections of the children need not look at what was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children = set()
     print(json.dumps({"ready": True}), flush=True)
