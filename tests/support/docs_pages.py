@@ -32,6 +32,9 @@ ELSEWHERE = {
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
         "tests/deploy/test_dataflow_template.py::test_make_shows_what_it_would_do"
     ),
+    ("docs/add-an-input-kind.md", "python -m shardmill texts"): (
+        "tests/docs/test_add_an_input_kind.py::test_the_new_kind_builds_a_dataset"
+    ),
     ("docs/architecture.md", "make lint types"): ".ci/run make docs",
     ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_process",
     ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_process",
@@ -68,7 +71,10 @@ ELSEWHERE = {
     ),
 }
 # Pages whose Python code a test of their own runs, with the errors and the frameworks of the page.
-OWN = {"docs/training.md": "tests/docs/test_training.py"}
+OWN = {
+    "docs/training.md": "tests/docs/test_training.py",
+    "docs/add-an-input-kind.md": "tests/docs/test_add_an_input_kind.py",
+}
 
 
 class Shelf:

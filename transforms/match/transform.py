@@ -34,7 +34,7 @@ from shardmill.transforms.match.walk import (
     walk,
 )
 
-InputKind = Literal["directory", "glob", "listing", "file"]
+PathKind = Literal["directory", "glob", "listing", "file"]
 _MAX_LISTING_BYTES = 2 << 30
 _REFS, _COUNTS = "refs", "counts"  # output tags
 # Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
@@ -59,7 +59,7 @@ class MatchSpec:
         wanted: Kind of files to match in folders and globs.
     """
 
-    kind: InputKind
+    kind: PathKind
     input: str
     root: str
     follow_links: bool = False
@@ -99,7 +99,7 @@ def find_input(
         raise UsageError("--input is empty: give a folder, a glob, a listing (.csv) or a file.")
     path = absolute(pattern)
     entry = open_storage(path).stat(path)
-    kind: InputKind
+    kind: PathKind
     if entry is not None and entry.kind == "dir":
         kind, literal = "directory", path
     elif entry is not None:
