@@ -83,8 +83,8 @@ def test_input_output_and_temporary_files_in_buckets(album, strict_bucket, front
 def test_the_emulator_commands_of_the_page_work(album, tmp_path):
     """Run the commands of docs/gcs.md with another port and path of the program."""
     text = (ROOT / "docs" / "gcs.md").read_text()
-    block = text.partition("For trying things out without an account:\n\n```sh\n")[2]
-    block = block.partition("```")[0]
+    block = text.partition("## An emulator\n")[2].partition("```sh\n")[2].partition("```")[0]
+    assert "STORAGE_EMULATOR_HOST" in block
     block = block.replace("4443", str(free_port()))
     block = block.replace(".cache/bin/fake-gcs-server", find_emulator())
     script = f"""set -e; trap 'echo finished with $?' EXIT
