@@ -30,7 +30,7 @@ def checkout(tmp_path_factory) -> Path:
     entry, *files = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     kinds = package / "pipelines" / "input_kinds.py"
     before, last, after = kinds.read_text().partition('        InputKind("arrays"')
-    kinds.write_text(f"{before}        {entry}{last}{after}")
+    kinds.write_text(f"{before}        {entry.strip()},\n{last}{after}")
     assert len(files) == 3
     for text in files:
         path = re.match(r"# (pipelines/\S+)\n", text)[1]
