@@ -25,6 +25,7 @@ from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, d
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_positions
 from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, BuildHooks, Item
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.label_limit import (
     MAX_LABELS,
@@ -102,7 +103,7 @@ class ArrayEncoder:
         labels: Sequence[str],
     ) -> Block:  # fmt: skip
         columns = [
-            TypedColumn(array.name, "bytes", _binary(rows), None)
+            TypedColumn(array.name, "bytes", _to_arrow(rows), None)
             for array, rows in zip(self.arrays, raw, strict=True)
         ]
         counts: dict[str, int] = {}
@@ -178,12 +179,10 @@ def label_columns(
     return columns, dict(zip(texts, counts, strict=True))
 
 
-def _binary(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
+def _to_arrow(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
     """Return rows of bytes as an Arrow array, without a copy."""
     count, width = rows.shape
-    offsets = np.arange(count + 1, dtype=np.int64) * width
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
+    return ByteStrings(rows.reshape(-1), np.arange(count + 1, dtype=np.int64) * width).arrow()
 
 
 def array_schema(

@@ -158,14 +158,3 @@ def _chunks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     step = max(1, min(_CHUNK_VALUES, _CHUNK_BYTES // size))
     for number, data in enumerate(stream_values(array, step * size)):
         yield number * step, np.frombuffer(data, array.dtype)
-
-
-__all__ = [
-    "DEFAULT_NAMES",
-    "LABEL",
-    "LABEL_TEXT",
-    "ArrayLabels",
-    "check_labels",
-    "decode_texts",
-    "is_label_like",
-]

@@ -124,6 +124,3 @@ def _describe_start(start: bytes) -> str:
         return f"begins with {start[:6].hex(' ')}, not like a .npy file: save it with numpy.save."
     fix = "" if ": " in description else ": save it with numpy.save"
     return f"is not a .npy file but {description}{fix}."
-
-
-__all__ = ["MAX_HEADER_BYTES", "NpyHeader", "parse_header"]

@@ -299,6 +299,3 @@ def _list(names: Iterable[str]) -> str:
     names = sorted(names)
     more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(map(repr, names[:_MAX_LISTED])) + more
-
-
-__all__ = ["ArraysQuery", "InputArrays", "resolve_input"]

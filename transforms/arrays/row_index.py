@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.arrays.scratch import open_scratch, report_full_disk, write_grouped
+from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
 from shardmill.transforms.columnar.row_hash import hash_offsets, part_numbers, split_numbers
 
 _CHUNK_ROWS = 1 << 20  # hashed at a time
@@ -108,8 +109,7 @@ def _index_rows(placement: RowPlacement) -> RowIndex:
     counts = np.zeros(sum(placement.parts), np.int64)
     for _, parts in _chunks(placement):
         counts += np.bincount(parts, minlength=counts.size)
-    starts = np.zeros(counts.size + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
+    starts = offsets_from_sizes(counts)
     with report_full_disk("The list of rows", placement.rows * _ROW.itemsize):
         file = open_scratch()
         write_grouped(
@@ -131,6 +131,3 @@ def _as_bytes(rows: range) -> npt.NDArray[np.uint8]:
     """Return row numbers as the bytes of ``_ROW``; uint8, shape [n, 8]."""
     numbers = np.arange(rows.start, rows.stop, dtype=_ROW)
     return numbers.view(np.uint8).reshape(-1, _ROW.itemsize)
-
-
-__all__ = ["RowIndex", "RowPlacement", "index_rows", "row_parts", "row_positions"]

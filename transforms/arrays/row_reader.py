@@ -185,6 +185,3 @@ def _transpose(
 
 def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
     return os.pread(file.fileno(), length, offset)
-
-
-__all__ = ["is_regrouped", "read_part"]

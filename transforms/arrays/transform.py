@@ -123,6 +123,3 @@ def place_parts(spec: ArraysSpec, plan: Plan) -> Iterator[Placed]:
         for part in range(parts):
             ref = ArrayRef(key, plan.input_id, series.split, part, parts)
             yield PartKey(*series, part), PlacedRef(part.to_bytes(8, "big"), ref)
-
-
-__all__ = ["ArraysSpec", "WriteArrays", "place_parts", "plan_arrays"]

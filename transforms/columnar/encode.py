@@ -121,11 +121,11 @@ def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
             raise ValueError(
                 f"the column {name!r} has indices from {low} to {high} into {len(values)} values"
             )
-        indices = np.take(indices, order)
     if indices is None or 2 * len(values) > len(order):
         # Nearly one value per row: values in row order keep memory access sequential.
-        values = values.take(order if indices is None else pa.array(indices, mask=indices < 0))
-        indices = np.arange(len(order), dtype=np.int32)
+        values, indices = column.take(order), np.arange(len(order), dtype=np.int32)
+    else:
+        indices = np.take(indices, order)
     entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
     return _EncodedColumn(entries, indices + np.int32(1))
 

@@ -19,6 +19,7 @@ from shardmill.transforms.columnar.byte_arrays import (
     offsets_from_sizes,
     prepend_headers,
 )
+from shardmill.transforms.columnar.typed_column import has_lists
 
 _FIRST, _SECOND = b"\x0a", b"\x12"  # tags of the length-delimited fields 1 and 2
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
@@ -50,8 +51,7 @@ def encode_entries(name: str, kind: Kind, values: pa.Array) -> ByteStrings:
     Raises:
         ValueError: A list contains a null, or the values do not have this kind.
     """
-    in_lists = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-    flat, offsets = _flatten(values) if in_lists else _drop_nulls(values)
+    flat, offsets = flatten(values)
     if flat.null_count:
         raise ValueError(f"a list in the column {name!r} contains a null")
     if flat.type not in _TYPES[kind]:
@@ -67,17 +67,21 @@ def encode_entries(name: str, kind: Kind, values: pa.Array) -> ByteStrings:
     return prepend_headers(contents, partial(_header, name, kind))
 
 
-def _drop_nulls(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
-    """Return the values without nulls, and their offsets per row unless there is one per row."""
+def flatten(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
+    """Return the values of all rows, and their offsets per row: int64[rows + 1].
+
+    Args:
+        values: The value or the list of values of each row; null for none.
+
+    Returns:
+        The values without nulls; None instead of offsets if each row has exactly one value.
+    """
+    if has_lists(values):
+        counts = pc.fill_null(pc.list_value_length(values), 0)
+        return values.flatten(), offsets_from_sizes(counts.to_numpy())
     if not values.null_count:
         return values, None
     return values.drop_null(), offsets_from_sizes(values.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _flatten(values: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return the values of all lists, and their offsets per row; a null is an empty list."""
-    counts = pc.fill_null(pc.list_value_length(values), 0)
-    return values.flatten(), offsets_from_sizes(counts.to_numpy())
 
 
 def _floats(values: np.ndarray) -> ByteStrings:

@@ -27,3 +27,19 @@ class TypedColumn(NamedTuple):
     kind: Kind
     values: pa.Array
     indices: npt.NDArray[np.int32] | None
+
+    def take(self, order: npt.NDArray[np.int64]) -> pa.Array:
+        """Return the values of rows; null where the feature is absent.
+
+        Args:
+            order: Numbers of the rows; shape [n].
+        """
+        if self.indices is None:
+            return self.values.take(pa.array(order))
+        indices = np.take(self.indices, order)
+        return self.values.take(pa.array(indices, mask=indices < 0))
+
+
+def has_lists(values: pa.Array) -> bool:
+    """Return whether the values of a column are lists."""
+    return bool(pa.types.is_list(values.type) or pa.types.is_large_list(values.type))

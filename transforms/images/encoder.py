@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import ImageSpec, codec_versions, encode_image
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
 from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.statistics.sums import Summary
 
 _IN_FLIGHT_BYTES = 64 << 20  # of files that are read ahead; a larger file is read alone
@@ -60,13 +60,6 @@ def read_input(ref: InputRef) -> bytes:
                 raise
             time.sleep(_FIRST_DELAY * 4 ** (attempt - 1))
     raise AssertionError("unreachable")
-
-
-def default_threads() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,7 @@ class ImageEncoder:
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; decode ahead on all threads."""
         ids = {label: number for number, label in enumerate(labels)}
-        threads = self.threads or default_threads()
+        threads = self.threads or usable_cores()
         yield from map_ordered(
             lambda ref: self.encode_one(ref, ids), refs, threads, window=8 * threads,
             size_of=lambda ref: ref.size, max_size=_IN_FLIGHT_BYTES,

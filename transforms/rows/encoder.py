@@ -26,21 +26,15 @@ class RowEncoder:
         columns: The schema.
         key: Column that identifies rows, or empty.
         made_by: Versions of all code that decides the bytes of records.
+        packing: How members of a gzip shard are compressed.
+        expected_bytes: None: parts of rows are planned by the size of their text.
     """
 
     columns: tuple[Column, ...]
     key: str
     made_by: dict[str, str]
-
-    @property
-    def packing(self) -> Packing:
-        """How members of a gzip shard are compressed."""
-        return "deflated"
-
-    @property
-    def expected_bytes(self) -> int | None:
-        """None: parts of rows are planned by the size of their text."""
-        return None
+    packing: Packing = "deflated"
+    expected_bytes: int | None = None
 
     def encode(
         self,

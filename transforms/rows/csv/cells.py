@@ -121,7 +121,7 @@ def make_cells(
     """
     valid, undecodable = _decode(_join(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
-    table, ragged, details = parse_rows(valid.data, valid.starts, len(columns), dialect)
+    table, ragged, details = parse_rows(valid.data, len(columns), dialect)
     kept = np.ones(len(valid.starts), np.bool_)
     kept[ragged] = False
     if table.num_rows != np.count_nonzero(kept):

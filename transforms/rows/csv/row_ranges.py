@@ -44,13 +44,11 @@ class Head(NamedTuple):
         columns: Name of each column; empty for a file without rows.
         cells: The first rows.
         seekable: Whether the file can be split into ranges.
-        text_bytes: Estimated size of its text in bytes.
     """
 
     columns: tuple[str, ...]
     cells: Cells
     seekable: bool
-    text_bytes: int
 
 
 class _Body(NamedTuple):
@@ -80,7 +78,7 @@ def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
         batches = _scan_rows(text, RowRange(body.offset, TO_END, body.line))
         rows = next(_split_rows(batches, body.offset, sample_bytes), [])
         cells = make_cells(rows, body.columns, text, dialect)
-        return Head(body.columns, cells, text.seekable, text.estimate_bytes())
+        return Head(body.columns, cells, text.seekable)
 
 
 def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:

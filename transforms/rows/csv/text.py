@@ -58,7 +58,6 @@ class CsvText:
         """
         self.size = reader.size
         self.fault: DecompressionError | None = None
-        self._bytes_read = self._bytes_decoded = 0
         self._reader = reader
         self._peeked = b""
         head = reader.read_at(0, _MAGIC_BYTES) if head is None else head
@@ -82,16 +81,10 @@ class CsvText:
             ChangedError: The file became shorter or was replaced.
             StorageError: The storage failed.
         """
-        self._bytes_read = self._bytes_decoded = 0
         if self.seekable:
             return self._read(start, end)
-        return _skip_bytes(self._decode(self._decompress(self._bom)), start - self.begin)
-
-    def estimate_bytes(self) -> int:
-        """Return an estimate of the text's size in bytes, based on the last ``blocks``."""
-        if self.seekable or not self._bytes_read:
-            return self.size
-        return self.size * self._bytes_decoded // self._bytes_read
+        text = self._to_codec(_to_blocks(self._decompress(self._bom)))
+        return _skip_bytes(text, start - self.begin)
 
     def check(self) -> None:
         """Check that the file is text.
@@ -141,7 +134,6 @@ class CsvText:
             block = self._reader.read_at(at, min(BLOCK_BYTES, end - at))
             if len(block) < min(BLOCK_BYTES, end - at):
                 raise ChangedError("the file became shorter while it was read")
-            self._bytes_read += len(block)
             yield block
 
     def _decompress(self, start: int) -> Iterator[bytes]:
@@ -154,11 +146,6 @@ class CsvText:
             yield from _skip_bytes(decompress(self._read(0, -1), self._compression), start)
         except DecompressionError as error:
             self.fault = error
-
-    def _decode(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        for block in self._to_codec(_to_blocks(pieces)):
-            self._bytes_decoded += len(block)
-            yield block
 
     def _to_codec(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         if self.codec == self.encoding:

@@ -16,6 +16,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Block
+from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.rows.runs.record_values import unpack_values
 from shardmill.transforms.rows.runs.segments import (
     NO_LABEL,
@@ -87,12 +88,8 @@ def _read(ref: SegmentRef) -> bytes:
 def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
     """Return the frames of all segments as one array, in the order of segments."""
     sizes = np.concatenate([segment.lengths for segment in segments])
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    data = pa.py_buffer(b"".join(segment.frames for segment in segments))
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets), data]
-    )
+    data = np.frombuffer(b"".join(segment.frames for segment in segments), np.uint8)
+    return ByteStrings(data, offsets_from_sizes(sizes)).arrow()
 
 
 def _repeated(
@@ -174,6 +171,3 @@ class _Labels:
             return Counter()
         counts = np.bincount(self._numbers[chosen] + 1, minlength=len(self._names) + 1)[1:]
         return Counter({name: int(n) for name, n in zip(self._names, counts, strict=True) if n})
-
-
-__all__ = ["join_frames", "merge_segments", "read_rejects"]

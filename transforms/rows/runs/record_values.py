@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.typed_column import TypedColumn, has_lists
 from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
 
 _HEAD = struct.Struct("<II")  # bytes of the JSON text that describes the columns, records
@@ -113,26 +113,22 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         order: Row number of each record; shape [records].
     """
     described = tuple(
-        _Column(column.name, column.kind, _is_list(column.values.type)) for column in columns
+        _Column(column.name, column.kind, has_lists(column.values)) for column in columns
     )
     cells = np.zeros(len(order), _cell_dtype(described))
     lists = {}
     for number, column in enumerate(columns):
-        rows = order if column.indices is None else np.take(column.indices, order)
         if described[number].is_list:
-            cell_lists = column.values.take(pa.array(rows, mask=rows < 0))
+            cell_lists = column.take(order)
             cells[_count(number)] = pc.fill_null(pc.list_value_length(cell_lists), 0)
             if column.kind != "bytes":
                 lists[number] = cell_lists
             continue
+        rows = order if column.indices is None else np.take(column.indices, order)
         cells[_count(number)] = _are_present(column.values, rows)
         if column.kind != "bytes":
             cells[_value(number)] = _take_numbers(column.values, rows)
     return RecordValues(described, cells, lists)
-
-
-def _is_list(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
 
 
 def _are_present(values: pa.Array, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

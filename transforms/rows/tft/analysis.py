@@ -101,10 +101,8 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
-    index = np.zeros(1, np.int32)
-    return to_record_batch(
-        [TypedColumn(column.name, column.kind, _FILLERS[column.kind], index) for column in columns]
-    )
+    filler = [TypedColumn(each.name, each.kind, _FILLERS[each.kind], None) for each in columns]
+    return to_record_batch(filler, np.zeros(1, np.int64))
 
 
 def analysis_error(error: BaseException) -> InputError | None:

@@ -17,6 +17,8 @@ import pyarrow as pa
 from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.schema_pbtxt.schema_text import Kind, parse_proto, parse_schema_text
 from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
+from shardmill.transforms.columnar.entries import flatten
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, describe
 
@@ -44,39 +46,24 @@ def arrow_type(kind: Kind) -> pa.DataType:
     return pa.large_list(_ARROW[kind])
 
 
-def to_record_batch(
-    columns: Sequence[TypedColumn], order: np.ndarray | None = None
-) -> pa.RecordBatch:
-    """Return typed columns as a record batch for TensorFlow Transform: a list of values per row.
+def to_record_batch(columns: Sequence[TypedColumn], order: np.ndarray) -> pa.RecordBatch:
+    """Return rows as a record batch for TensorFlow Transform: a list of values per row and column.
 
     A missing value is an empty list.
 
     Args:
         columns: Columns of equal length.
-        order: int64[m], indices of the rows to take; None takes all.
+        order: int64[m], indices of the rows to take.
     """
     lists = [_to_lists(column, order) for column in columns]
     return pa.RecordBatch.from_arrays(lists, names=[column.name for column in columns])
 
 
-def _to_lists(column: TypedColumn, order: np.ndarray | None) -> pa.Array:
-    rows = column.indices
-    if order is not None:
-        rows = order if rows is None else rows[order]
-    values, kind = column.values, arrow_type(column.kind)
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        if rows is not None:
-            with_empty = pa.concat_arrays([values, pa.array([[]], values.type)])
-            values = with_empty.take(pa.array(np.where(rows < 0, len(values), rows)))
-        return values.cast(kind)
-    flat = values.cast(kind.value_type)
-    if rows is None:
-        return pa.LargeListArray.from_arrays(np.arange(len(flat) + 1, dtype=np.int64), flat)
-    present = rows >= 0
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(present, out=offsets[1:])
-    chosen = flat.take(pa.array(rows if offsets[-1] == len(rows) else rows[present]))
-    return pa.LargeListArray.from_arrays(offsets, chosen)
+def _to_lists(column: TypedColumn, order: np.ndarray) -> pa.LargeListArray:
+    values, offsets = flatten(column.take(order))
+    if offsets is None:
+        offsets = np.arange(len(values) + 1)
+    return pa.LargeListArray.from_arrays(offsets, values.cast(_ARROW[column.kind]))
 
 
 def transformed_schema(folder: str) -> str:
@@ -134,9 +121,7 @@ class Transformer:
             self._model = tf.saved_model.load(_fetch(model, copy) if scheme_of(model) else model)
         self._names = [field.name for field in config.arrow_schema]
 
-    def apply(
-        self, columns: Sequence[TypedColumn], order: np.ndarray | None = None
-    ) -> list[TypedColumn]:
+    def apply(self, columns: Sequence[TypedColumn], order: np.ndarray) -> list[TypedColumn]:
         """Return the transformed features of rows, sorted by name.
 
         A feature with one value per row has one value per row and no indices; any other feature
@@ -144,7 +129,7 @@ class Transformer:
 
         Args:
             columns: The analyzed columns, each once; others are ignored.
-            order: int64[m], indices of the rows to take; None takes all.
+            order: int64[m], indices of the rows to take.
 
         Raises:
             InputError: The graph fails on a row, or a feature does not have one entry per row.
@@ -204,7 +189,7 @@ def transformer_of(folder: str) -> Transformer:
 
 
 def adapter_config(schema: str) -> Any:
-    """Returns the TensorAdapterConfig of record batches of columns, as ``to_record_batch`` makes.
+    """Return the TensorAdapterConfig of the record batches of ``to_record_batch``.
 
     Args:
         schema: Text of the schema.pbtxt of the columns.
@@ -247,9 +232,7 @@ def _row_offsets(name: str, indices: np.ndarray, rows: int) -> np.ndarray:
             f"{FUNCTION} returns the sparse feature {name!r} with rows out of order: "
             "use tf.sparse.reorder."
         )
-    starts = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(indices[:, 0], minlength=rows), out=starts[1:])
-    return starts
+    return offsets_from_sizes(np.bincount(indices[:, 0], minlength=rows))
 
 
 def _check_no_gaps(name: str, indices: np.ndarray, starts: np.ndarray) -> None:

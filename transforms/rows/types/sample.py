@@ -144,6 +144,3 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     return FileSample(ref, head.columns, profiles, rows, span, problem)
-
-
-__all__ = ["Sample", "sample_file", "sample_files"]

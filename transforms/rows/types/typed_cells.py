@@ -317,6 +317,3 @@ def _shown(text: bytes) -> str:
     # At most four bytes per character: a cell of many megabytes is not decoded completely.
     characters = text[: 4 * (_MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
     return repr(characters[:_MAX_SHOWN]) + ("…" if len(characters) > _MAX_SHOWN else "")
-
-
-__all__ = ["NUMERIC_NULLS", "Misfits", "Nulls", "TypedCells", "describe_misfit", "type_cells"]
