@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms
 
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images.decode import plain_message
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
@@ -39,7 +35,7 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
     if image.mode == "LAB":
-        image = _call_pillow("convert LAB", image.convert, "RGB")
+        image = _convert(image, "RGB", "convert LAB")
     elif profile:
         image = _to_srgb(image, profile)
     transparent = image.mode in _ALPHA or "transparency" in image.info
@@ -49,20 +45,21 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
     if image.mode == mode:
         return image
     if channels == 1 and image.mode not in ("1", "L"):
-        image = _call_pillow("convert to RGB", image.convert, "RGB")
-    return _call_pillow(f"convert to {mode}", image.convert, mode)
+        image = _convert(image, "RGB")
+    return _convert(image, mode)
 
 
-def _call_pillow(what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of Pillow's conversions; any exception rejects the image."""
+def _convert(image: Image.Image, mode: str, action: str = "") -> Image.Image:
+    """Convert the mode of an image; any exception rejects the image."""
     try:
-        return call(*args, **kwargs)
+        return image.convert(mode)
     except Exception as error:  # Pillow's conversions raise many types
-        raise RejectedError("decode", "color", f"cannot {what}: {plain_message(error)}") from error
+        message = f"cannot {action or f'convert to {mode}'}: {plain_message(error)}"
+        raise RejectedError("decode", "color", message) from error
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    rgba = _call_pillow("convert to RGBA", image.convert, "RGBA")
+    rgba = _convert(image, "RGBA")
     white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, rgba).convert("RGB")
 

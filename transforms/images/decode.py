@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import threading
-from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
@@ -14,9 +15,6 @@ from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 MAX_FILE_BYTES = 1 << 29
@@ -113,11 +111,9 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
 
 
 def _load(image: Image.Image) -> None:
-    if image.width * image.height > _LARGE_PIXELS:
-        with _large_image_lock:
-            _call_pillow(image.load)
-    else:
-        _call_pillow(image.load)
+    is_large = image.width * image.height > _LARGE_PIXELS
+    with _large_image_lock if is_large else contextlib.nullcontext(), _reject_damage():
+        image.load()
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
@@ -134,13 +130,14 @@ def _open(data: bytes) -> ImageFile.ImageFile:
         raise RejectedError("decode", "decode", _with_type(error)) from error
 
 
-def _call_pillow(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of Pillow's decoders; any exception rejects the image."""
+@contextlib.contextmanager
+def _reject_damage() -> Iterator[None]:
+    """Reject the image if one of Pillow's decoders raises any exception."""
     try:
-        return call(*args, **kwargs)
+        yield
     except (Image.DecompressionBombError, MemoryError) as error:
         raise RejectedError("decode", "too_large", _with_type(error)) from error
-    except Exception as error:  # load, transpose: Pillow's decoders raise many types
+    except Exception as error:  # Pillow's decoders raise many types
         raise RejectedError("decode", "decode", _with_type(error)) from error
 
 
@@ -185,5 +182,6 @@ def _draft(image: Image.Image, spec: ResizeSpec, gap: float, *, swapped: bool) -
     if smallest is None:
         return None
     wanted = (smallest.height, smallest.width) if swapped else (smallest.width, smallest.height)
-    drafted = _call_pillow(image.draft, None, wanted)
+    with _reject_damage():
+        drafted = image.draft(None, wanted)
     return drafted[1] if drafted else None

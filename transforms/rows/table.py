@@ -128,7 +128,7 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
     columns = [_typed_column(column, spec.nulls, cells, rejects) for column in spec.columns]
     labels = _labels(spec.label, columns, rejects)
     hashes = _hash_rows(spec, ref, cells, rejects)
-    splits, split = _assign_splits(spec, ref, cells, hashes, rejects)
+    splits, split = _assign_splits(spec, ref, cells, hashes.split, rejects)
     kept = np.flatnonzero(~rejects.bad)
     split, position = split[kept], hashes.position[kept]
     part = np.zeros(len(kept), np.int64)
@@ -143,7 +143,7 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
         split[order],
         part[order],
         position[order],
-        hashes.key[final] if hashes.key is not None else None,
+        hashes.split[final] if spec.key else None,
         None if labels is None else Labels(labels.numbers[final], labels.names),
         splits,
         [to_reject(ref, reject) for reject in rejects.rejects(cells)],
@@ -157,13 +157,12 @@ def _typed_column(
     if texts is None:
         texts = _missing_cells(column, nulls, len(cells.offsets))
     typed = type_cells(column, texts, nulls)
-    if typed.bad is not None:
-        misfits = typed.misfits
-        if misfits is None:
-            raise AssertionError("rows are bad, but no text has a fault")
+    misfits = typed.misfits
+    if misfits is not None:
+        reasons = reject_reasons(texts, misfits)
         rejects.add(
-            typed.bad,
-            reject_reasons(texts, misfits),
+            reasons != "",
+            reasons,
             column.name,
             lambda row: describe_misfit(column, texts, misfits, row),
         )
@@ -203,31 +202,12 @@ def _labels(name: str, columns: Sequence[TypedColumn], rejects: RejectCollector)
     return Labels(numbers, names)
 
 
-class _RowHashes(NamedTuple):
-    """Hashes that place rows, uint64[rows]; ``key`` is a second hash of the keys, or None."""
-
-    split: npt.NDArray[np.uint64]
-    position: npt.NDArray[np.uint64]
-    key: npt.NDArray[np.uint64] | None
-
-
-def _hash_rows(
-    spec: TableSpec, ref: InputRef, cells: Cells, rejects: RejectCollector
-) -> _RowHashes:
-    seed = spec.place.seed
-    hashes: Hashes
-    if spec.key:
-        keys = cells.columns[spec.key]
-        rejects.add(_is_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
-        hashes = hash_texts(seed, keys)
-    else:
-        hashes = hash_offsets(seed, ref.key, cells.offsets)
-    split = hashes.split
-    if spec.group_by:
-        groups = cells.columns[spec.group_by]
-        # A row without a group is placed alone, like an image.
-        split = np.where(_is_empty(groups), hashes.split, hash_texts(seed, groups).split)
-    return _RowHashes(split, hashes.position, hashes.split if spec.key else None)
+def _hash_rows(spec: TableSpec, ref: InputRef, cells: Cells, rejects: RejectCollector) -> Hashes:
+    if not spec.key:
+        return hash_offsets(spec.place.seed, ref.key, cells.offsets)
+    keys = cells.columns[spec.key]
+    rejects.add(_is_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
+    return hash_texts(spec.place.seed, keys)
 
 
 def _is_empty(cells: pa.DictionaryArray) -> Mask:
@@ -237,14 +217,28 @@ def _is_empty(cells: pa.DictionaryArray) -> Mask:
 
 
 def _assign_splits(
-    spec: TableSpec, ref: InputRef, cells: Cells, hashes: _RowHashes, rejects: RejectCollector
-) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
-    """Return the names of splits, and the index of each row's split, int32[rows]."""
+    spec: TableSpec, ref: InputRef, cells: Cells, hashes: npt.NDArray[np.uint64],
+    rejects: RejectCollector,
+) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:  # fmt: skip
+    """Return the names of splits, and the index of each row's split, int32[rows].
+
+    Args:
+        spec: Schema and placement.
+        ref: The file.
+        cells: Cells of the range.
+        hashes: First hash of each row's key; uint64[rows].
+        rejects: Collects rows whose split is not valid.
+    """
     if spec.split_by:
         return _named_splits(cells.columns[spec.split_by], spec.split_by, rejects)
     if spec.place.splits.mode != "fractions":
         return (ref.split,), np.zeros(len(cells.offsets), np.int32)
-    return spec.place.splits.names, split_numbers(spec.place.splits, hashes.split)
+    if spec.group_by:
+        groups = cells.columns[spec.group_by]
+        # A row without a group is placed alone, like an image.
+        of_groups = hash_texts(spec.place.seed, groups).split
+        hashes = np.where(_is_empty(groups), hashes, of_groups)
+    return spec.place.splits.names, split_numbers(spec.place.splits, hashes)
 
 
 def _named_splits(

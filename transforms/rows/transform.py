@@ -39,7 +39,7 @@ from shardmill.transforms.rows.runs.run_writer import (
     read_cells,
     run_id,
 )
-from shardmill.transforms.rows.tft.build_graph import BuildGraph, TransformGraph
+from shardmill.transforms.rows.tft.build_graph import BuildGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
@@ -169,16 +169,14 @@ def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | Tagged
         yield from _reject(plan, ref.rejected(rejection.error, rejection.message))
 
 
-def write_runs(
-    task: RangeTask, spec: RowsSpec, plan: Plan, graph: TransformGraph | None = None
-) -> Iterator[Any]:
+def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> Iterator[Any]:
     """Write the runs of a range, or reuse finished ones; yield their segments and counts.
 
     Args:
         task: The range.
         spec: What is written.
         plan: Number of parts of each split.
-        graph: The TensorFlow Transform graph, if any.
+        graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
     ref, row_range = InputRef(*task[0]), RowRange(*task[2])
     file = CsvFile(ref, task[1])
@@ -187,7 +185,7 @@ def write_runs(
     try:
         while True:
             place = (row_range.start, row_range.end, number)
-            name = run_id(spec.runs, plan, ref, place, graph.name if graph else "")
+            name = run_id(spec.runs, plan, ref, place, graph)
             run = None
             if row_range.end >= 0:  # one piece: if its run exists, the range need not be read
                 run = _find_run(spec.runs, name)
@@ -196,7 +194,7 @@ def write_runs(
                 if cells is None:
                     return
                 run = _find_run(spec.runs, name) or make_run(
-                    spec.runs, plan, file, name, cells, graph.path if graph else ""
+                    spec.runs, plan, file, name, cells, graph
                 )
             rejects = sum(run.rejects.values())
             shown = progress.current()

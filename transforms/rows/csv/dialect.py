@@ -73,8 +73,11 @@ class Dialect:
         return self
 
 
-def shown(text: str) -> str:
+def shown(text: str | bytes) -> str:
     """Return a value quoted for a message, cut to ``MAX_SHOWN`` characters."""
+    if isinstance(text, bytes):
+        # At most four bytes per character: a cell of many megabytes is not decoded completely.
+        text = text[: 4 * (MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
     return repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "…"
 
 

@@ -7,7 +7,7 @@ is looked up in precomputed tables, so that the time is linear in the length of 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -132,6 +132,8 @@ class _QuoteClassifier:
     def walk(self) -> Quotes:
         """Return the quotes, resolving each one that breaks the alternation."""
         count, next_open = len(self.offsets), _next_set(self._opens)
+        # Tables for the two cases that even or odd quotes open cells, on demand to save memory.
+        next_breaking, cell_starts = cache(self._next_breaking), cache(self._cell_starts)
         kept = np.ones(count, np.bool_)
         bad: list[tuple[int, str]] = []
         at = 0  # index of a quote; the text before it is outside quotes
@@ -140,18 +142,24 @@ class _QuoteClassifier:
             kept[at:opener] = False  # ordinary characters
             if opener == count:
                 break
-            breaking = (self._odd_breaks if opener & 1 else self._even_breaks).item(opener + 1)
+            breaking = next_breaking(opener & 1).item(opener + 1)
             if breaking < count and not (breaking - opener) & 1:
                 at = breaking  # an ordinary character: the cell before it was closed
                 continue
             if breaking == count and (self._text.ending == "more" or not (count - opener) & 1):
                 break
-            at = self._recover(opener, breaking, kept, bad)
+            at = self._recover(cell_starts(opener & 1).item(breaking - 1), breaking, kept, bad)
         return Quotes(self.offsets[kept], bad)
 
-    def _recover(self, opener: int, breaking: int, kept: Bools, bad: list[tuple[int, str]]) -> int:
-        """Record a bad cell and return the first quote after the line that the cell starts in."""
-        first = (self._odd_starts if opener & 1 else self._even_starts).item(breaking - 1)
+    def _recover(self, first: int, breaking: int, kept: Bools, bad: list[tuple[int, str]]) -> int:
+        """Record a bad cell and return the first quote after the line that the cell starts in.
+
+        Args:
+            first: Index of the quote that opens the cell.
+            breaking: Index of the quote that breaks the alternation.
+            kept: bool[quotes], which quotes open and close cells; updated.
+            bad: The bad cells before; updated.
+        """
         offset = self.offsets.item(first)
         line_end = self._text.next_break(offset)
         if line_end < 0:
@@ -168,25 +176,6 @@ class _QuoteClassifier:
         # Depends on this line only: the text after it may be missing when the line is read again.
         closed = breaking < len(self.offsets) and self.offsets.item(breaking) < line_end
         return TEXT_AFTER_QUOTE if closed else NOT_CLOSED
-
-    # Lookup tables for the two cases that even or odd quotes open cells; int32 and computed on
-    # demand to save memory.
-
-    @cached_property
-    def _even_breaks(self) -> Int32s:
-        return self._next_breaking(0)
-
-    @cached_property
-    def _odd_breaks(self) -> Int32s:
-        return self._next_breaking(1)
-
-    @cached_property
-    def _even_starts(self) -> Int32s:
-        return self._cell_starts(0)
-
-    @cached_property
-    def _odd_starts(self) -> Int32s:
-        return self._cell_starts(1)
 
     def _next_breaking(self, parity: int) -> Int32s:
         """Return, for each quote, the first quote from there on that breaks the alternation."""

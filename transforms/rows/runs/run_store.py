@@ -52,8 +52,6 @@ class Run:
         rows: Number of rows that were read, rejected ones included.
         rejects: Number of rejected rows by reason.
         places: The segments, in the order of the run file.
-        versions: Versions of all code that decides the bytes.
-        reused: Whether the run existed before.
     """
 
     payload: str
@@ -62,15 +60,6 @@ class Run:
     rows: int
     rejects: dict[str, int] = field(default_factory=dict)
     places: tuple[Place, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    reused: bool = False
-
-    def to_json(self) -> str:
-        """Return the text of the sidecar with its seal."""
-        body = asdict(self)
-        del body["reused"]
-        body["places"] = [list(place) for place in self.places]
-        return seal(body)
 
 
 def find_run(storage: Storage, folder: str, name: str) -> Run | None:
@@ -84,7 +73,7 @@ def find_run(storage: Storage, folder: str, name: str) -> Run | None:
 
     def load(body: dict[str, Any]) -> Run | None:
         places = tuple(Place(*place) for place in body.pop("places"))
-        run = Run(places=places, reused=True, **body)
+        run = Run(places=places, **body)
         whole = storage.checksum(join(folder, run.payload)) == run.crc32c
         return run if whole and run.payload.startswith(f"{name}-") else None
 
@@ -125,6 +114,6 @@ def new_payload(name: str) -> str:
 def create_run(storage: Storage, folder: str, name: str, run: Run) -> Run:
     """Write the sidecar of a run, unless another worker was first; return the run that counts."""
     return create_sidecar(
-        storage, join(folder, f"{name}.json"), run.to_json(), run,
+        storage, join(folder, f"{name}.json"), seal(asdict(run)), run,
         lambda: find_run(storage, folder, name), join(folder, run.payload),
     )  # fmt: skip

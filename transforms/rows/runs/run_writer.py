@@ -146,7 +146,7 @@ def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
 
 
 def make_run(
-    spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, transform: str = ""
+    spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, graph: str = ""
 ) -> Run:
     """Write the run of some cells; return it, or the run of a worker that was first.
 
@@ -156,12 +156,12 @@ def make_run(
         file: The file of the cells.
         name: Id of the run.
         cells: The cells.
-        transform: Folder of a TensorFlow Transform graph to apply, or empty.
+        graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
     storage = open_storage(spec.build)
     table = make_table(spec.table, file.ref, cells, plan)
-    if transform:
-        table = _apply_graph(table, transform)
+    if graph:
+        table = _apply_graph(table, join(spec.build, graph))
     return write_run(storage, spec, name, table, cells.rows)
 
 
@@ -186,21 +186,21 @@ def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: in
         reasons[reject.error] = reasons.get(reject.error, 0) + reject.inputs
     run = Run(
         payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
-        tuple(writer.places), dict(spec.versions),
+        tuple(writer.places),
     )  # fmt: skip
     return create_run(storage, spec.folder, name, run)
 
 
-def _apply_graph(table: Table, transform: str) -> Table:
+def _apply_graph(table: Table, folder: str) -> Table:
     """Return a table of the transformed rows, in final order.
 
     Args:
         table: The rows.
-        transform: Folder of a TensorFlow Transform graph.
+        folder: Folder of a TensorFlow Transform graph.
     """
     from shardmill.transforms.rows.tft.transformer import transformer_of
 
-    apply = transformer_of(transform).apply
+    apply = transformer_of(folder).apply
     batches = [
         apply(table.columns, table.order[start : start + _TRANSFORM_ROWS])
         for start in range(0, max(1, len(table.order)), _TRANSFORM_ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -30,23 +30,13 @@ TRAIN = "train"
 BATCH_ROWS = 8_192
 
 
-class TransformGraph(NamedTuple):
-    """The graph that rows are transformed with; empty if nothing is built.
-
-    Attributes:
-        path: Path of its folder.
-        name: Identity of the graph within the build; decides which runs can be reused.
-    """
-
-    path: str
-    name: str
-
-
 @dataclass(eq=False)
 class BuildGraph(beam.PTransform):
-    """Analyzes the training rows: ``(ranges, plan) | BuildGraph(...)``; gives a ``TransformGraph``.
+    """Analyzes the training rows: ``(ranges, plan) | BuildGraph(...)``.
 
-    If an earlier attempt stored a graph, or nothing is to be built, no row is read.
+    Gives the ``StoredGraph.folder`` of the graph that rows are transformed with, or an empty text
+    if nothing is built. If an earlier attempt stored a graph, or nothing is to be built, no row is
+    read.
 
     Args:
         spec: How ranges are read.
@@ -58,7 +48,7 @@ class BuildGraph(beam.PTransform):
     preprocessing: Preprocessing
     threads: int
 
-    def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[TransformGraph]:
+    def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[str]:
         """Wire reading, analysis and storing."""
         ranges, plan = pcolls
         spec = self.spec
@@ -114,8 +104,8 @@ def train_batches(task: Any, spec: RunSpec, plan: Plan) -> Iterator[pa.RecordBat
         return
 
 
-def choose_graph(path: str, spec: RunSpec, plan: Plan, rows: int) -> TransformGraph:
-    """Store a new graph, or delete it if the build has one or needs none; return the graph used.
+def choose_graph(path: str, spec: RunSpec, plan: Plan, rows: int) -> str:
+    """Store a new graph, or delete it if the build has one or needs none; return the folder used.
 
     Raises:
         InputError: The training split has no rows.
@@ -125,13 +115,12 @@ def choose_graph(path: str, spec: RunSpec, plan: Plan, rows: int) -> TransformGr
         open_storage(path).delete_tree(path)
     if plan.status != "build":
         _delete_empty(join(spec.build, FOLDER), spec.build)
-        return TransformGraph("", "")
+        return ""
     if not stored and not rows:
         raise InputError(
             f"No row is in the split {TRAIN}, which --preprocessing learns from: check --splits."
         )
-    graph = stored or store_graph(spec.build, plan.input_id, path)
-    return TransformGraph(join(spec.build, graph.folder), graph.folder)
+    return (stored or store_graph(spec.build, plan.input_id, path)).folder
 
 
 def _delete_empty(*folders: str) -> None:

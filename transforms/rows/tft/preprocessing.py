@@ -10,6 +10,7 @@ import hashlib
 import linecache
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,8 +76,7 @@ class Preprocessing:
         return self._checked(outputs)
 
     def _failure(self, error: Exception, names: list[str]) -> str:
-        line = line_of(error, self.path)
-        where = f"{self.path}, line {line}" if line else self.path
+        where = _where(error, self.path)
         if isinstance(error, KeyError) and error.args and error.args[0] not in names:
             shown = ", ".join(map(repr, names[:_SHOWN_NAMES]))
             more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
@@ -129,15 +129,11 @@ def load_preprocessing(path: str) -> Preprocessing:
     return preprocessing
 
 
-def line_of(error: BaseException, path: str) -> int | None:
-    """Return the last line of a file in an error's traceback, or None."""
-    found = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == path:
-            found = trace.tb_lineno
-        trace = trace.tb_next
-    return found
+def _where(error: BaseException, path: str) -> str:
+    """Return a file with its last line in an error's traceback, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    return f"{path}, line {lines[-1]}" if lines else path
 
 
 def describe(error: BaseException) -> str:
@@ -181,8 +177,7 @@ def _compiled(path: str, source: str) -> types.CodeType:
 
 
 def _run_failure(path: str, error: BaseException) -> str:
-    line = line_of(error, path)
-    where = f"{path}, line {line}" if line else path
+    where = _where(error, path)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"{where}: the module {error.name!r} is not installed: install it for the command and "

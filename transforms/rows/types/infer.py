@@ -81,24 +81,22 @@ def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
 
     empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
     rest = np.ones(len(texts), np.bool_) if missing is None else ~missing
-    kinds = _kinds(texts.filter(pa.array(rest)))
+    masks, words = _kinds(texts.filter(pa.array(rest)))
     return ColumnProfile(
         cells=len(cells),
         empty=count(empty),
         nulls=count(missing),
-        words=kinds.words,
-        **{name: int(counts[rest][mask].sum()) for name, mask in kinds.masks.items()},
+        words=words,
+        **{name: int(counts[rest][mask].sum()) for name, mask in masks.items()},
     )
 
 
-@dataclass(frozen=True)
-class _Kinds:
-    masks: dict[str, Mask]
-    words: frozenset[str]
+def _kinds(texts: pa.Array) -> tuple[dict[str, Mask], frozenset[str]]:
+    """Classify distinct texts, none of them missing.
 
-
-def _kinds(texts: pa.Array) -> _Kinds:
-    """Classify distinct texts, none of them missing."""
+    Returns:
+        For fields of ``ColumnProfile``, which texts they count; and ``ColumnProfile.words``.
+    """
     none = np.zeros(len(texts), np.uint8)
     whole, real = parse_int64(texts, allow_padding=False).faults, parse_float32(texts).faults
     whole = none if whole is None else whole
@@ -114,17 +112,15 @@ def _kinds(texts: pa.Array) -> _Kinds:
     words = to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
     booleans = np.zeros(len(texts), np.bool_)
     booleans[rest[words]] = True
-    return _Kinds(
-        {
-            "integers": integers,
-            "decimals": decimals,
-            "coded": coded,
-            "wide": wide,
-            "booleans": booleans,
-            "texts": ~number & ~booleans,
-        },
-        frozenset(others.filter(pa.array(words)).to_pylist()),
-    )
+    masks = {
+        "integers": integers,
+        "decimals": decimals,
+        "coded": coded,
+        "wide": wide,
+        "booleans": booleans,
+        "texts": ~number & ~booleans,
+    }
+    return masks, frozenset(others.filter(pa.array(words)).to_pylist())
 
 
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.schema_pbtxt.columns import SPACES
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 
 FaultCodes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -54,19 +55,9 @@ class Parsed(NamedTuple):
     faults: FaultCodes | None
 
 
-def data_and_offsets(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Return the bytes and the offsets, int32[len + 1], of a binary array without nulls."""
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None:
-        return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int32)
-    offsets = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8), offsets
-
-
 def other_characters(texts: pa.Array, characters: bytes) -> bytes:
     """Return the concatenated bytes of a binary array without the given ASCII characters."""
-    data, offsets = data_and_offsets(texts)
-    return data[offsets[0] : offsets[-1]].tobytes().translate(None, characters)
+    return ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
 
 
 def as_strings(texts: pa.Array) -> pa.Array:
@@ -180,7 +171,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[Any] | None:
 
 def _any_padded(texts: pa.Array) -> bool:
     """Return whether an integer has leading zeros; no text is empty or a lone sign."""
-    data, offsets = data_and_offsets(texts)
+    data, offsets = ByteStrings.of_arrow(texts)
     starts = offsets[:-1]
     minus = data[starts] == ord("-")
     return bool(((data[starts + minus] == ord("0")) & (np.diff(offsets) - minus > 1)).any())

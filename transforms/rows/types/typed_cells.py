@@ -22,14 +22,15 @@ from shardmill.schemas.schema_pbtxt.columns import (
     fold_boolean,
 )
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.types.text_parser import (
     NUMBER_CHARACTERS,
     CellFault,
     FaultCodes,
     Mask,
     Parsed,
-    data_and_offsets,
     other_characters,
     parse_booleans,
     parse_float32,
@@ -57,7 +58,6 @@ _REASONS = {
     CellFault.DOMAIN: "domain",
     CellFault.MISSING: "missing",
 }
-_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Nulls:
     def missing_texts(self, texts: pa.Array) -> Mask | None:
         """Return which texts of a bytes column are missing, or None if none is."""
         if self.texts == frozenset({b""}):
-            flags = np.diff(data_and_offsets(texts)[1]) == 0
+            flags = ByteStrings.of_arrow(texts).sizes == 0
         else:
             flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.texts), pa.binary())))
         return flags if flags.any() else None
@@ -93,7 +93,7 @@ class Nulls:
     def missing_numbers(self, texts: pa.Array) -> Mask | None:
         """Return which texts of a numeric column are missing, or None if none is."""
         plain = not other_characters(texts, NUMBER_CHARACTERS)
-        if plain and not self._may_be_numbers and np.diff(data_and_offsets(texts)[1]).all():
+        if plain and not self._may_be_numbers and ByteStrings.of_arrow(texts).sizes.all():
             return None
         flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.numbers), pa.binary())))
         if not plain:
@@ -121,12 +121,10 @@ class TypedCells(NamedTuple):
 
     Attributes:
         column: The values; the index of a row that does not fit is -1.
-        bad: bool[rows], which rows do not fit; None if all fit.
         misfits: Faults of the texts; None if all rows fit.
     """
 
     column: TypedColumn
-    bad: Mask | None
     misfits: Misfits | None
 
 
@@ -150,7 +148,7 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
     values = parsed.values
     rows = cells.indices.to_numpy()
     if missing is None and parsed.misfits is None:
-        return TypedCells(TypedColumn(column.name, column.kind, values, rows), None, None)
+        return TypedCells(TypedColumn(column.name, column.kind, values, rows), None)
     faults = np.zeros(len(texts), np.uint8)
     present = slice(None) if missing is None else ~missing
     if parsed.misfits is not None:
@@ -166,10 +164,9 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
             faults[missing] = CellFault.MISSING
     indices[faults != CellFault.NONE] = -1
     typed = TypedColumn(column.name, column.kind, values, indices[rows])
-    bad = (faults != CellFault.NONE)[rows]
-    if not bad.any():
-        return TypedCells(typed, None, None)
-    return TypedCells(typed, bad, Misfits(faults, _texts_to_show(texts, missing, parsed)))
+    if not faults[rows].any():
+        return TypedCells(typed, None)
+    return TypedCells(typed, Misfits(faults, _texts_to_show(texts, missing, parsed)))
 
 
 def _default_value(column: Column) -> pa.Array | None:
@@ -193,7 +190,7 @@ def _parse(column: Column, texts: pa.Array) -> _Values:
     """Parse texts that are not missing."""
     if not column.separator:
         return _parse_single(column, texts)
-    empty = np.diff(data_and_offsets(texts)[1]) == 0
+    empty = ByteStrings.of_arrow(texts).sizes == 0
     lists = pc.split_pattern(texts, pattern=column.separator)
     pieces = lists.flatten()
     offsets = lists.offsets.to_numpy()
@@ -274,32 +271,32 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
     """
     index = cells.indices[row].as_py()
     fault = CellFault(int(misfits.faults[index]))
-    shown = _shown(misfits.texts[index].as_py())
+    text = shown(misfits.texts[index].as_py())
     others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
     if fault is CellFault.MISSING:
         return (
-            f"{shown} is missing, but a value is required: make it optional (presence "
+            f"{text} is missing, but a value is required: make it optional (presence "
             "{ min_fraction: 0 } and no shape) or give it a default (annotation "
             f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
         )
     if fault is CellFault.DOMAIN:
         count = len(column.values or ())
-        return f"{shown} is not one of the {count} texts of its string_domain: add it in the schema"
+        return f"{text} is not one of the {count} texts of its string_domain: add it in the schema"
     if fault is CellFault.BOUNDS:
-        return f"{shown} is {_describe_bounds(column)}: widen the domain in the schema"
+        return f"{text} is {_describe_bounds(column)}: widen the domain in the schema"
     if fault is CellFault.PADDED:
         return (
-            f"{shown} has leading zeros: make it BYTES in the schema to keep them, or allow them "
+            f"{text} has leading zeros: make it BYTES in the schema to keep them, or allow them "
             f'with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
         )
     if fault is CellFault.OVERFLOW:
-        return f"{shown} is out of range of {column.kind}: make it {others} in the schema"
+        return f"{text} is out of range of {column.kind}: make it {others} in the schema"
     if column.booleans:
         yes, no = column.booleans
-        return f"{shown} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
+        return f"{text} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
     article = "an" if column.kind == "int64" else "a"
     return (
-        f"{shown} is not {article} {column.kind}: make it {others} in the schema, or list it in "
+        f"{text} is not {article} {column.kind}: make it {others} in the schema, or list it in "
         "--null_values if it means missing"
     )
 
@@ -310,10 +307,3 @@ def _describe_bounds(column: Column) -> str:
     if column.high is None:
         return f"under {column.low}"
     return f"not between {column.low} and {column.high}"
-
-
-def _shown(text: bytes) -> str:
-    """Return a value quoted for a message, cut to 80 characters."""
-    # At most four bytes per character: a cell of many megabytes is not decoded completely.
-    characters = text[: 4 * (_MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
-    return repr(characters[:_MAX_SHOWN]) + ("…" if len(characters) > _MAX_SHOWN else "")

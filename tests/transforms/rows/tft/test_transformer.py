@@ -22,6 +22,7 @@ from tests.conftest import SOAK
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
 
 ROWS, TRAIN = 900, 600
+ALL = np.arange(ROWS)
 COLUMNS = (
     Column("mass", "float32"),
     Column("age", "int64"),
@@ -196,7 +197,7 @@ def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
     transformer = transformer_of(graph_folder)
     assert transformer_of(graph_folder) is transformer
     kinds = {"float32": pa.float32(), "int64": pa.int64(), "bytes": pa.binary()}
-    columns = transformer.apply(table())
+    columns = transformer.apply(table(), ALL)
     assert [(c.name, c.kind) for c in columns] == list(transformer.features)
     lists = {"gram_id", "tfidf", "tags", "one_hot", "words$ragged_values"}
     lists |= {"counts$sparse_values", "counts$sparse_indices_0"}
@@ -244,7 +245,7 @@ def test_a_served_model_gives_the_same_values(graph_folder, tmp_path) -> None:
     theirs = served.serve(tf.constant(records))
     ours = {
         c.name: c.values.to_numpy(zero_copy_only=False)
-        for c in transformer_of(graph_folder).apply(table())
+        for c in transformer_of(graph_folder).apply(table(), ALL)
     }
     for name, tensor in theirs.items():
         assert np.array_equal(tensor.numpy()[:, 0], ours[name]), name
@@ -256,7 +257,9 @@ def test_does_not_need_the_files_after_loading(graph_folder, tmp_path) -> None:
     copy = shutil.copytree(graph_folder, tmp_path / "copy")
     transformer = Transformer(str(copy))
     shutil.rmtree(copy)
-    assert rows_of(transformer.apply(table())) == rows_of(Transformer(graph_folder).apply(table()))
+    assert rows_of(transformer.apply(table(), ALL)) == rows_of(
+        Transformer(graph_folder).apply(table(), ALL)
+    )
 
 
 def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
@@ -400,12 +403,12 @@ def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
 
     transformer = Transformer(graph_folder)
     with pytest.raises(InputError, match="1 entries of the feature 'first' for 900 rows"):
-        transformer.apply(table())
+        transformer.apply(table(), ALL)
     old = [
         c._replace(values=pa.array(np.arange(90) + 50)) if c.name == "age" else c for c in table()
     ]
     with pytest.raises(InputError, match="too old"):
-        transformer.apply(old)
+        transformer.apply(old, ALL)
 
 
 def test_rejects_sparse_features_with_gaps(tmp_path) -> None:
@@ -418,7 +421,7 @@ def test_rejects_sparse_features_with_gaps(tmp_path) -> None:
     )
     transformer = Transformer(analyze(tmp_path, Preprocessing("pre.py", source)))
     with pytest.raises(InputError, match="'x' with gaps"):
-        transformer.apply(table())
+        transformer.apply(table(), ALL)
 
 
 def test_import_does_not_load_tensorflow() -> None:

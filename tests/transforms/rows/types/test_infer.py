@@ -132,7 +132,7 @@ def test_sampled_cells_fit_the_inferred_column(texts, nulls):
     assert sum(getattr(found, kind) for kind in kinds) == found.cells == len(texts)
     column = infer_column("c", found)
     typed = type_cells(column, cells_of(texts), nulls)
-    assert typed.bad is None
+    assert typed.misfits is None
     if texts and column.required:
         assert (typed.column.indices >= 0).all()
 
