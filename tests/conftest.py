@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import numpy as np
 import pytest
@@ -30,6 +31,34 @@ settings.load_profile("shardmill")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time."""
+    for item in items:
+        function = getattr(item.function, "hypothesis", item.function)
+        grouped = any(item.iter_markers("xdist_group")) or any(item.iter_markers("heavy"))
+        if not grouped and _imports_tensorflow(getattr(function, "inner_test", function)):
+            item.add_marker(pytest.mark.xdist_group("tensorflow"))
+
+
+def _imports_tensorflow(function: FunctionType) -> bool:
+    """Report whether a function imports TensorFlow, or a function of tests that it calls does."""
+    functions = [function]
+    for each in functions:
+        codes = [each.__code__]
+        for code in codes:
+            codes += [value for value in code.co_consts if isinstance(value, CodeType)]
+            for name in code.co_names:
+                if name.split(".")[0] in ("tensorflow", "keras"):
+                    return True
+                called = each.__globals__.get(name)
+                ours = isinstance(called, FunctionType) and called.__module__.startswith("tests.")
+                if ours and called not in functions:
+                    functions.append(called)
+    return False
+
+
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))

@@ -12,7 +12,7 @@ from shardmill.schemas.errors import UsageError
 from tests.conftest import build_dataset, make_photos
 from tests.support.rows_tools import build_rows
 
-pytestmark = pytest.mark.xdist_group("transform")  # TensorFlow starts once
+pytestmark = pytest.mark.xdist_group("tensorflow")  # its fixtures import Keras
 
 
 @pytest.fixture(scope="module")

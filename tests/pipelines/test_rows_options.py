@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import lzma
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import apache_beam as beam
@@ -20,7 +18,7 @@ from shardmill.pipelines.rows import build
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.rows.runs import run_writer
-from tests.conftest import ROOT, SOAK, shardmill
+from tests.conftest import SOAK, shardmill
 from tests.support.readers import dataset_files, dataset_splits, gzip_records
 from tests.support.rows_tools import (
     build_rows,
@@ -557,33 +555,32 @@ def with_range_bytes(size: int):
     return init
 
 
-FRESH = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from tests.support.rows_tools import build_rows
-build_rows(input=sys.argv[2], output=sys.argv[3], schema=sys.argv[2] + "/schema.pbtxt",
-           label="class", num_shards=3)
-"""
-
-
-def test_bytes_do_not_depend_on_processes_or_workers(tmp_path) -> None:
+def test_bytes_do_not_depend_on_the_process(tmp_path) -> None:
     folder = mixed(tmp_path / "in")
-    for number_ in (1, 2):
-        subprocess.run(
-            [sys.executable, "-c", FRESH, ROOT, folder, tmp_path / f"{number_}"],
-            check=True, env={"PYTHONHASHSEED": str(number_), "PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
-    first = dataset_files(tmp_path / "1")
-    assert dataset_files(tmp_path / "2") == first
-    for mode in ("multi_processing", "multi_threading")[: 1 + SOAK]:
-        done = shardmill(
-            "rows", f"--input={folder}", f"--output={tmp_path}/{mode}", "--label=class",
-            f"--schema={folder}/schema.pbtxt", "--num_shards=3",
-            f"--direct_running_mode={mode}", "--direct_num_workers=2",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert dataset_files(tmp_path / mode) == first
-        assert dataset_splits(tmp_path / mode) == dataset_splits(tmp_path / "1")
+    options = {"schema": folder / "schema.pbtxt", "label": "class", "num_shards": 3}
+    build_rows(input=folder, output=tmp_path / "here", **options)
+    build_by_command(folder, tmp_path / "there")  # with another hash seed
+    assert dataset_files(tmp_path / "there") == dataset_files(tmp_path / "here")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"][: 1 + SOAK])
+def test_several_workers_write_the_same_bytes(mode, tmp_path) -> None:
+    folder = mixed(tmp_path / "in")
+    build_by_command(folder, tmp_path / "one")
+    build_by_command(
+        folder, tmp_path / "many", f"--direct_running_mode={mode}", "--direct_num_workers=2"
+    )
+    assert dataset_files(tmp_path / "many") == dataset_files(tmp_path / "one")
+    assert dataset_splits(tmp_path / "many") == dataset_splits(tmp_path / "one")
+
+
+def build_by_command(folder: Path, output: Path, *flags: str) -> None:
+    done = shardmill(
+        "rows", f"--input={folder}", f"--output={output}", "--label=class",
+        f"--schema={folder}/schema.pbtxt", "--num_shards=3", *flags,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import google_crc32c
 
 from tests.conftest import ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
+from tests.support.readers import framed_payloads
 
 SOAK = _SOAK  # for those who test faults
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
@@ -121,6 +121,7 @@ class Zygote:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.fault_zygote"], cwd=ROOT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONHASHSEED": "1"},
         )  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="shardmill-zygote-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
@@ -134,14 +135,20 @@ class Zygote:
             return json.loads(self.process.stdout.readline())
 
     def start(
-        self, *argv: object, watch: Watched | None = None, uid: int = 0, cwd: str = ""
+        self,
+        *argv: object,
+        watch: Watched | None = None,
+        uid: int = 0,
+        cwd: str = "",
+        code: str = "",
     ) -> Command:
-        """Start ``shardmill ARGV`` with the environment that the caller has now."""
+        """Start ``shardmill ARGV``, or code, with the environment that the caller has now."""
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
         answer = self.ask(
-            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, env=dict(os.environ),
+            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, code=code,
+            env=dict(os.environ),
             watch=watch.to_json() if watch else None,
             stdout=str(folder / "stdout"), stderr=str(folder / "stderr"),
         )  # fmt: skip
@@ -152,6 +159,13 @@ class Zygote:
     ) -> Ended:
         """Run ``shardmill ARGV`` to its end."""
         return self.start(*argv, watch=watch, uid=uid, cwd=cwd).wait()
+
+
+def output_of_process(code: str) -> str:
+    """Return what code prints in a process with another hash seed."""
+    ended = zygote().start(code=code).wait()
+    assert ended.code == 0, ended.stderr
+    return ended.stdout
 
 
 @functools.cache
@@ -172,26 +186,6 @@ def built(source: Path, output: Path, *flags: object) -> Ended:
     return ended
 
 
-def read_frames(data: bytes) -> int:
-    """Counts the records in the bytes of a TFRecord file and checks the CRCs of each."""
-    offset = count = 0
-    while offset < len(data):
-        length, crc = struct.unpack_from("<QI", data, offset)
-        assert crc == _masked(data[offset : offset + 8])
-        payload = data[offset + 12 : offset + 12 + length]
-        assert len(payload) == length
-        (crc,) = struct.unpack_from("<I", data, offset + 12 + length)
-        assert crc == _masked(payload)
-        offset += length + 16
-        count += 1
-    return count
-
-
-def _masked(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def check_manifest(folder: Path) -> dict:
     """Asserts that every shard a manifest names is there, whole and right, and returns it."""
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -200,7 +194,7 @@ def check_manifest(folder: Path) -> dict:
             data = (folder / shard["file"]).read_bytes()
             assert len(data) == shard["bytes"]
             assert f"{google_crc32c.value(data):08x}" == shard["crc32c"]
-            assert read_frames(gzip.decompress(data)) == shard["records"]
+            assert len(framed_payloads(gzip.decompress(data))) == shard["records"]
         assert sum(shard["records"] for shard in split["shards"]) == split["num_examples"]
     return manifest
 

@@ -1,12 +1,13 @@
-"""A process that has everything imported and forks one real ``shardmill`` process for each order.
+"""A process that has imported everything and forks a ``shardmill`` process for each order.
 
-Starting Python with Beam takes seconds; a fork takes none. Each child is a process of its own that
-runs the command from its first line, and can be killed, stopped or interrupted like any other.
+Starting Python with Beam takes seconds; a fork takes milliseconds. Each child is a process that
+runs the command from its first line, and can be killed, stopped or interrupted like any other. Its
+string hashes have another seed than those of the tests.
 
-Orders come as JSON lines on stdin, answers go as JSON lines to stdout. A child can be told to send
-itself a signal right before its n-th change to the file system below a folder, or to copy the
-folder as it is right before each change, which is what a kill at that moment would leave: an audit
-hook of the interpreter sees each change before it happens, whoever makes it.
+Orders are JSON lines on stdin, answers are JSON lines on stdout. A child can send itself a signal
+right before its n-th change to the file system below a folder, or copy the folder right before
+each change, which is what a kill at that moment would leave: an audit hook of the interpreter is
+called before each change, whichever code makes it.
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ def _child(order: dict) -> int:
         os.setuid(order["uid"])
     if order.get("watch"):
         sys.addaudithook(Watch(**order["watch"]))
+    if order.get("code"):
+        exec(order["code"], {"__name__": "__main__"})
+        return 0
     from shardmill.pipelines import cli
 
     return cli.main(order["argv"])
@@ -146,8 +150,7 @@ def main() -> None:
 
     with quiet_import():
         _import_commands()
-        from tests.support import beam_cache
-    beam_cache.install()
+        import tests.conftest  # noqa: F401 - tests of code import it, and it caches work of Beam
     gc.collect()
     gc.freeze()  # collections of the children need not look at what was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -16,8 +16,8 @@ from shardmill.transforms.columnar.byte_arrays import ByteStrings, rank_distinct
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
-from tests.conftest import ROOT
-from tests.support.readers import outputs_of_processes, tf_records
+from tests.support.fault_tools import output_of_process
+from tests.support.readers import tf_records
 
 TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
@@ -236,7 +236,7 @@ def test_bytes_do_not_depend_on_threads_slices_or_column_order() -> None:
 
 
 def digests() -> tuple[str, str]:
-    """Return digests of columnar and row-by-row encoding; also called in fresh processes."""
+    """Return digests of columnar and row-by-row encoding; also called in another process."""
     columns, order = mixed_table(2000), np.random.default_rng(4).permutation(2000)
     wanted = [frame(encode_example(features_of(columns, row))) for row in order]
     frames = encoded(columns, order, 512)
@@ -244,13 +244,10 @@ def digests() -> tuple[str, str]:
 
 
 def test_bytes_do_not_depend_on_the_process() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.transforms.columnar.test_encode import digests; print(*digests())"
-    )
+    code = "from tests.transforms.columnar.test_encode import digests; print(*digests())"
     by_columns, by_rows = digests()
     assert by_columns == by_rows
-    assert outputs_of_processes(code) == {f"{by_columns} {by_rows}\n"}
+    assert output_of_process(code) == f"{by_columns} {by_rows}\n"
 
 
 @pytest.mark.parametrize(

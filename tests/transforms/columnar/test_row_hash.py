@@ -19,7 +19,7 @@ from shardmill.transforms.columnar.row_hash import (
     part_numbers,
     split_numbers,
 )
-from tests.support.readers import outputs_of_processes
+from tests.support.fault_tools import output_of_process
 
 ALL = 2**64 - 1
 u64 = st.integers(0, ALL)
@@ -152,7 +152,7 @@ def test_hashes_do_not_depend_on_the_process() -> None:
         "print(hash_offsets(1, 'a', np.arange(9)), hash_texts(1, pa.array([b'a', b'bc'])))"
     )
     wanted = (hash_offsets(1, "a", np.arange(9)), hash_texts(1, pa.array([b"a", b"bc"])))
-    assert outputs_of_processes(code) == {f"{wanted[0]} {wanted[1]}\n"}
+    assert output_of_process(code) == f"{wanted[0]} {wanted[1]}\n"
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.lists(u64 | edges, max_size=20))
