@@ -21,6 +21,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
 from tests.conftest import ROOT
+from tests.support.fault_tools import PROGRESS
 from tests.support.readers import tf_examples
 
 JSON_SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
@@ -44,10 +45,10 @@ def build_rows(**options) -> tuple[Outcome, Manifest | None]:
 
 
 def run_here(capsys, *args: object) -> tuple[int, str, str]:
-    """Run the command in this process; return exit code, stdout and stderr."""
+    """Run the command in this process; return exit code, stdout and stderr without progress."""
     code = cli.main([str(arg) for arg in args])
     out, err = capsys.readouterr()
-    return code, out, err
+    return code, out, PROGRESS.sub("", err)
 
 
 def published(**options) -> tuple[list[dict], Manifest]:
