@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+
+import google_crc32c
 
 from shardmill.schemas.errors import UsageError
 
@@ -57,11 +59,9 @@ class WritableFile(Protocol):
 
     def write(self, data: bytes, /) -> int:
         """Write data at the current position and return its length."""
-        ...
 
     def seek(self, position: int, /) -> int:
         """Move to an offset from the start, to overwrite placeholder bytes."""
-        ...
 
 
 class RandomReader(Protocol):
@@ -86,7 +86,6 @@ class RandomReader(Protocol):
             ChangedError: The file was replaced.
             StorageError: The storage failed.
         """
-        ...
 
 
 class Storage(Protocol):
@@ -99,15 +98,13 @@ class Storage(Protocol):
 
     def stat(self, path: str) -> Entry | None:
         """Return the file or folder at path, or None if it does not exist."""
-        ...
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes."""
-        ...
+        return self.read_version(path)[0]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return a file's bytes and their version, for ``replace_if`` and ``delete``."""
-        ...
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return a file's bytes if it still has the given size and version.
@@ -117,11 +114,9 @@ class Storage(Protocol):
             ChangedError: The size or version differs, or the path is not a file any more.
             PermissionError: Reading is not allowed.
         """
-        ...
 
     def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
         """Open a file as a stream of chunks."""
-        ...
 
     def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
         """Open a file for random access.
@@ -129,11 +124,9 @@ class Storage(Protocol):
         Raises:
             ChangedError: The path is not a file.
         """
-        ...
 
     def open_write(self, path: str) -> AbstractContextManager[WritableFile]:
         """Open a new file. It appears when the block ends, and never if the block raises."""
-        ...
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
         """Write a file unless it exists; return whether this call wrote it. Atomic.
@@ -144,11 +137,9 @@ class Storage(Protocol):
             aside: Folder on the same storage for the temporary file, if one is needed; by default
                 the folder of the file.
         """
-        ...
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file, or replace an existing one. Atomic."""
-        ...
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """Replace one version of a file; return whether this call wrote it. Atomic.
@@ -161,25 +152,20 @@ class Storage(Protocol):
             data: New content of the file.
             version: Version to replace, as returned by ``read_version`` or ``stat``.
         """
-        ...
 
-    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
         """Concatenate files into a new one.
 
         Args:
-            sources: Paths of the files, in order.
-            tail: Bytes to insert: (number of sources before them, the bytes).
+            pieces: The path of each file, or bytes, in order.
             path: Path of the new file.
         """
-        ...
 
     def move(self, source: str, path: str) -> None:
         """Rename a file and replace any file at path; no effect if it was already moved."""
-        ...
 
     def delete(self, path: str, version: str = "") -> None:
         """Delete a file if it exists; given a version, only if it still has that version."""
-        ...
 
     def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
         """Delete a folder and its content if it exists.
@@ -189,11 +175,9 @@ class Storage(Protocol):
             still: Called after the folder was listed; nothing is deleted if it returns False.
                 Object stores delete only the listed versions.
         """
-        ...
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
-        ...
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Yield all entries below a folder, recursively; nothing if it does not exist.
@@ -201,18 +185,20 @@ class Storage(Protocol):
         They include folders if the storage has them. Links have the kind ``other`` and are not
         followed.
         """
-        ...
 
     def checksum(self, path: str) -> int:
         """Return the CRC-32C of a file's bytes."""
-        ...
+        crc = 0
+        with self.open_read(path) as chunks:
+            for chunk in chunks:
+                crc = google_crc32c.extend(crc, chunk)
+        return crc
 
     def lock(self, path: str) -> AbstractContextManager[None]:
         """Lock a path against other processes that lock it.
 
         Object stores have no locks; they rely on the preconditions of each call.
         """
-        ...
 
 
 def scheme_of(path: str) -> str:

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import tempfile
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ChangedError, UsageError
-from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.base import Entry
 from shardmill.schemas.storage.gcs_client import make_client
-from shardmill.schemas.storage.gcs_errors import require_bucket, split_uri, translate_errors
+from shardmill.schemas.storage.gcs_errors import require_bucket, translate_errors
+from shardmill.schemas.storage.objects import (
+    CHUNK,
+    SPOOL,
+    WRITER,
+    ObjectStorage,
+    folder_prefix,
+    split_uri,
+)
 
 if TYPE_CHECKING:
     from google.cloud import storage
 
 _MAX_COMPONENTS = 32  # limit of a compose call
-_CHUNK = 1 << 20
 _READ_AHEAD = 8 << 20
-_SPOOL = 64 << 20
-_DELETERS = 16
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
-_WRITER = "shardmill-writer"  # metadata key that identifies the call that created an object
 
 
-class GcsStorage:
+class GcsStorage(ObjectStorage):
     """Objects in buckets; exclusive creation by generation precondition, joins by compose.
 
     The client library retries every call with exponential backoff after transient failures; all
@@ -43,15 +44,7 @@ class GcsStorage:
             raise UsageError(
                 "gs:// needs google-cloud-storage: pip install 'shardmill[gcp]'."
             ) from error
-        self._lock = threading.Lock()
-        self._shared: tuple[int, storage.Client] | None = None
-
-    def _client(self) -> storage.Client:
-        """Return the client of this process; a child process must not share connections."""
-        with self._lock:
-            if self._shared is None or self._shared[0] != os.getpid():
-                self._shared = os.getpid(), make_client()
-            return self._shared[1]
+        super().__init__(make_client)
 
     def _blob(self, uri: str) -> storage.Blob:
         bucket, name = split_uri(uri)
@@ -68,14 +61,10 @@ class GcsStorage:
             blob = self._get(path)
             if blob is not None and not name.endswith("/"):
                 return _entry(blob)
-            below = self._client().list_blobs(bucket, prefix=_prefix(name), max_results=1)
+            below = self._client().list_blobs(bucket, prefix=folder_prefix(name), max_results=1)
             if any(True for _ in below):
                 return Entry(path, 0, "", "dir")
         return None
-
-    def read(self, path: str) -> bytes:
-        """See ``Storage.read``."""
-        return self.read_version(path)[0]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """See ``Storage.read_version``."""
@@ -120,23 +109,34 @@ class GcsStorage:
                 "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
             ) as file,
         ):
-            yield iter(lambda: file.read(_CHUNK), b"")
+            yield iter(lambda: file.read(CHUNK), b"")
 
-    @contextlib.contextmanager
-    def open_at(self, path: str) -> Iterator[RandomReader]:
-        """See ``Storage.open_at``; all reads are of the current generation."""
+    def _file(self, path: str) -> Entry:
         with translate_errors("read", path):
-            found = self._blob(path)
-            found.reload()
-        # ``found`` is not read: its media link may bypass a proxy.
-        yield GcsReader(self._blob(path), _entry(found))
+            blob = self._blob(path)
+            blob.reload()
+        return _entry(blob)
+
+    def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
+        from google.api_core import exceptions
+
+        # A blob that was read once would request its old generation again, and "not found" would
+        # no longer mean that the object was deleted.
+        with translate_errors("read", entry.path):
+            try:
+                return _download(
+                    self._blob(entry.path), start=start, end=stop - 1, raw_download=True,
+                    checksum=None, if_generation_match=int(entry.version),
+                )  # fmt: skip
+            except exceptions.PreconditionFailed as error:
+                raise ChangedError(f"it was replaced after generation {entry.version}") from error
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
         """See ``Storage.open_write``; one upload with a checksum."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
+        with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             with translate_errors("write", path):
                 yield file
             with require_bucket("write", path):
@@ -165,12 +165,12 @@ class GcsStorage:
         mark = uuid.uuid4().hex
         with require_bucket("write", path):
             blob = self._blob(path)
-            blob.metadata = {_WRITER: mark}
+            blob.metadata = {WRITER: mark}
             try:
                 blob.upload_from_string(data, if_generation_match=generation, checksum="crc32c")
             except exceptions.PreconditionFailed:
                 found = self._get(path)
-                return found is not None and (found.metadata or {}).get(_WRITER) == mark
+                return found is not None and (found.metadata or {}).get(WRITER) == mark
         return True
 
     def replace(self, path: str, data: bytes) -> None:
@@ -180,43 +180,39 @@ class GcsStorage:
         with require_bucket("write", path):
             self._blob(path).upload_from_string(data, checksum="crc32c", retry=DEFAULT_RETRY)
 
-    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
         """See ``Storage.concat``; a tree of server-side composes."""
-        temporary: list[str] = []
+        temporary: list[Entry] = []
         try:
-            pieces = self._with_tail(sources, tail, path, temporary)
-            while len(pieces) > _MAX_COMPONENTS:
-                pieces = self._level(pieces, path, temporary)
-            if pieces:
-                self._compose(pieces, path)
+            sources = [self._source(piece, path, temporary) for piece in pieces]
+            while len(sources) > _MAX_COMPONENTS:
+                sources = self._level(sources, path, temporary)
+            if sources:
+                self._compose(sources, path)
             else:
                 self.replace(path, b"")
         finally:
             self._delete_all(temporary)
 
-    def _with_tail(
-        self, sources: list[str], tail: list[tuple[int, bytes]], path: str, temporary: list[str]
-    ) -> list[str]:
-        """Return the sources with each piece of the tail, uploaded as an object, in its place."""
-        pieces: list[str] = []
-        done = 0
-        for after, data in tail:
-            pieces += sources[done:after]
-            done = after
-            temporary.append(f"{path}.{uuid.uuid4().hex}.tail")
-            self.replace(temporary[-1], data)
-            pieces.append(temporary[-1])
-        return pieces + sources[done:]
+    def _source(self, piece: str | bytes, path: str, temporary: list[Entry]) -> str:
+        """Return the path of a piece; bytes are uploaded as a temporary object."""
+        if isinstance(piece, str):
+            return piece
+        uri = f"{path}.{uuid.uuid4().hex}.bytes"
+        temporary.append(Entry(uri, 0, ""))
+        self.replace(uri, piece)
+        return uri
 
-    def _level(self, pieces: list[str], path: str, temporary: list[str]) -> list[str]:
+    def _level(self, pieces: list[str], path: str, temporary: list[Entry]) -> list[str]:
         """Compose groups of 32 objects and return the results."""
         joined = []
         for start in range(0, len(pieces), _MAX_COMPONENTS):
             group = pieces[start : start + _MAX_COMPONENTS]
             if len(group) > 1:
-                temporary.append(f"{path}.{uuid.uuid4().hex}.node")
-                self._compose(group, temporary[-1])
-                group = temporary[-1:]
+                node = f"{path}.{uuid.uuid4().hex}.node"
+                temporary.append(Entry(node, 0, ""))
+                self._compose(group, node)
+                group = [node]
             joined += group
         return joined
 
@@ -226,71 +222,37 @@ class GcsStorage:
         with translate_errors("compose", path):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=DEFAULT_RETRY)
 
-    def move(self, source: str, path: str) -> None:
-        """See ``Storage.move``; a server-side rewrite, then a delete."""
-        if source == path:
-            if self.stat(path) is None:
-                raise FileNotFoundError(path)
-            return
-        try:
-            with translate_errors("move", source):
-                self._rewrite(self._blob(source), self._blob(path))
-        except FileNotFoundError:
-            if self.stat(path) is None:
-                raise
-        else:
-            self.delete(source)
-
-    def _rewrite(self, origin: storage.Blob, target: storage.Blob) -> None:
+    def _copy(self, source: str, path: str) -> str:
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        token, _, _ = target.rewrite(origin, retry=DEFAULT_RETRY)
-        while token is not None:
-            token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
+        with translate_errors("move", source):
+            origin, target = self._blob(source), self._blob(path)
+            token, _, _ = target.rewrite(origin, retry=DEFAULT_RETRY)
+            while token is not None:
+                token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
+        return ""
 
     def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``; a retried call never deletes a newer generation."""
-        self._delete(path, int(version) if version else None)
-
-    def _delete(self, path: str, generation: int | None) -> None:
         from google.api_core import exceptions
         from google.cloud.storage.retry import DEFAULT_RETRY
 
+        generation = int(version) if version else None
         # The precondition fails if the object was replaced: then it is not deleted.
         replaced = contextlib.suppress(exceptions.PreconditionFailed)
         with contextlib.suppress(FileNotFoundError), translate_errors("delete", path), replaced:
             self._blob(path).delete(if_generation_match=generation, retry=DEFAULT_RETRY)
 
-    def _delete_all(self, paths: Sequence[str], versions: Sequence[int | None] = ()) -> None:
-        """Delete objects concurrently, each with a separate call."""
-        found = list(zip(paths, versions or [None] * len(paths), strict=True))
-        if len(found) < 2:
-            for one in found:
-                self._delete(*one)
-            return
-        with ThreadPoolExecutor(min(_DELETERS, len(found))) as pool:
-            for _ in pool.map(self._delete, *zip(*found, strict=True)):
-                pass
-
-    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """See ``Storage.delete_tree``; objects that are written after the listing remain."""
-        bucket, name = split_uri(path)
-        if not name.rstrip("/"):
-            return
-        found = list(self._listed("delete", path))
-        if still is None or still():
-            uris = [f"gs://{bucket}/{blob.name}" for blob in found]
-            self._delete_all(uris, [blob.generation for blob in found])
-
-    def _listed(self, action: str, path: str) -> Iterator[storage.Blob]:
+    def _objects(self, action: str, path: str) -> Iterator[Entry]:
         bucket, name = split_uri(path)
         with require_bucket(action, path):
-            yield from self._client().list_blobs(bucket, prefix=_prefix(name), fields=_LISTED)
+            blobs = self._client().list_blobs(bucket, prefix=folder_prefix(name), fields=_LISTED)
+            yield from map(_entry, blobs)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
         bucket, name = split_uri(path)
-        prefix = _prefix(name)
+        prefix = folder_prefix(name)
         with require_bucket("list", path):
             pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
             entries = [_entry(blob) for blob in pages if blob.name != prefix]
@@ -299,55 +261,12 @@ class GcsStorage:
             ]
         yield from sorted(entries + folders)
 
-    def walk(self, path: str) -> Iterator[Entry]:
-        """Yield every object below a prefix in name order, from one listing."""
-        for blob in self._listed("list", path):
-            if not blob.name.endswith("/"):
-                yield _entry(blob)
-
     def checksum(self, path: str) -> int:
         """See ``Storage.checksum``; the checksum of the service, without a download."""
         with translate_errors("look at", path):
             blob = self._blob(path)
             blob.reload()
             return int.from_bytes(base64.b64decode(blob.crc32c), "big")
-
-    @contextlib.contextmanager
-    def lock(self, path: str) -> Iterator[None]:
-        """See ``Storage.lock``: object stores have none."""
-        del path
-        yield
-
-
-class GcsReader:
-    """A ``RandomReader`` of one generation of an object, with its bytes as stored."""
-
-    chunk = 16 << 20
-    gap = 4 << 20
-
-    def __init__(self, blob: storage.Blob, found: Entry) -> None:
-        self._path, self._blob = found.path, blob
-        self.size, self.version = found.size, found.version
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
-        from google.api_core import exceptions
-
-        end = min(offset + length, self.size)
-        if end <= offset:
-            return b""
-        # A new blob has no generation. A used one would request its old generation, and "not found"
-        # would no longer mean that the object was deleted.
-        blob = self._blob.bucket.blob(self._blob.name)
-        with translate_errors("read", self._path):
-            try:
-                data = _download(
-                    blob, start=offset, end=end - 1, raw_download=True, checksum=None,
-                    if_generation_match=int(self.version),
-                )  # fmt: skip
-            except exceptions.PreconditionFailed as error:
-                raise ChangedError(f"it was replaced after generation {self.version}") from error
-        return data
 
 
 def _download(blob: storage.Blob, **options: Any) -> bytes:
@@ -359,11 +278,6 @@ def _download(blob: storage.Blob, **options: Any) -> bytes:
 
     data: bytes = DEFAULT_RETRY(blob.download_as_bytes)(**options)
     return data
-
-
-def _prefix(name: str) -> str:
-    """Return the common prefix of the names of all objects in a folder."""
-    return name.rstrip("/") + "/" if name.rstrip("/") else ""
 
 
 def _entry(blob: Any) -> Entry:

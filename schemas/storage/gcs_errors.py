@@ -1,4 +1,4 @@
-"""URIs of Google Cloud Storage, and translation of its client library's errors."""
+"""Google Cloud Storage: translation of its client library's errors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.base import one_line
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Return the bucket and object name of a gs:// URI.
-
-    Raises:
-        UsageError: The URI has no valid bucket name.
-    """
-    bucket, _, name = uri.partition("://")[2].partition("/")
-    if not bucket:
-        raise UsageError(f"{uri} names no bucket: write gs://BUCKET/PATH.")
-    if not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError(f"{uri}: {bucket!r} is not a valid bucket name; write gs://BUCKET/PATH.")
-    return bucket, name
+from shardmill.schemas.storage.objects import missing_bucket_error, replaced_error
 
 
 def why(error: BaseException) -> str:
@@ -45,10 +32,6 @@ def auth_error(action: str, uri: str, error: Exception) -> StorageError:
     )
 
 
-def _replaced(action: str, uri: str) -> StorageError:
-    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
-
-
 @contextlib.contextmanager
 def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
     """Raise errors of the client library as StorageError; FileNotFoundError for a missing object.
@@ -66,14 +49,14 @@ def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[
         yield
     except exceptions.NotFound as error:
         if known:
-            raise _replaced(action, uri) from error
+            raise replaced_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; ask for that permission."
         ) from error
     except exceptions.PreconditionFailed as error:
-        raise _replaced(action, uri) from error
+        raise replaced_error(action, uri) from error
     except auth.GoogleAuthError as error:
         raise auth_error(action, uri, error) from error
     except (FileNotFoundError, PermissionError):
@@ -92,7 +75,4 @@ def require_bucket(action: str, uri: str) -> Iterator[None]:
         with translate_errors(action, uri):
             yield
     except FileNotFoundError as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; "
-            "create it or correct its name."
-        ) from error
+        raise missing_bucket_error(action, uri) from error

@@ -9,13 +9,11 @@ import os
 import shutil
 import stat as stat_flags
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-import google_crc32c
-
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
-from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.base import Entry, RandomReader, Storage
 
 _CHUNK = 1 << 20
 _REMEDY = {
@@ -49,7 +47,13 @@ def _translate_errors(action: str, path: str) -> Iterator[None]:
         raise storage_error(action, path, error) from error
 
 
-def _entry(path: str, status: os.stat_result) -> Entry:
+def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
+    """Return the entry at a path, or None if it does not exist."""
+    with _translate_errors("look at", path):
+        try:
+            status = stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     if stat_flags.S_ISREG(status.st_mode):
         kind = "file"
     else:
@@ -64,20 +68,24 @@ def _temporary(path: str, aside: str = "") -> str:
     return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
 
 
-class LocalStorage:
+@contextlib.contextmanager
+def _temporary_file(path: str, aside: str = "") -> Iterator[BinaryIO]:
+    """Open a new temporary file; delete it at the end unless the block renamed it."""
+    temporary = _temporary(path, aside)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+class LocalStorage(Storage):
     """Files on a local disk; exclusive creation by hard link, publication by rename."""
 
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``."""
-        with _translate_errors("look at", path):
-            try:
-                return _entry(path, os.stat(path))
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-
-    def read(self, path: str) -> bytes:
-        """See ``Storage.read``."""
-        return self.read_version(path)[0]
+        return _entry(path, os.stat)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """See ``Storage.read_version``; the modification time is the version."""
@@ -117,16 +125,10 @@ class LocalStorage:
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
         """See ``Storage.open_write``."""
-        with _translate_errors("write", path):
-            temporary = _temporary(path)
-            try:
-                with open(temporary, "xb") as file:
-                    yield file
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+        with _translate_errors("write", path), _temporary_file(path) as file:
+            yield file
+            file.close()
+            os.replace(file.name, path)
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
         """See ``Storage.create``.
@@ -135,25 +137,20 @@ class LocalStorage:
         reads incomplete content. On a file system without hard links the file is created
         exclusively and then filled.
         """
-        with _translate_errors("write", path):
-            temporary = _temporary(path, aside)
+        with _translate_errors("write", path), _temporary_file(path, aside) as file:
+            # No fsync: it could wait for the pending writes of other files, and readers of such
+            # files check their content.
+            file.write(data)
+            file.close()
             try:
-                # No fsync: it could wait for the pending writes of other files, and readers of
-                # such files check their content.
-                with open(temporary, "xb") as file:
-                    file.write(data)
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    return False
-                except OSError as error:
-                    if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-                        raise
-                    return _create_without_links(path, data)
-                return True
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                os.link(file.name, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    raise
+                return _create_without_links(path, data)
+            return True
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
@@ -167,17 +164,15 @@ class LocalStorage:
                 _replace(path, data)
             return unchanged
 
-    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
         """See ``Storage.concat``."""
-        pending = list(tail)
         with self.open_write(path) as target:
-            for number, source in enumerate(sources):
-                while pending and pending[0][0] == number:
-                    target.write(pending.pop(0)[1])
-                with open(source, "rb") as file:
+            for piece in pieces:
+                if isinstance(piece, bytes):
+                    target.write(piece)
+                    continue
+                with open(piece, "rb") as file:
                     shutil.copyfileobj(file, target, _CHUNK)
-            for _, data in pending:
-                target.write(data)
 
     def move(self, source: str, path: str) -> None:
         """See ``Storage.move``."""
@@ -207,12 +202,7 @@ class LocalStorage:
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
-        with _translate_errors("list", path):
-            try:
-                names = sorted(os.listdir(path))
-            except FileNotFoundError:
-                return
-        for name in names:
+        for name in _names(path):
             entry = self.stat(os.path.join(path, name))
             if entry is not None:
                 yield entry
@@ -222,24 +212,11 @@ class LocalStorage:
         folders = [path]
         while folders:
             folder = folders.pop()
-            with _translate_errors("list", folder):
-                try:
-                    names = sorted(os.listdir(folder))
-                except FileNotFoundError:
-                    continue
-            for name in names:
-                entry = _lstat(os.path.join(folder, name))
+            for name in _names(folder):
+                entry = _entry(os.path.join(folder, name), os.lstat)
                 if entry is not None:
                     yield entry
                     folders += [entry.path] * (entry.kind == "dir")
-
-    def checksum(self, path: str) -> int:
-        """See ``Storage.checksum``."""
-        crc = 0
-        with self.open_read(path) as chunks:
-            for chunk in chunks:
-                crc = google_crc32c.extend(crc, chunk)
-        return crc
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
@@ -279,29 +256,22 @@ class LocalReader:
         return data
 
 
-def _lstat(path: str) -> Entry | None:
-    """Return the entry at a path without following links, or None if it does not exist."""
-    with _translate_errors("look at", path):
-        try:
-            return _entry(path, os.lstat(path))
-        except FileNotFoundError:
-            return None
+def _names(folder: str) -> list[str]:
+    """Return the sorted names in a folder; none if it does not exist."""
+    with _translate_errors("list", folder), contextlib.suppress(FileNotFoundError):
+        return sorted(os.listdir(folder))
+    return []
 
 
 def _replace(path: str, data: bytes) -> None:
     """Write a temporary file, sync it and rename it to the path."""
-    temporary = _temporary(path)
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _make_newer(temporary, path)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with _temporary_file(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        _make_newer(file.name, path)
+        os.replace(file.name, path)
 
 
 def _make_newer(path: str, other: str) -> None:

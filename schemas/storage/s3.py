@@ -5,46 +5,43 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-import os
 import tempfile
-import threading
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import IO, Any, TypeAlias
 
-import google_crc32c
-
 from shardmill.schemas.errors import ChangedError, DeniedError, UsageError
-from shardmill.schemas.storage.base import Entry, RandomReader
+from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.storage.objects import (
+    CHUNK,
+    SPOOL,
+    WRITER,
+    ObjectStorage,
+    folder_prefix,
+    replaced_error,
+    split_uri,
+)
 from shardmill.schemas.storage.s3_client import ATTEMPTS, make_client, pause, retry_conflicts
 from shardmill.schemas.storage.s3_errors import (
     PreconditionError,
     UnsupportedError,
-    replaced,
     translate_errors,
 )
 from shardmill.schemas.storage.s3_objects import (
     entry_of,
-    folder_prefix,
     if_match,
     listed,
     split_existing,
     split_object,
-    split_uri,
     upload_parts,
 )
 
-_CHUNK = 1 << 20
 _COPIED = 1 << 30  # bytes that one call copies; the service takes at most 5 GiB
-_SPOOL = 64 << 20
-_DELETERS = 16
-_WRITER = "shardmill-writer"  # metadata of a conditional write: which call made the object
 
 Chunks: TypeAlias = Generator[bytes, None, None]
 
 
-class S3Storage:
+class S3Storage(ObjectStorage):
     """Objects in buckets; exclusive creation and replacement by conditional PUT.
 
     Botocore repeats a call, with growing pauses, when the service or the network fails for a
@@ -54,22 +51,7 @@ class S3Storage:
     def __init__(self) -> None:
         if importlib.util.find_spec("botocore") is None:
             raise UsageError("s3:// needs botocore: pip install 'shardmill[s3]'.")
-        self._forget()
-        # A forked child must use neither its parent's connections nor a lock that a thread of the
-        # parent held.
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._shared: Any = None
-
-    def _client(self) -> Any:
-        """Return this process's client; making one takes a tenth of a second."""
-        client = self._shared
-        if client is None:
-            with self._lock:
-                client = self._shared = self._shared or make_client()
-        return client
+        super().__init__(make_client)
 
     def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
         """Yield the answers of a listing of all keys in a folder, sorted by key."""
@@ -149,7 +131,7 @@ class S3Storage:
                     )["Body"]  # fmt: skip
                 try:
                     with contextlib.closing(body):
-                        while data := body.read(_CHUNK):
+                        while data := body.read(CHUNK):
                             yield data
                             start += len(data)
                             failures = 0
@@ -164,11 +146,7 @@ class S3Storage:
         try:
             yield from self._chunks(entry, 0, entry.size, body)
         except ChangedError as error:
-            raise replaced("read", entry.path) from error
-
-    def read(self, path: str) -> bytes:
-        """See ``Storage.read``."""
-        return self.read_version(path)[0]
+            raise replaced_error("read", entry.path) from error
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """See ``Storage.read_version``."""
@@ -192,18 +170,16 @@ class S3Storage:
         with contextlib.closing(body), contextlib.closing(chunks):
             yield chunks
 
-    @contextlib.contextmanager
-    def open_at(self, path: str) -> Iterator[RandomReader]:
-        """See ``Storage.open_at``; all reads are of the version that was found."""
-        yield S3Reader(self, self._file(path))
+    def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
+        return b"".join(self._chunks(entry, start, stop))
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
         """See ``Storage.open_write``; held in a temporary file until it is complete."""
-        with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as file:
+        with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             yield file
             file.seek(0)
-            self._put(path, iter(lambda: file.read(_CHUNK), b""))
+            self._put(path, iter(lambda: file.read(CHUNK), b""))
 
     def _put(self, path: str, chunks: Iterable[bytes]) -> None:
         """Write an object: one call up to the size of a part, a multipart upload above it."""
@@ -260,7 +236,7 @@ class S3Storage:
         object's metadata shows whether this call wrote it.
         """
         bucket, key = split_object(path)
-        mark = {_WRITER: uuid.uuid4().hex}
+        mark = {WRITER: uuid.uuid4().hex}
         request = {"Bucket": bucket, "Key": key, "Body": data, "Metadata": mark, **condition}
 
         def put() -> None:
@@ -283,35 +259,27 @@ class S3Storage:
         with translate_errors("write", path):
             self._client().put_object(Bucket=bucket, Key=key, Body=data)
 
-    def concat(self, sources: list[str], tail: list[tuple[int, bytes]], path: str) -> None:
+    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
         """See ``Storage.concat``; all bytes pass through this process, a part at a time."""
-        self._put(path, self._joined(sources, list(tail)))
+        self._put(path, self._joined(pieces))
 
-    def _joined(self, sources: list[str], pending: list[tuple[int, bytes]]) -> Iterator[bytes]:
-        for number, source in enumerate(sources):
-            while pending and pending[0][0] == number:
-                yield pending.pop(0)[1]
-            yield from self._whole(*self._open(source))
-        for _, data in pending:
-            yield data
+    def _joined(self, pieces: Sequence[str | bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                yield piece
+            else:
+                yield from self._whole(*self._open(piece))
 
-    def move(self, source: str, path: str) -> None:
-        """See ``Storage.move``; the service copies, then the source is deleted."""
-        if source == path:
-            self._file(path)
-            return
+    def _copy(self, source: str, path: str) -> str:
+        entry = self._file(source)
         try:
-            entry = self._file(source)
-            self._copy(entry, path)
-        except FileNotFoundError:
-            self._file(path)
+            self._copy_version(entry, path)
         except PreconditionError as error:
-            raise replaced("move", source) from error
-        else:
-            self.delete(source, entry.version)
+            raise replaced_error("move", source) from error
+        return entry.version
 
-    def _copy(self, entry: Entry, path: str) -> None:
-        """Copies one version of an object; one above a limit in several ranges."""
+    def _copy_version(self, entry: Entry, path: str) -> None:
+        """Copy one version of an object; one above a limit in several ranges."""
         bucket, key = split_object(path)
         origin, name = split_uri(entry.path)
         etag = if_match(entry.version)["IfMatch"]
@@ -338,16 +306,10 @@ class S3Storage:
             except UnsupportedError:
                 delete({})
 
-    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """See ``Storage.delete_tree``; several calls at a time, one for each object."""
-        bucket, key = split_uri(path)
-        if not folder_prefix(key):
-            return
-        found = [each for page in self._pages("delete", path) for each in listed(bucket, page)]
-        if found and (still is None or still()):
-            with ThreadPoolExecutor(min(_DELETERS, len(found))) as pool:
-                for _ in pool.map(lambda entry: self.delete(entry.path, entry.version), found):
-                    pass
+    def _objects(self, action: str, path: str) -> Iterator[Entry]:
+        bucket, _ = split_uri(path)
+        for page in self._pages(action, path):
+            yield from listed(bucket, page)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
@@ -359,38 +321,3 @@ class S3Storage:
             folders = [each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", [])]
             found += [Entry(f"s3://{bucket}/{name}", 0, "", "dir") for name in folders]
         yield from sorted(found)
-
-    def walk(self, path: str) -> Iterator[Entry]:
-        """Yield every object below a prefix, in order of keys, in one listing."""
-        bucket, _ = split_uri(path)
-        for page in self._pages("list", path):
-            yield from (each for each in listed(bucket, page) if not each.path.endswith("/"))
-
-    def checksum(self, path: str) -> int:
-        """See ``Storage.checksum``; the file is read."""
-        crc = 0
-        with self.open_read(path) as chunks:
-            for chunk in chunks:
-                crc = google_crc32c.extend(crc, chunk)
-        return crc
-
-    def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """See ``Storage.lock``: object stores have none."""
-        del path
-        return contextlib.nullcontext()
-
-
-class S3Reader:
-    """One version of an object, read at any place."""
-
-    chunk = 16 << 20
-    gap = 4 << 20
-
-    def __init__(self, storage: S3Storage, entry: Entry) -> None:
-        self._storage, self._entry = storage, entry
-        self.size, self.version = entry.size, entry.version
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
-        stop = min(offset + length, self.size)
-        return b"".join(self._storage._chunks(self._entry, offset, stop))  # noqa: SLF001

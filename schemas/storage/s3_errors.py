@@ -8,7 +8,7 @@ from typing import Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
 from shardmill.schemas.storage.base import one_line
-from shardmill.schemas.storage.s3_objects import split_uri
+from shardmill.schemas.storage.objects import missing_bucket_error, split_uri
 
 _DENIED_STATUS = frozenset({401, 403})
 # Errors about credentials that some services report with another status.
@@ -41,11 +41,6 @@ class UnsupportedError(StorageError):
     """The service does not implement the condition of a call (501)."""
 
 
-def replaced(action: str, uri: str) -> StorageError:
-    """Return the error for an object that was replaced during a call."""
-    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
-
-
 @contextlib.contextmanager
 def translate_errors(action: str, uri: str) -> Iterator[None]:
     """Convert botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
@@ -71,10 +66,7 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
     status = answer["ResponseMetadata"].get("HTTPStatusCode", 0)
     code = str(answer["Error"].get("Code", ""))
     if code == "NoSuchBucket":
-        return StorageError(
-            f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; create it or "
-            "correct its name."
-        )
+        return missing_bucket_error(action, uri)
     if code in _NO_OBJECT:
         return FileNotFoundError(uri)
     if status == 412:

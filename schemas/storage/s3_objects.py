@@ -1,4 +1,4 @@
-"""Amazon S3: URIs, entries, conditions and parts of uploads, without any call."""
+"""Amazon S3: keys, entries, conditions and parts of uploads, without any call."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from typing import Any
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.storage.objects import split_uri
 
 _PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000 parts
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Return the bucket and key of an s3:// URI.
-
-    Raises:
-        UsageError: The URI names no bucket.
-    """
-    bucket, _, key = uri.partition("://")[2].partition("/")
-    if not bucket:
-        raise UsageError(f"{uri} names no bucket: write s3://BUCKET/PATH.")
-    return bucket, key
 
 
 def split_object(uri: str) -> tuple[str, str]:
@@ -59,11 +48,6 @@ def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
             sent = True
     if buffer or not sent:
         yield bytes(buffer)
-
-
-def folder_prefix(key: str) -> str:
-    """Return what the keys of all objects in a folder begin with."""
-    return key.rstrip("/") + "/" if key.rstrip("/") else ""
 
 
 def entry_of(uri: str, item: dict[str, Any]) -> Entry:

@@ -98,7 +98,7 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
         storage.replace(path, content)
     front.storm = Storm(seed, 0.1, PASSING)
     sources = pieces * 17  # 1,190 objects, so 38 and 2 in between
-    storage.concat(sources, [(3, b"tail"), (len(sources), b"end")], f"{strict_bucket}/joined")
+    storage.concat([*sources[:3], b"tail", *sources[3:], b"end"], f"{strict_bucket}/joined")
     befell = front.storm.befell.total()
     front.storm = None
     assert befell > 3

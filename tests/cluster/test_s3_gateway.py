@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,23 +14,24 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.storage.local import LocalStorage
+from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
-from shardmill.schemas.storage.s3_objects import split_uri
 from tests.conftest import make_photos, shardmill
 from tests.schemas.storage import test_storage
 from tests.schemas.storage.test_s3 import objects, run, upload, without_manifest
-from tests.schemas.storage.test_storage import NAMES, PROMISES, Place, check_concat, perform
+from tests.schemas.storage.test_storage import (
+    CALLS,
+    CONTRACT,
+    NAMES,
+    Place,
+    check_concat,
+    check_same_results,
+)
 from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 
 FLAGS = ["--image_size=32", "--num_shards=12", "--splits=train:0.7,validation:0.3"]
-MORE = [
-    test_storage.test_racing_replaces_leave_one_whole_file,
-    test_storage.test_racing_moves_all_succeed,
-    test_storage.test_delete_tree_of_many,
-]
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +44,29 @@ def place(storage, gateway_bucket) -> Place:
     return Place(storage, f"{gateway_bucket}/root")
 
 
-@pytest.mark.parametrize("promise", [*PROMISES, *MORE], ids=lambda promise: promise.__name__[5:])
-def test_storage_contract(promise, place):
-    promise(place)
+@pytest.mark.parametrize("test", CONTRACT, ids=lambda test: test.__name__[5:])
+def test_storage_contract(test, place):
+    test(place)
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 40_000_001])
-def test_what_is_written_is_read(size, place):
-    test_storage.test_what_is_written_is_read(place, size)
+def test_reads_what_was_written(size, place):
+    test_storage.test_reads_what_was_written(place, size)
 
 
-@pytest.mark.parametrize("same", [False, True])
-def test_exactly_one_of_many_racing_creates_wins(same, place):
-    test_storage.test_exactly_one_of_many_racing_creates_wins(place, same)
+@pytest.mark.parametrize("how", ["create", "create the same", "replace_if"])
+def test_one_of_several_concurrent_writes_succeeds(how, place):
+    test_storage.test_one_of_several_concurrent_writes_succeeds(place, how)
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_an_open_file_never_gives_the_bytes_of_another(gone, place):
-    test_storage.test_an_open_file_never_gives_the_bytes_of_another(place, gone)
+def test_open_file_never_returns_bytes_of_another_version(gone, place):
+    test_storage.test_open_file_never_returns_bytes_of_another_version(place, gone)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_name_works(name, place):
-    test_storage.test_any_name_works_everywhere(place, name)
+def test_accepts_any_name(name, place):
+    test_storage.test_accepts_any_name(place, name)
 
 
 @pytest.mark.parametrize("count", [0, 1, 70])
@@ -75,13 +75,9 @@ def test_concat_joins_in_order(count, place):
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(calls=st.lists(test_storage._CALLS, max_size=14))
-def test_behaves_like_a_local_disk(calls, storage, gateway_bucket, tmp_path):
-    local = Place(LocalStorage(), str(tmp_path / uuid.uuid4().hex))
-    remote = Place(storage, f"{gateway_bucket}/{uuid.uuid4().hex}")
-    for call in calls:
-        assert perform(local, call) == perform(remote, call), call
-    assert local.tree() == remote.tree()
+@given(calls=st.lists(CALLS, max_size=14))
+def test_random_calls_have_the_same_results(calls, storage, gateway_bucket, tmp_path):
+    check_same_results(calls, Place(storage, gateway_bucket), tmp_path)
 
 
 def test_long_listings_and_deletions_take_several_calls(gateway_s3, gateway_bucket, storage):
@@ -282,7 +278,7 @@ piece = path + "/piece"
 with storage.open_write(piece) as file:
     for _ in range(int(sys.argv[2])):
         file.write(bytes(1 << 20))
-storage.concat([piece] * 4, [(2, b"middle")], path + "/whole")
+storage.concat([piece, piece, b"middle", piece, piece], path + "/whole")
 storage.checksum(path + "/whole")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -116,7 +116,7 @@ def assemble_shard(
     if gzip and loses_records(storage, sources, size):
         size, crc = repack(storage, sources, path)
     elif not _is_there(storage, path, size, crc):
-        storage.concat(sources, [(0, empty)] if not full else [], path)
+        storage.concat(sources or [empty], path)
     return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
 
 

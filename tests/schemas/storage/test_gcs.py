@@ -63,7 +63,7 @@ CALLS = {
     "get": lambda s, root: s.stat(f"{root}/old").size,
     "download": lambda s, root: s.read(f"{root}/old"),
     "upload": lambda s, root: s.replace(f"{root}/new", b"new"),
-    "compose": lambda s, root: s.concat([f"{root}/old"] * 2, [], f"{root}/new"),
+    "compose": lambda s, root: s.concat([f"{root}/old"] * 2, f"{root}/new"),
     "rewrite": lambda s, root: s.move(f"{root}/old", f"{root}/new"),
     "delete": lambda s, root: s.delete(f"{root}/old"),
     "list": lambda s, root: [e.path for e in s.list_dir(root)],

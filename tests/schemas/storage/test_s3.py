@@ -23,8 +23,8 @@ from shardmill.pipelines.commands.beam_flags import reject_storage_flags
 from shardmill.schemas.errors import StorageError, UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage import s3 as s3_module
+from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
-from shardmill.schemas.storage.s3_objects import split_uri
 from tests.conftest import make_photos
 from tests.support.readers import dataset_files
 

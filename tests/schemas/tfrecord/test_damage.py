@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.storage.gcs import GcsReader, GcsStorage
+from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.local import LocalReader
+from shardmill.schemas.storage.objects import ObjectReader
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from shardmill.schemas.tfrecord.range_scan import scan_range
@@ -302,8 +303,8 @@ def put(uri: str, data: bytes) -> str:
 
 @pytest.mark.parametrize("kind", all_kinds([b""] * 8))
 def test_counts_files_on_gs(kind, strict_bucket, monkeypatch):
-    monkeypatch.setattr(GcsReader, "chunk", 300)
-    monkeypatch.setattr(GcsReader, "gap", 50)
+    monkeypatch.setattr(ObjectReader, "chunk", 300)
+    monkeypatch.setattr(ObjectReader, "gap", 50)
     payloads = make_payloads(24)
     data = all_kinds(payloads)[kind]
     uri = put(f"{strict_bucket}/deep/a file", data)

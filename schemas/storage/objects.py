@@ -1,0 +1,159 @@
+"""The common part of the storages for object stores: clients, folders as prefixes, moves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.storage.base import Entry, RandomReader, Storage
+
+CHUNK = 1 << 20
+SPOOL = 64 << 20  # bytes of a new object in memory; a temporary file holds a larger one
+WRITER = "shardmill-writer"  # metadata key that identifies the call that wrote an object
+_DELETERS = 16
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return the bucket and the object name of a URI.
+
+    Raises:
+        UsageError: The URI has no valid bucket name.
+    """
+    scheme, _, rest = uri.partition("://")
+    bucket, _, name = rest.partition("/")
+    if not bucket:
+        raise UsageError(f"{uri} names no bucket: write {scheme.lower()}://BUCKET/PATH.")
+    if scheme.lower() == "gs" and not (bucket[0].isalnum() and bucket[-1].isalnum()):
+        raise UsageError(f"{uri}: {bucket!r} is not a valid bucket name; write gs://BUCKET/PATH.")
+    return bucket, name
+
+
+def folder_prefix(name: str) -> str:
+    """Return the common prefix of the names of all objects in a folder."""
+    return name.rstrip("/") + "/" if name.rstrip("/") else ""
+
+
+def replaced_error(action: str, uri: str) -> StorageError:
+    """Return the error for an object that was replaced during a call."""
+    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
+
+
+def missing_bucket_error(action: str, uri: str) -> StorageError:
+    """Return the error for a bucket that does not exist."""
+    return StorageError(
+        f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; create it or "
+        "correct its name."
+    )
+
+
+class ObjectStorage(Storage):
+    """A storage of objects in buckets, which has no folders and no locks.
+
+    Args:
+        make_client: Function that returns a client that threads may share.
+    """
+
+    def __init__(self, make_client: Callable[[], Any]) -> None:
+        self._make_client = make_client
+        self._forget_client()
+        # A forked child must use neither its parent's connections nor a lock that a thread of the
+        # parent held.
+        os.register_at_fork(after_in_child=self._forget_client)
+
+    def _forget_client(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: Any = None
+
+    def _client(self) -> Any:
+        """Return the client of this process, which is made once."""
+        client = self._shared
+        if client is None:
+            with self._lock:
+                client = self._shared = self._shared or self._make_client()
+        return client
+
+    @abstractmethod
+    def _file(self, path: str) -> Entry:
+        """Return the entry of an object.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+        """
+
+    @abstractmethod
+    def _objects(self, action: str, path: str) -> Iterator[Entry]:
+        """Yield every object in a folder, sorted by name.
+
+        The names of folder markers, which other programs create, end with a slash.
+        """
+
+    @abstractmethod
+    def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
+        """Return the bytes of one version of an object from start to stop, which is greater."""
+
+    @abstractmethod
+    def _copy(self, source: str, path: str) -> str:
+        """Copy an object; return the version that was copied, or an empty text if unknown."""
+
+    @contextlib.contextmanager
+    def open_at(self, path: str) -> Iterator[RandomReader]:
+        """See ``Storage.open_at``; all reads are of the current version."""
+        yield ObjectReader(self._file(path), self._read_range)
+
+    def move(self, source: str, path: str) -> None:
+        """See ``Storage.move``; the service copies, then the source is deleted."""
+        if source == path:
+            self._file(path)
+            return
+        try:
+            version = self._copy(source, path)
+        except FileNotFoundError:
+            if self.stat(path) is None:
+                raise
+        else:
+            self.delete(source, version)
+
+    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
+        """See ``Storage.delete_tree``; objects that are written after the listing remain."""
+        if not split_uri(path)[1].rstrip("/"):
+            return
+        listed = list(self._objects("delete", path))
+        if listed and (still is None or still()):
+            self._delete_all(listed)
+
+    def _delete_all(self, entries: Sequence[Entry]) -> None:
+        """Delete objects concurrently, each with a separate call."""
+        with ThreadPoolExecutor(_DELETERS) as pool:
+            for _ in pool.map(lambda entry: self.delete(entry.path, entry.version), entries):
+                pass
+
+    def walk(self, path: str) -> Iterator[Entry]:
+        """See ``Storage.walk``; yields files only, sorted by name, from one listing."""
+        return (each for each in self._objects("list", path) if not each.path.endswith("/"))
+
+    def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """See ``Storage.lock``: object stores have none."""
+        del path
+        return contextlib.nullcontext()
+
+
+class ObjectReader:
+    """A ``RandomReader`` of one version of an object."""
+
+    chunk = 16 << 20
+    gap = 4 << 20
+
+    def __init__(self, entry: Entry, read_range: Callable[[Entry, int, int], bytes]) -> None:
+        self._entry, self._read_range = entry, read_range
+        self.size, self.version = entry.size, entry.version
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        stop = min(offset + length, self.size)
+        return self._read_range(self._entry, offset, stop) if offset < stop else b""
