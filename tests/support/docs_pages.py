@@ -67,7 +67,7 @@ ELSEWHERE = {
         "tests/cluster/test_prism.py::test_the_same_bytes"
     ),
     ("docs/storage.md", "pip install"): (
-        "tests/schemas/storage/test_s3.py::test_images_are_built_as_on_a_disk"
+        "tests/schemas/storage/test_s3.py::test_images_equal_those_built_on_disk"
     ),
 }
 # Pages whose Python code a test of their own runs, with the errors and the frameworks of the page.

@@ -1,4 +1,4 @@
-"""gs:// itself: what is Google's own there, bad networks, missing credentials."""
+"""Google Cloud Storage: faults of the network, generations, listings and credentials."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ from tests.conftest import shardmill
 pytest_plugins = ["tests.support.gcs_server"]
 
 
-# One client
+@pytest.fixture
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
-def test_threads_share_one_client_and_few_connections(strict_bucket, front, caplog):
+def test_threads_share_one_client_and_its_connections(strict_bucket, front, caplog):
     storage = GcsStorage()
     storage.replace(f"{strict_bucket}/x", b"data")
     clients = set()
@@ -49,15 +51,7 @@ def test_threads_share_one_client_and_few_connections(strict_bucket, front, capl
     assert "pool is full" not in caplog.text
 
 
-def test_a_forked_child_makes_a_client_of_its_own(bucket, monkeypatch):
-    storage = GcsStorage()
-    parents = storage._client()
-    assert storage._client() is parents
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert storage._client() is not parents
-
-
-# Lost answers, bad answers, slow networks
+# Faults of the network and the service
 
 CALLS = {
     "get": lambda s, root: s.stat(f"{root}/old").size,
@@ -72,8 +66,7 @@ CALLS = {
 
 @pytest.mark.parametrize("how", ["503", "429", "drop", "reset", "lose", "truncate"])
 @pytest.mark.parametrize("kind", CALLS)
-def test_a_call_that_fails_twice_is_repeated(kind, how, strict_bucket, front, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+def test_retries_a_call_that_fails_twice(kind, how, strict_bucket, front, no_pauses):
     results = []
     for faults in (0, 2):
         root = f"{strict_bucket}/{faults}"
@@ -87,20 +80,15 @@ def test_a_call_that_fails_twice_is_repeated(kind, how, strict_bucket, front, mo
     assert results[0] == results[1]
 
 
-def test_an_error_that_is_cut_short_is_asked_for_again(strict_bucket, front, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    storage = GcsStorage()
+def test_retries_a_truncated_error(strict_bucket, front, no_pauses):
     front.fail("download", "truncate", 2)
     with pytest.raises(FileNotFoundError):
-        storage.read(f"{strict_bucket}/nothing")
+        GcsStorage().read(f"{strict_bucket}/nothing")
     assert front.faults_left == 0
 
 
 @pytest.mark.parametrize("how", ["503", "drop", "lose"])
-def test_create_knows_its_own_object_when_the_answer_was_lost(
-    how, strict_bucket, front, monkeypatch
-):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+def test_create_detects_its_own_object_if_the_answer_is_lost(how, strict_bucket, front, no_pauses):
     storage = GcsStorage()
     front.fail("upload", how, 2)
     assert storage.create(f"{strict_bucket}/x", b"same")
@@ -109,8 +97,9 @@ def test_create_knows_its_own_object_when_the_answer_was_lost(
     assert storage.read(f"{strict_bucket}/x") == b"same"
 
 
-def test_a_part_whose_sidecar_answer_was_lost_keeps_its_payload(strict_bucket, front, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+def test_part_keeps_its_payload_if_the_answer_for_its_sidecar_is_lost(
+    strict_bucket, front, no_pauses
+):
     storage = GcsStorage()
     front.fail("upload", "lose", name=".json")
     job = PartJob(PartKey("train", "", 0), "a" * 32, f"{strict_bucket}/parts", "stored", {})
@@ -120,7 +109,7 @@ def test_a_part_whose_sidecar_answer_was_lost_keeps_its_payload(strict_bucket, f
     assert find_part(storage, job.folder, job.name).payload == part.payload
 
 
-def test_spoiled_bytes_never_pass(strict_bucket, front):
+def test_rejects_downloads_with_a_wrong_checksum(strict_bucket, front):
     storage = GcsStorage()
     storage.replace(f"{strict_bucket}/x", b"data")
     version = storage.stat(f"{strict_bucket}/x").version
@@ -132,14 +121,14 @@ def test_spoiled_bytes_never_pass(strict_bucket, front):
     assert storage.read(f"{strict_bucket}/x") == b"data"
 
 
-def test_what_is_forbidden_says_so(strict_bucket, front):
+def test_reports_missing_permissions(strict_bucket, front):
     storage = GcsStorage()
     storage.replace(f"{strict_bucket}/x", b"data")
     front.fail("download", "403", 2)
     front.fail("list", "403")
     with pytest.raises(StorageError, match="injected; ask for that permission"):
         storage.read(f"{strict_bucket}/x")
-    with pytest.raises(PermissionError):  # a reject, not a failure of the whole
+    with pytest.raises(PermissionError):  # one reject, not a failed build
         storage.read_unchanged(f"{strict_bucket}/x", 4, "1")
     with pytest.raises(StorageError, match="ask for that permission"):
         list(storage.list_dir(strict_bucket))
@@ -155,7 +144,7 @@ def test_what_is_forbidden_says_so(strict_bucket, front):
         (auth.RefreshError("invalid_grant: expired\n", {"error": 1}), "credentials .invalid_grant: expired"),
     ],
 )  # fmt: skip
-def test_every_failure_is_one_plain_line(error, text):
+def test_translates_every_error_to_one_line(error, text):
     with (
         pytest.raises(StorageError, match=f"^Cannot read gs://b/x: .*{text}") as caught,
         translate_errors("read", "gs://b/x"),
@@ -164,7 +153,7 @@ def test_every_failure_is_one_plain_line(error, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_bucket_is_told_apart_from_a_missing_object(bucket):
+def test_distinguishes_a_missing_bucket_from_a_missing_object(bucket):
     storage, uri = GcsStorage(), "gs://no-such-bucket/x"
 
     def write():
@@ -187,10 +176,10 @@ def test_a_missing_bucket_is_told_apart_from_a_missing_object(bucket):
             call()
 
 
-# What is Google's own
+# Generations, uploads and listings
 
 
-def test_a_small_file_takes_one_call_and_a_large_one_two(strict_bucket, front):
+def test_uploads_a_small_file_with_one_call(strict_bucket, front):
     storage, path = GcsStorage(), f"{strict_bucket}/x"
     for size, calls in (
         (8 << 20, {"upload": 1}),
@@ -204,7 +193,7 @@ def test_a_small_file_takes_one_call_and_a_large_one_two(strict_bucket, front):
         assert storage.checksum(path) == google_crc32c.value(b"x" * size)
 
 
-def test_long_listings_come_in_pages(strict_bucket, front):
+def test_reads_all_pages_of_a_listing(strict_bucket, front):
     front.rules.page_size = 3
     storage = GcsStorage()
     root = f"{strict_bucket}/top"
@@ -219,17 +208,7 @@ def test_long_listings_come_in_pages(strict_bucket, front):
     assert list(storage.walk(strict_bucket)) == []
 
 
-def test_an_object_named_like_a_folder_is_no_file(bucket):
-    storage = GcsStorage()
-    for name in ("a/", "a/b/", "a/b/x.jpg", "empty/"):
-        storage.replace(f"{bucket}/{name}", b"")
-    assert storage.stat(f"{bucket}/a").kind == "dir"
-    assert storage.stat(f"{bucket}/empty").kind == "dir"
-    assert [(e.path, e.kind) for e in storage.list_dir(f"{bucket}/a")] == [(f"{bucket}/a/b", "dir")]
-    assert [e.path for e in storage.walk(bucket)] == [f"{bucket}/a/b/x.jpg"]
-
-
-def test_a_file_and_a_folder_may_have_one_name(bucket):
+def test_file_and_folder_may_have_the_same_name(bucket):
     storage = GcsStorage()
     for name in ("a", "a/x"):
         storage.replace(f"{bucket}/{name}", b"")
@@ -239,7 +218,7 @@ def test_a_file_and_a_folder_may_have_one_name(bucket):
     assert [e.path for e in storage.walk(bucket)] == [f"{bucket}/a"]
 
 
-def test_an_object_stored_gzipped_reads_as_what_it_means(bucket):
+def test_decompresses_an_object_with_gzip_content_encoding(bucket):
     storage = GcsStorage()
     blob = storage._blob(f"{bucket}/x.jpg")
     blob.content_encoding = "gzip"
@@ -249,7 +228,7 @@ def test_an_object_stored_gzipped_reads_as_what_it_means(bucket):
     assert storage.read_unchanged(entry.path, entry.size, entry.version) == b"picture" * 100
 
 
-def test_a_stream_is_of_one_generation(strict_bucket, front):
+def test_stream_fails_if_the_object_is_replaced(strict_bucket, front):
     storage, path = GcsStorage(), f"{strict_bucket}/x"
     storage.replace(path, b"a" * (20 << 20))
 
@@ -264,7 +243,7 @@ def test_a_stream_is_of_one_generation(strict_bucket, front):
         read_while_replaced()
 
 
-def test_walks_name_every_object_once(bucket):
+def test_walk_finds_each_object_once(bucket):
     storage = GcsStorage()
     names = ["a/b/c.jpg", "a/x.jpg", "top.jpg", "b#/y.jpg", ".hidden/z.jpg", "d/"]
     for name in names:
@@ -299,32 +278,32 @@ open_storage("gs://").stat("gs://some-bucket/photos")
 
 
 def look(env: dict[str, str]) -> str:
-    """Returns the last line of what a process says that only looks at an object."""
+    """Return the last line of the error of a process that looks at an object."""
     command = [sys.executable, "-c", LOOK]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     return done.stderr.splitlines()[-1]
 
 
-def test_the_command_without_credentials_says_one_plain_sentence(tmp_path):
+def test_command_reports_missing_credentials(tmp_path):
     env = no_credentials(tmp_path, NO_GCE_CHECK="true")
     done = shardmill("images", "--input=gs://some-bucket/photos", f"--output={tmp_path}/o", env=env)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"shardmill: {NO_CREDENTIALS}\n"
 
 
-def test_without_credentials_nobody_waits_long(tmp_path):
+def test_does_not_wait_long_for_missing_credentials(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     env = no_credentials(tmp_path, GCE_METADATA_HOST=address, GCE_METADATA_IP=address)
     started = time.monotonic()
     assert look(env).endswith(NO_CREDENTIALS)
-    # Google's library asks thrice with pauses, about 3 s; asked by a plain client, it does so twice.
+    # One search of Google's library takes about 3 s; its own client searches twice.
     assert time.monotonic() - started < 20
 
 
-def test_a_missing_key_file_is_named(tmp_path):
+def test_names_a_missing_key_file(tmp_path):
     key = str(tmp_path / "key.json")
     said = look(no_credentials(tmp_path, GOOGLE_APPLICATION_CREDENTIALS=key))
     assert "Cannot look at gs://some-bucket/photos: there are no usable Google" in said

@@ -1,4 +1,4 @@
-"""gs:// without credentials, bucket or permission: one plain sentence, and nobody waits for it."""
+"""Commands on gs:// without credentials, bucket or permission fail with one sentence, soon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def photos(tmp_path) -> Path:
 
 @pytest.fixture
 def unanswered():
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         found.listen(64)
@@ -39,8 +39,8 @@ def unanswered():
 
 
 @pytest.fixture
-def nobody(monkeypatch, tmp_path, unanswered):
-    """No credentials anywhere, and a metadata server that keeps silent."""
+def no_credentials(monkeypatch, tmp_path, unanswered):
+    """No credentials, and a metadata server that does not answer."""
     from google.auth.compute_engine import _metadata
 
     address = f"127.0.0.1:{unanswered.getsockname()[1]}"
@@ -56,7 +56,7 @@ def nobody(monkeypatch, tmp_path, unanswered):
 
 
 def timed(capsys, *argv: str) -> tuple[str, float]:
-    """Runs a command here; returns the one sentence that it fails with, and its seconds."""
+    """Run a command that fails; return its error, one sentence, and the seconds it took."""
     capsys.readouterr()
     started = time.monotonic()
     code = main(list(argv))
@@ -71,13 +71,13 @@ def timed(capsys, *argv: str) -> tuple[str, float]:
 
 
 def soon(capsys, *argv: str) -> str:
-    """Returns the sentence of a command that does not repeat in vain, which takes two minutes."""
+    """Return the error of a command that does not retry, which would take two minutes."""
     said, seconds = timed(capsys, *argv)
     assert seconds < 60
     return said
 
 
-def test_no_credentials(nobody, photos, tmp_path, capsys, monkeypatch):
+def test_reports_missing_credentials(no_credentials, photos, tmp_path, capsys, monkeypatch):
     from google.auth.compute_engine import _metadata
 
     for number, argv in enumerate((
@@ -90,7 +90,7 @@ def test_no_credentials(nobody, photos, tmp_path, capsys, monkeypatch):
         ["clean", "gs://a-bucket/x"],
     )):  # fmt: skip
         took = []
-        for unasked in (True, False):  # what the command takes by itself, and what it waits besides
+        for unasked in (True, False):  # without and with the search
             monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", unasked)
             base._storage_of.cache_clear()
             said, seconds = timed(capsys, *argv)
@@ -102,8 +102,8 @@ def test_no_credentials(nobody, photos, tmp_path, capsys, monkeypatch):
         assert took[-1] - took[0] < SOON
 
 
-def test_a_build_on_disk_asks_nobody_for_credentials(photos, tmp_path, unanswered):
-    """Beam would look for them for half a minute; also where its temporary files were to go there."""
+def test_build_on_disk_does_not_search_for_credentials(photos, tmp_path, unanswered):
+    """Beam would search for half a minute, also for --temp_location."""
     address = f"127.0.0.1:{unanswered.getsockname()[1]}"
     hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK")
     env = {k: v for k, v in os.environ.items() if k not in hidden}
@@ -115,7 +115,7 @@ def test_a_build_on_disk_asks_nobody_for_credentials(photos, tmp_path, unanswere
         unanswered.accept()
 
 
-def test_a_missing_bucket(photos, strict_bucket, tmp_path, capsys):
+def test_reports_a_missing_bucket(photos, strict_bucket, tmp_path, capsys):
     there = "the bucket 'no-such-bucket' does not exist; create it or correct its name."
     assert there in soon(capsys, "images", f"--input={photos}", "--output=gs://no-such-bucket/x")
     for command in ("images", "rows", "arrays"):
@@ -129,14 +129,14 @@ PAGE = ROOT / "docs" / "gcs.md"
 
 
 def documented() -> dict[str, set[str]]:
-    """Returns the permissions that the page says each use needs."""
+    """Return the permissions that the page lists for each use."""
     rows = re.findall(r"^\| ([^|]+) \| (`storage[^|]+) \|$", PAGE.read_text(), re.MULTILINE)
     found = {use.strip(): set(re.findall(r"`(storage\.[\w.]+)`", names)) for use, names in rows}
     assert set(found) == {"input", "output", "reading a dataset"}
     return found
 
 
-def test_the_page_names_the_permissions_that_are_needed(photos, front, emulator, capsys):
+def test_documented_permissions_are_necessary_and_sufficient(photos, front, emulator, capsys):
     from tests.pipelines.test_images_gcs import upload
     from tests.support.gcs_server import make_bucket
 
@@ -163,7 +163,7 @@ def test_the_page_names_the_permissions_that_are_needed(photos, front, emulator,
         assert by_bucket[outputs[5:]] == needs["reading a dataset"]
     finally:
         del front.rules.permissions
-    # None of them can be done without.
+    # Each of them is necessary.
     for missing in sorted(needs["output"]):
         front.rules.granted = needs["output"] - {missing}
         argv = [f"--input={photos}", f"--output={output}", "--image_size=24", "--overwrite"]

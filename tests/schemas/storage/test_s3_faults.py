@@ -1,4 +1,4 @@
-"""s3:// when the network or the service fails: nothing is written twice, lost or misreported."""
+"""Failures of the network and of the service on s3://."""
 
 from __future__ import annotations
 
@@ -33,33 +33,30 @@ def storage(proxy) -> S3Storage:
     return S3Storage()
 
 
-def create(storage: S3Storage, path: str) -> bool:
-    return storage.create(path, b"new")
-
-
-def replace_if(storage: S3Storage, path: str) -> bool:
+def prepare_write(storage: S3Storage, path: str, how: str):
+    """Return a function that writes conditionally, after preparing the object for it."""
+    if how == "create":
+        return lambda: storage.create(path, b"new")
     storage.replace(path, b"old")
-    return storage.replace_if(path, b"new", storage.read_version(path)[1])
+    version = storage.read_version(path)[1]
+    return lambda: storage.replace_if(path, b"new", version)
 
 
-@pytest.mark.parametrize("write", [create, replace_if])
-def test_a_write_whose_answer_is_lost_counts_as_this_callers(write, proxy, storage, s3_bucket):
+conditional = pytest.mark.parametrize("how", ["create", "replace_if"])
+
+
+@conditional
+def test_detects_its_own_write_if_the_answer_is_lost(how, proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
-    assert write(storage, path)  # without faults
-    storage.delete(path)
-    if write is replace_if:
-        storage.replace(path, b"old")
-        version = storage.read_version(path)[1]
+    write = prepare_write(storage, path, how)
     proxy.faults, proxy.calls = [Fault("PUT", lose=True)], []
-    if write is create:
-        assert storage.create(path, b"new")
-    else:
-        assert storage.replace_if(path, b"new", version)
+    assert write()
     assert proxy.methods() == ["PUT", "PUT", "HEAD"]
     assert storage.read(path) == b"new"
+    assert not write()
 
 
-def test_conditions_are_sent_with_each_write(proxy, storage, s3_bucket):
+def test_sends_conditions_with_each_write(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     assert storage.create(path, b"one")
     version = storage.read_version(path)[1]
@@ -73,27 +70,19 @@ def test_conditions_are_sent_with_each_write(proxy, storage, s3_bucket):
     assert sent == [("PUT", etag, None), ("PUT", None, "*"), ("DELETE", etag, None)]
 
 
-@pytest.mark.parametrize("write", [create, replace_if])
-def test_a_conflict_is_retried_and_is_not_taken_for_an_existing_object(
-    write, proxy, storage, s3_bucket
-):
+@conditional
+def test_retries_conflicts(how, proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
-    storage.replace(path, b"old")
-    version = storage.read_version(path)[1]
-    if write is create:
-        storage.delete(path)
+    write = prepare_write(storage, path, how)
     proxy.faults = [Fault("PUT", times=2, status=409, code="ConditionalRequestConflict")]
-    if write is create:
-        assert storage.create(path, b"new")
-    else:
-        assert storage.replace_if(path, b"new", version)
+    assert write()
     assert storage.read(path) == b"new"
     proxy.faults = [Fault("PUT", times=99, status=409, code="ConditionalRequestConflict")]
     with pytest.raises(StorageError, match=r"broken \(ConditionalRequestConflict\); run again"):
         storage.create(f"{s3_bucket}/y", b"")
 
 
-def test_an_overloaded_service_is_asked_again(proxy, storage, s3_bucket):
+def test_retries_an_overloaded_service(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     proxy.faults = [Fault("PUT", times=3, status=503, code="SlowDown")]
     assert storage.create(path, b"new")
@@ -105,7 +94,7 @@ def test_an_overloaded_service_is_asked_again(proxy, storage, s3_bucket):
     assert len(proxy.calls) == s3_client.ATTEMPTS
 
 
-def test_a_download_that_breaks_off_is_resumed(proxy, storage, s3_bucket):
+def test_resumes_an_interrupted_download(proxy, storage, s3_bucket):
     data = random.Random(1).randbytes(5_000_000)
     path = f"{s3_bucket}/x"
     storage.replace(path, data)
@@ -131,13 +120,12 @@ def test_a_download_that_breaks_off_is_resumed(proxy, storage, s3_bucket):
         assert len(gets) == 4
         assert gets[1]["Range"] == "bytes=1200000-4999999"
         assert all(headers["If-Match"] for headers in gets[1:])
-    # Without an end, it gives up.
     proxy.faults = [Fault("GET", times=99, cut=0)]
     with pytest.raises(StorageError, match=r"Cannot read s3://.*; run again when"):
         storage.read(path)
 
 
-def test_a_resumed_download_never_continues_in_another_object(proxy, storage, s3_bucket):
+def test_never_resumes_a_download_of_another_version(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     other = S3Storage()
     for read, error, words in (
@@ -165,7 +153,7 @@ def test_a_resumed_download_never_continues_in_another_object(proxy, storage, s3
         proxy.before = lambda call: None
 
 
-def test_a_deletion_by_version_falls_back_where_it_is_not_implemented(proxy, storage, s3_bucket):
+def test_deletes_by_name_where_conditional_deletion_is_not_implemented(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     storage.replace(path, b"x")
     proxy.faults = [Fault("DELETE", status=501, code="NotImplemented")]
@@ -173,7 +161,7 @@ def test_a_deletion_by_version_falls_back_where_it_is_not_implemented(proxy, sto
     assert storage.stat(path) is None
 
 
-def test_denied_calls_are_a_permission_error(proxy, storage, s3_bucket):
+def test_denied_call_is_a_permission_error(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     storage.replace(path, b"x")
     for method, call in (
@@ -190,7 +178,7 @@ def test_denied_calls_are_a_permission_error(proxy, storage, s3_bucket):
         storage.read(path)
 
 
-def test_an_upload_that_fails_is_aborted(proxy, storage, s3, s3_bucket):
+def test_aborts_a_failed_upload(proxy, storage, s3, s3_bucket):
     bucket = s3_bucket.removeprefix("s3://")
     data = bytes((16 << 20) * 2 + 1)
     uploads = lambda: s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])  # noqa: E731
@@ -211,7 +199,7 @@ def test_an_upload_that_fails_is_aborted(proxy, storage, s3, s3_bucket):
     assert storage.stat(f"{s3_bucket}/x") is None
 
 
-def test_a_large_object_is_copied_in_ranges_of_one_version(proxy, storage, s3_bucket, monkeypatch):
+def test_copies_a_large_object_in_ranges_of_one_version(proxy, storage, s3_bucket, monkeypatch):
     part = 5 << 20
     monkeypatch.setattr(s3_module, "_COPIED", part)
     data = random.Random(2).randbytes(2 * part + 17)
