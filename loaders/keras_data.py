@@ -235,10 +235,7 @@ def _shard_reader(source: Source) -> Callable[[Any], tf.data.Dataset]:
     files = ShardFiles(source.folder, paths, source.shards, 0)
 
     def payloads(number: Any) -> Any:
-        first = 0
-        for size in files.member_sizes(int(number)).tolist():
-            yield files.payloads(int(number), first, first + size)
-            first += size
+        return (payloads for _, payloads in files.members(int(number)))
 
     return lambda number: tf.data.Dataset.from_generator(
         payloads, args=(number,), output_signature=tf.TensorSpec((None,), tf.string)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def normalization(
-    manifest: Manifest | str | os.PathLike[str],
-    split: str = "train",
-    feature: str | None = None,
+    manifest: Manifest | str | os.PathLike[str], split: str = "train", feature: str | None = None
 ) -> keras.Layer:
     """Returns a ``keras.layers.Normalization`` with the statistics of a split; reads no records.
 

@@ -84,13 +84,9 @@ class Records:
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples in the order of shards."""
         for shard in range(len(self._ends)):
-            first = 0
-            for size in self.files.member_sizes(shard).tolist():
-                for number, payload in enumerate(
-                    self.files.payloads(shard, first, first + size), first
-                ):
+            for first, payloads in self.files.members(shard):
+                for number, payload in enumerate(payloads, first):
                     yield self.decode(shard, number, payload)
-                first += size
 
     def payload(self, index: SupportsIndex) -> bytes:
         """Returns the serialized tf.train.Example of an example after checking its CRCs."""

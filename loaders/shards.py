@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,11 +26,7 @@ from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from shardmill.schemas.tfrecord.stored_blocks import (
-    find_blocks,
-    stored_range,
-    strip_block_headers,
-)
+from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
 
 T = TypeVar("T")
 CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
@@ -202,6 +198,17 @@ class ShardFiles:
         except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, record, error) from error
         return payloads
+
+    def members(self, shard: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yields the number of the first record of each member of a shard, and its payloads.
+
+        Raises:
+            InputError: The shard does not match the manifest, or a record is damaged.
+        """
+        first = 0
+        for size in self.member_sizes(shard).tolist():
+            yield first, self.payloads(shard, first, first + size)
+            first += size
 
     def _framed_record(self, shard: int, record: int) -> bytes:
         members = self._members(shard)

@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.record_decoder import (
-    IMAGE_ENCODINGS,
-    Fill,
-    default_values,
-    select_features,
-)
+from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
 from shardmill.loaders.source import Source, open_without_shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
@@ -28,10 +23,7 @@ _SAME_SIZE = {"uint32": "int32", "uint64": "int64"}
 
 
 def feature_spec(
-    path: str | os.PathLike[str],
-    *,
-    features: Sequence[str] | None = None,
-    fill: Fill | None = None,
+    path: str | os.PathLike[str], *, features: Sequence[str] | None = None, fill: Fill | None = None
 ) -> dict[str, Any]:
     """Returns the feature spec for ``tf.io.parse_example``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _NUMERIC = ("min", "max", "mean", "std")
@@ -80,10 +80,7 @@ class Statistics:
         """Return the JSON object; unknown statistics are omitted."""
         body: dict[str, Any] = {}
         if self.pixels is not None:
-            values = self.pixels
-            body["pixels"] = {
-                "count": values.count, "mean": list(values.mean), "std": list(values.std),
-            }  # fmt: skip
+            body["pixels"] = asdict(self.pixels)
         if self.features:
             body["features"] = {name: each.to_json() for name, each in self.features.items()}
         return body

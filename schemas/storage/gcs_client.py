@@ -47,12 +47,13 @@ def _request() -> Any:
     """
     from google.auth.transport.requests import Request
 
-    class ShortTimeoutRequest(Request):  # type: ignore[misc, unused-ignore]
-        def __call__(self, *args: Any, timeout: float = _METADATA_TIMEOUT, **options: Any) -> Any:
-            return super().__call__(*args, timeout=min(timeout, _METADATA_TIMEOUT), **options)
+    request = Request()
+
+    def request_soon(*args: Any, timeout: float = _METADATA_TIMEOUT, **options: Any) -> Any:
+        return request(*args, timeout=min(timeout, _METADATA_TIMEOUT), **options)
 
     default = "GCE_METADATA_TIMEOUT" in os.environ or _is_googles_machine()
-    return Request() if default else ShortTimeoutRequest()
+    return request if default else request_soon
 
 
 def _is_googles_machine() -> bool:

@@ -5,7 +5,7 @@ consecutive records follows from the CRCs that are stored in the records, and on
 the CRC of their bytes checks all of them. Damage to a single record is detected as reliably as by
 the record's own CRC, and damage to several as reliably as by any CRC-32C.
 
-The method is that of ``framing.combine_crc32c``, with lookup tables instead of matrices.
+The method is that of ``framing.combine_crc32c``, with lookup tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from shardmill.schemas.tfrecord.framing import (
     MASK_DELTA,
     POLYNOMIAL,
     mask,
-    zero_operators,
+    multiply,
+    zero_factors,
 )
 
 _DIGIT = 6  # bits of a distance that one table handles
@@ -60,24 +61,17 @@ def length_crcs(lengths: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=1)
 def _tables() -> tuple[np.ndarray, ...]:
     """Return a table for each digit of a distance: the advanced CRC by digit and CRC byte."""
-    operators = zero_operators(_DIGIT * _DIGITS)
+    factors = zero_factors(_DIGIT * _DIGITS)
     units = np.concatenate([np.arange(256, dtype=np.uint32) << np.uint32(8 * n) for n in range(4)])
     tables = []
     for digit in range(_DIGITS):
         rows = np.empty((1 << _DIGIT, units.size), np.uint32)
         rows[0] = units
         for bit in range(_DIGIT):
-            matrix = operators[digit * _DIGIT + bit]
-            rows[1 << bit : 2 << bit] = _multiply(matrix, rows[: 1 << bit])
+            factor = factors[digit * _DIGIT + bit]
+            rows[1 << bit : 2 << bit] = multiply(factor, rows[: 1 << bit])
         tables.append(rows.reshape(-1))
     return tuple(tables)
-
-
-def _multiply(matrix: list[int], vectors: np.ndarray) -> np.ndarray:
-    result = np.zeros_like(vectors)
-    for bit, column in enumerate(matrix):
-        result ^= np.where(vectors >> np.uint32(bit) & np.uint32(1), np.uint32(column), 0)
-    return result
 
 
 def _lookup(table: np.ndarray, rows: np.ndarray, crcs: np.ndarray) -> np.ndarray:

@@ -44,14 +44,8 @@ def mask(crc: Crc) -> Crc:
 def frame(payload: bytes) -> bytes:
     """Return payload as one framed record."""
     length = struct.pack("<Q", len(payload))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked_crc(length)),
-            payload,
-            struct.pack("<I", masked_crc(payload)),
-        )
-    )
+    header = length + _CRC.pack(masked_crc(length))
+    return b"".join((header, payload, _CRC.pack(masked_crc(payload))))
 
 
 def starts_record(data: bytes) -> bool:
@@ -99,46 +93,37 @@ def record_offsets(content: bytes) -> list[int]:
     return offsets
 
 
-def _multiply(matrix: list[int], vector: int) -> int:
-    """Return the product of a GF(2) matrix and a vector."""
-    product = 0
-    row = 0
-    while vector:
-        if vector & 1:
-            product ^= matrix[row]
-        vector >>= 1
-        row += 1
+def multiply(factor: int, crc: Crc) -> Crc:
+    """Return the product of a polynomial and a CRC-32C, or an array of them, as a CRC-32C.
+
+    The factors are polynomials over GF(2), modulo that of CRC-32C, with their bits reversed: bit 31
+    is the coefficient of 1.
+    """
+    product = crc ^ crc
+    for bit in range(31, -1, -1):
+        if factor >> bit & 1:
+            product = product ^ crc
+        crc = (crc >> 1) ^ (crc & 1) * POLYNOMIAL
     return product
 
 
-def _square(matrix: list[int]) -> list[int]:
-    return [_multiply(matrix, row) for row in matrix]
+def zero_factors(count: int) -> list[int]:
+    """Return the factors that advance a CRC-32C over 2**n zero bytes, for n below count."""
+    factors = [1 << 31 - 8]
+    while len(factors) < count:
+        factors.append(multiply(factors[-1], factors[-1]))
+    return factors
 
 
-def zero_operators(count: int) -> list[list[int]]:
-    """Return matrices that advance a CRC-32C over 2**n zero bytes, for n below count.
-
-    A matrix is a list of 32 columns, each an unsigned 32-bit integer.
-    """
-    one_bit = [POLYNOMIAL, *(1 << n for n in range(31))]
-    operators = [_square(_square(_square(one_bit)))]
-    while len(operators) < count:
-        operators.append(_square(operators[-1]))
-    return operators
-
-
-_OPERATORS = zero_operators(64)
+_FACTORS = zero_factors(64)
 
 
 def combine_crc32c(first: int, second: int, second_bytes: int) -> int:
     """Return the CRC-32C of A + B from those of A and B and the length of B in bytes.
 
-    The method is that of zlib's crc32_combine (GF(2) matrices), with the Castagnoli polynomial.
+    The method is that of zlib's crc32_combine, with the Castagnoli polynomial.
     """
-    power = 0
-    while second_bytes:
-        if second_bytes & 1:
-            first = _multiply(_OPERATORS[power], first)
-        second_bytes >>= 1
-        power += 1
+    for power, factor in enumerate(_FACTORS):
+        if second_bytes >> power & 1:
+            first = multiply(factor, first)
     return first ^ second

@@ -226,6 +226,24 @@ class _GzipInflater:
             self._warn(early_stop_warning(end))
 
 
+def decompress(
+    chunks: Iterator[bytes], kind: str, warn: Callable[[str], object] | None = None
+) -> Iterator[bytes]:
+    """Yield the content of a file.
+
+    Args:
+        chunks: The bytes of the file, cut anywhere.
+        kind: Its compression: ``gzip`` or ``zlib``; else the content is that of the file.
+        warn: As in ``gzip_chunks``.
+
+    Raises:
+        InflateError: The data is damaged or truncated, or other data follows it.
+    """
+    if kind == "gzip":
+        return gzip_chunks(chunks, warn=warn)
+    return zlib_chunks(chunks) if kind == "zlib" else chunks
+
+
 def zlib_chunks(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the content of one zlib stream.
 

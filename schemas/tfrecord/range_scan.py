@@ -13,10 +13,10 @@ from shardmill.schemas.tfrecord.compression import describe_other_content
 from shardmill.schemas.tfrecord.framing import HEADER_BYTES
 from shardmill.schemas.tfrecord.inflate import (
     InflateError,
+    decompress,
     gzip_chunks,
     inflate_member,
     raw_chunks,
-    zlib_chunks,
 )
 from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
 from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, Range, RangeKind
@@ -231,19 +231,11 @@ def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | N
     chunks = crc.over(raw_chunks(reader, part.start, part.end))
     warnings: list[str] = []
     fault = None
-    head = b""
     try:
-        if part.kind == "gzip":
-            pieces = gzip_chunks(chunks, part.start, warnings.append)
-        else:
-            pieces = zlib_chunks(chunks)
-        for data in pieces:
-            if len(head) < HEADER_BYTES:
-                head += data
-            scanner.feed(data)
-        scanner.close()
-    except (DamagedError, InflateError) as error:
-        fault = refine_fault(fault_of(scanner, error), part.kind, head)
+        for _ in scan_content(scanner, decompress(chunks, part.kind, warnings.append), part.kind):
+            pass
+    except DamagedError as error:
+        fault = error.fault
     range_crc = crc.value if fault is None and check == "records" else UNKNOWN
     return RangeCount(
         part.start, part.end, 0, scanner.offset, scanner.records, range_crc, fault,
@@ -251,7 +243,37 @@ def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | N
     )  # fmt: skip
 
 
-def refine_fault(fault: FileFault, kind: RangeKind, head: bytes) -> FileFault:
+def scan_content(
+    scanner: RecordScanner, content: Iterator[bytes], kind: RangeKind
+) -> Iterator[None]:
+    """Feed the decompressed content of a file to a scanner; yield after each chunk.
+
+    Args:
+        scanner: The scanner.
+        content: The content, which may raise InflateError.
+        kind: Compression of the file.
+
+    Raises:
+        DamagedError: The content is damaged. The records before the damage have been scanned.
+    """
+    head = b""
+    try:
+        for chunk in content:
+            if len(head) < HEADER_BYTES:
+                head += chunk
+            try:
+                scanner.feed(chunk)
+            finally:
+                yield
+        scanner.close()
+    except DamagedError as error:
+        raise DamagedError(_refine_fault(error.fault, kind, head)) from error
+    except InflateError as error:
+        fault = FileFault(error.reason, scanner.records, scanner.offset, str(error))
+        raise DamagedError(fault) from error
+
+
+def _refine_fault(fault: FileFault, kind: RangeKind, head: bytes) -> FileFault:
     """Return a fault, or ``not_tfrecord`` instead of it if compressed data is not TFRecords.
 
     Args:
@@ -264,10 +286,3 @@ def refine_fault(fault: FileFault, kind: RangeKind, head: bytes) -> FileFault:
     other = describe_other_content(head, _UNKNOWN_SIZE)
     message = f"its {kind} data does not hold TFRecords but {other}"
     return FileFault("not_tfrecord", 0, 0, message) if other else fault
-
-
-def fault_of(scanner: RecordScanner, error: DamagedError | InflateError) -> FileFault:
-    """Return the fault of an error that ended a scan."""
-    if isinstance(error, DamagedError):
-        return error.fault
-    return FileFault(error.reason, scanner.records, scanner.offset, str(error))

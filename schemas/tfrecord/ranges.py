@@ -13,10 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.compression import (
-    Compression,
-    detect_compression,
-)
+from shardmill.schemas.tfrecord.compression import Compression, detect_compression
 from shardmill.schemas.tfrecord.inflate import (
     early_stop_warning,
     empty_member_warning,

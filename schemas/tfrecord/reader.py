@@ -8,15 +8,10 @@ from typing import NamedTuple
 
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.compression import Compression, detect_compression
-from shardmill.schemas.tfrecord.framing import HEADER_BYTES, combine_crc32c
-from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks, raw_chunks, zlib_chunks
+from shardmill.schemas.tfrecord.framing import combine_crc32c
+from shardmill.schemas.tfrecord.inflate import decompress, raw_chunks
 from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
-from shardmill.schemas.tfrecord.range_scan import (
-    RangeCount,
-    fault_of,
-    refine_fault,
-    scan_range,
-)
+from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_content, scan_range
 from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, FileRanges, find_ranges
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
 
@@ -151,27 +146,12 @@ class RecordReader:
         """
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
-        chunks = raw_chunks(self._reader, 0, self.size)
-        if self.compression == "gzip":
-            chunks = gzip_chunks(chunks)
-        elif self.compression == "zlib":
-            chunks = zlib_chunks(chunks)
-        head = b""
-        try:
-            for chunk in chunks:
-                if len(head) < HEADER_BYTES:
-                    head += chunk
-                try:
-                    scanner.feed(chunk)
-                finally:
-                    yield from taken
-                    taken.clear()
-                if self.compression == "none" and scanner.pending_end > self.size:
-                    raise scanner.truncated_error(self.size)
-            scanner.close()
-        except (DamagedError, InflateError) as error:
-            fault = fault_of(scanner, error)
-            raise DamagedError(refine_fault(fault, self.compression, head)) from error
+        content = decompress(raw_chunks(self._reader, 0, self.size), self.compression)
+        for _ in scan_content(scanner, content, self.compression):
+            yield from taken
+            taken.clear()
+            if self.compression == "none" and scanner.pending_end > self.size:
+                raise scanner.truncated_error(self.size)
 
 
 @contextlib.contextmanager

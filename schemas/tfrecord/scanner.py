@@ -34,7 +34,6 @@ _LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "tra
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
-_KNOWN_LENGTHS = 1 << 16
 _BLOCK = 1 << 18  # offsets that find_record checks at once
 _ZEROS = bytes(_BLOCK + HEADER_BYTES)
 _MANY = 64  # records from which on a vectorised check is faster
@@ -103,7 +102,6 @@ class RecordScanner:
         self._stop = stop
         self._check = check
         self._take = take
-        self._masks: dict[int, int] = {}
         self._held = bytearray()  # incomplete header or footer
         self._left = -1  # bytes missing of the payload; -1 before its header is complete
         self._length = 0
@@ -187,7 +185,7 @@ class RecordScanner:
         if len(begins) >= _MANY:
             return batch_crc.find_damaged_length(data, np.array(begins))
         for number, at in enumerate(begins):
-            if not self._is_valid(*_HEADER.unpack_from(data, at)):
+            if not _is_valid(*_HEADER.unpack_from(data, at)):
                 return number
         return -1
 
@@ -228,7 +226,7 @@ class RecordScanner:
             if len(self._held) < HEADER_BYTES:
                 return at
             self._length, stated = _HEADER.unpack(self._held)
-            if not self._is_valid(self._length, stated):
+            if not _is_valid(self._length, stated):
                 raise self._bad_length()
             self._left, self._crc = self._length, 0
             self._held.clear()
@@ -269,14 +267,10 @@ class RecordScanner:
     def _bad_length(self) -> DamagedError:
         return self._error("length_crc", "the CRC of its length does not match")
 
-    def _is_valid(self, length: int, stated: int) -> bool:
-        """Return whether a length matches its masked CRC; the CRC of each length is cached."""
-        known = self._masks.get(length)
-        if known is None:
-            if len(self._masks) >= _KNOWN_LENGTHS:
-                self._masks.clear()
-            known = self._masks[length] = masked_crc(struct.pack("<Q", length))
-        return known == stated
+
+def _is_valid(length: int, stated: int) -> bool:
+    """Return whether a length matches its masked CRC."""
+    return masked_crc(_LENGTH.pack(length)) == stated
 
 
 def find_record(data: bytes, room: int) -> int:
