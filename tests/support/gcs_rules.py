@@ -1,8 +1,8 @@
-"""What the real service demands of a call, and the emulator does not.
+"""The rules of Google Cloud Storage that the emulator does not enforce.
 
-Preconditions on every kind of call, also of each source of a compose; no MD5 but a component count
-on composites; metagenerations that grow; permissions, where a test takes some away. The rules were
-taken from the service's public reference of its JSON API.
+Generation preconditions on every kind of call, no MD5 of composite objects, at most 32 components,
+and permissions, which a test may withdraw. They follow the reference of the service's JSON API. A
+precondition that Shardmill does not use is answered with 501.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 MAX_COMPONENTS = 32
-_CONDITIONS = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch",
-               "MetagenerationNotMatch")  # fmt: skip
 _READS = ("get", "download")
 
 
@@ -32,21 +30,21 @@ Forward = Callable[..., Answer]  # (method, path, body, headers)
 
 
 def refusal(status: int, message: str) -> Answer:
-    """Returns an error as the service words it."""
+    """Return an error in the format of the service."""
     body = {"error": {"code": status, "message": message, "errors": [{"message": message}]}}
     return Answer(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
 
 
 class Call:
-    """One call of the API, as far as tests tell calls apart.
+    """One call of the API.
 
     Attributes:
         kind: ``upload``, ``upload_chunk``, ``download``, ``get``, ``list``, ``compose``,
-            ``rewrite``, ``patch``, ``delete``, ``bucket``, ``batch`` or ``other``.
+            ``rewrite``, ``delete``, ``bucket``, ``batch`` or ``other``.
         bucket: Bucket of the object.
         name: The object; for ``list`` the prefix.
         query: Its parameters.
-        target: Where a rewrite goes: (bucket, name).
+        target: Target of a rewrite: (bucket, name).
     """
 
     def __init__(self, method: str, path: str, body: bytes = b"") -> None:
@@ -86,21 +84,21 @@ class Call:
             return "list"
         if method == "GET":
             return "download" if self.query.get("alt") == "media" else "get"
-        return {"DELETE": "delete", "PATCH": "patch", "PUT": "patch"}.get(method, "other")
+        return "delete" if method == "DELETE" else "other"
 
     @property
     def sources(self) -> list[dict[str, Any]]:
-        """What a compose joins."""
+        """The sources of a compose."""
         return json.loads(self.body)["sourceObjects"] if self.kind == "compose" else []
 
     @property
     def written(self) -> tuple[str, str]:
-        """Bucket and name of the object that the call is about, which a rewrite makes."""
+        """Bucket and name of the object that the call reads or writes."""
         return self.target if self.kind == "rewrite" else (self.bucket, self.name)
 
 
 def _as_json_api(method: str, path: str) -> str:
-    """Returns the JSON API's path for a download that is asked for as /BUCKET/OBJECT."""
+    """Return the path of the JSON API for a download with the path /BUCKET/OBJECT."""
     parts = urllib.parse.urlsplit(path)
     bucket, _, name = parts.path[1:].partition("/")
     if method != "GET" or not name or bucket in ("storage", "download", "upload", "batch", "b"):
@@ -111,7 +109,7 @@ def _as_json_api(method: str, path: str) -> str:
 
 
 class Rules:
-    """Carries calls out on an emulator as the service would.
+    """Carries calls out on an emulator by the rules of the service.
 
     Attributes:
         page_size: Objects on a page of a listing, or None for the emulator's own.
@@ -122,66 +120,56 @@ class Rules:
     def __init__(self, url: str = "") -> None:
         self._url = url
         self.lock = threading.RLock()
-        self._components: dict[tuple[str, str, str], int] = {}
-        self._changes: dict[tuple[str, str, str], int] = {}
+        self._composites: set[tuple[str, str, str]] = set()
         self._sessions: dict[str, Call] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what tests set; what objects are stays known."""
+        """Reset the options that tests set."""
         self.page_size: int | None = None
         self.granted: set[str] | None = None
         self.needed: set[str] = set()
 
     def carry_out(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
-        """Returns the service's answer to a call."""
+        """Return the answer of the service to a call."""
         if call.kind in ("other", "bucket"):
             return forward(call.method, call.path, call.body, headers)
         if call.kind == "list":
             return self._list(call, headers, forward)
-        with self.lock:  # looking and doing are one
+        with self.lock:  # the check and the call are atomic
             if call.kind == "upload_chunk":
                 return self._chunk(call, headers, forward)
             wrong = self._check(call, forward)
             if wrong is not None:
                 return wrong
-            before = self._find(*call.written, forward) if call.kind == "patch" else None
-            parts = self._parts_of(call, forward)
+            composite = self._makes_composite(call, forward)
             answer = forward(call.method, call.path, call.body, headers)
             if answer.status == 200:
-                if before is not None:
-                    self._changed(before, answer)
-                if parts is not None:
-                    resource = _resource(answer)
-                    self._components[_identity(resource)] = parts
+                if composite:
+                    body = json.loads(answer.body)
+                    self._composites.add(_identity(body.get("resource", body)))
                 self._remember_session(call, answer)
             return self._as_served(call, answer)
 
-    # What is asked before a call is carried out
+    # Checks before a call
 
     def _check(self, call: Call, forward: Forward) -> Answer | None:
-        """Returns why a call is refused, or None."""
+        """Return the rejection of a call, or None."""
         found = self._find(*call.written, forward)
         wrong = self._forbidden(call, found)
         if wrong is not None:
             return wrong
         if call.kind == "compose":
             wrong = self._wrong_sources(call, forward)
-        elif call.kind == "rewrite":
-            origin = self._find(call.bucket, call.name, forward)
-            if origin is None or origin["generation"] != call.query.get(
-                "sourceGeneration", origin["generation"]
-            ):
-                wrong = refusal(404, f"No such object: {call.bucket}/{call.name}")
-            else:
-                wrong = _unmet(call.query, origin, "ifSource")
+        elif call.kind == "rewrite" and self._find(call.bucket, call.name, forward) is None:
+            wrong = refusal(404, f"No such object: {call.bucket}/{call.name}")
         if wrong is not None:
             return wrong
-        if call.kind in (*_READS, "delete", "patch"):
+        if call.kind in (*_READS, "delete"):
             wanted = call.query.get("generation")
             if found is None or (wanted and found["generation"] != wanted):
                 return refusal(404, f"No such object: {call.bucket}/{call.name}")
-        return _unmet(call.query, found, "if", read=call.kind in _READS)
+        return _unmet(call.query, found)
 
     def _wrong_sources(self, call: Call, forward: Forward) -> Answer | None:
         sources = call.sources
@@ -193,21 +181,18 @@ class Rules:
                 f"maximum ({MAX_COMPONENTS})",
             )  # fmt: skip
         for source in sources:
-            found = self._find(call.bucket, source["name"], forward)
-            wanted = source.get("generation")
-            if found is None or (wanted and found["generation"] != str(wanted)):
+            if {key for key, value in source.items() if value} != {"name"}:
+                return refusal(501, "conditions of sources are not implemented")
+            if self._find(call.bucket, source["name"], forward) is None:
                 return refusal(404, f"No such object: {call.bucket}/{source['name']}")
-            wrong = _unmet(source.get("objectPreconditions", {}), found, "if")
-            if wrong is not None:
-                return wrong
         return None
 
     def _chunk(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
-        """Passes on a piece of a resumable upload; its conditions hold when it ends too."""
+        """Forward a piece of a resumable upload; its condition must hold at its end too."""
         named = call.query.get("upload_id") or call.path.rpartition("/")[2]
         start = self._sessions.get(named)
         if start is not None and _is_last(headers):
-            wrong = _unmet(start.query, self._find(*start.written, forward), "if")
+            wrong = _unmet(start.query, self._find(*start.written, forward))
             if wrong is not None:
                 return wrong
         return self._as_served(call, forward(call.method, call.path, call.body, headers))
@@ -231,7 +216,7 @@ class Rules:
                     f"Cloud Storage {'bucket' if permission.endswith('list') else 'object'} in "
                     f"{bucket}. Permission '{permission}' denied on resource (or it may not exist).",
                 )  # fmt: skip
-        # Who may not list is not told whether an object is there.
+        # Without that permission, the service does not report whether an object exists.
         if found is None and call.kind in _READS:
             self.needed.add("storage.objects.list")
             if self.granted is not None and "storage.objects.list" not in self.granted:
@@ -242,19 +227,19 @@ class Rules:
         return None
 
     def permissions(self, call: Call, found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-        """Yields what a call needs: (permission, bucket)."""
+        """Yield the permissions that a call needs: (permission, bucket)."""
         for kind, permission in (("download", "get"), ("get", "get"), ("delete", "delete"),
-                                 ("patch", "update"), ("compose", "get"), ("rewrite", "get"),
+                                 ("compose", "get"), ("rewrite", "get"),
                                  ("list", "list")):  # fmt: skip
             if call.kind == kind:
                 yield f"storage.objects.{permission}", call.bucket
         if call.kind in ("upload", "compose", "rewrite"):
             yield "storage.objects.create", call.written[0]
-            # What overwrites an object takes the old one away.
+            # Overwriting an object deletes the old one.
             if found is not None and call.query.get("ifGenerationMatch") != "0":
                 yield "storage.objects.delete", call.written[0]
 
-    # What answers look like
+    # Answers
 
     def _list(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
         wrong = self._forbidden(call, None)
@@ -287,29 +272,25 @@ class Rules:
         return answer._replace(body=json.dumps(body).encode())
 
     def _download(self, call: Call, answer: Answer) -> Answer:
-        """Tells in the headers what the service does: no MD5 of a composite."""
+        """Remove the MD5 of a composite object from the headers."""
         identity = call.bucket, call.name, _header(answer, "x-goog-generation")
-        parts = self._components.get(identity)
-        headers = dict(answer.headers)
-        headers["X-Goog-Metageneration"] = str(1 + self._changes.get(identity, 0))
-        for name in list(headers):
-            if name.lower() == "x-goog-hash" and parts is not None:
-                headers[name] = headers[name].partition(",")[0]
-        if parts is not None:
-            headers["X-Goog-Component-Count"] = str(parts)
-        return answer._replace(headers=headers)
+        if identity not in self._composites:
+            return answer
+        hashes = {
+            name: value.partition(",")[0]
+            for name, value in answer.headers.items()
+            if name.lower() == "x-goog-hash"
+        }
+        return answer._replace(headers={**answer.headers, **hashes})
 
     def _described(self, resource: dict[str, Any]) -> dict[str, Any]:
-        identity = _identity(resource)
-        resource["metageneration"] = str(1 + self._changes.get(identity, 0))
-        if self._url and "mediaLink" in resource:  # else clients that follow it came past us
+        if self._url and "mediaLink" in resource:  # clients that follow it must not bypass us
             resource["mediaLink"] = re.sub(r"^https?://[^/]+", self._url, resource["mediaLink"])
-        if identity in self._components:
+        if _identity(resource) in self._composites:
             resource.pop("md5Hash", None)
-            resource["componentCount"] = self._components[identity]
         return resource
 
-    # What is known of objects
+    # Objects
 
     def _find(self, bucket: str, name: str, forward: Forward) -> dict[str, Any] | None:
         if not name:
@@ -318,31 +299,16 @@ class Rules:
         answer = forward("GET", path, b"", {})
         return self._described(json.loads(answer.body)) if answer.status == 200 else None
 
-    def _parts_of(self, call: Call, forward: Forward) -> int | None:
-        """Returns of how many pieces the object will be that a call makes; None for a whole one."""
-        if call.kind == "compose":
-            found = [self._find(call.bucket, s["name"], forward) for s in call.sources]
-            return sum(one.get("componentCount", 1) for one in found if one)
-        if call.kind == "rewrite":
-            origin = self._find(call.bucket, call.name, forward)
-            return origin.get("componentCount") if origin else None
-        if call.kind == "patch":
-            found_one = self._find(call.bucket, call.name, forward)
-            return found_one.get("componentCount") if found_one else None
-        return None
-
-    def _changed(self, before: dict[str, Any], answer: Answer) -> None:
-        identity = _identity(_resource(answer))
-        self._changes[identity] = self._changes.get(_identity(before), 0) + 1
+    def _makes_composite(self, call: Call, forward: Forward) -> bool:
+        """Return whether a call writes a composite object."""
+        if call.kind != "rewrite":
+            return call.kind == "compose"
+        origin = self._find(call.bucket, call.name, forward)
+        return origin is not None and _identity(origin) in self._composites
 
 
 def _identity(resource: dict[str, Any]) -> tuple[str, str, str]:
     return resource["bucket"], resource["name"], str(resource["generation"])
-
-
-def _resource(answer: Answer) -> dict[str, Any]:
-    body = json.loads(answer.body)
-    return body.get("resource", body)
 
 
 def _header(answer: Answer, name: str) -> str:
@@ -350,7 +316,7 @@ def _header(answer: Answer, name: str) -> str:
 
 
 def _is_last(headers: dict[str, str]) -> bool:
-    """Tells whether a piece of a resumable upload is the last, from its Content-Range."""
+    """Return whether a piece of a resumable upload is the last, by its Content-Range."""
     said = next((v for k, v in headers.items() if k.lower() == "content-range"), "")
     found = re.fullmatch(r"bytes (?:\*|\d+-(\d+))/(\d+)", said)
     if not said:
@@ -361,19 +327,12 @@ def _is_last(headers: dict[str, str]) -> bool:
     return total == "0" or (last is not None and int(last) + 1 == int(total))
 
 
-def _unmet(
-    query: dict[str, Any], found: dict[str, Any] | None, prefix: str, *, read: bool = False
-) -> Answer | None:
-    """Returns the refusal of a call whose conditions do not hold, or None."""
-    for condition in _CONDITIONS:
-        wanted = query.get(prefix + condition)
-        if wanted is None:
-            continue
-        field = "metageneration" if "Meta" in condition else "generation"
-        value = "0" if found is None else found[field]
-        same = str(wanted) == str(value)
-        if condition.endswith("NotMatch") and same:
-            return Answer(304, {}, b"") if read else refusal(412, "conditionNotMet")
-        if not condition.endswith("NotMatch") and not same:
-            return refusal(412, "conditionNotMet")
-    return None
+def _unmet(query: dict[str, Any], found: dict[str, Any] | None) -> Answer | None:
+    """Return the rejection of a call whose precondition does not hold, or None."""
+    for name in query:
+        if name == "sourceGeneration" or (name.startswith("if") and name != "ifGenerationMatch"):
+            return refusal(501, f"{name} is not implemented")
+    wanted = query.get("ifGenerationMatch")
+    if wanted in (None, "0" if found is None else str(found["generation"])):
+        return None
+    return refusal(412, "conditionNotMet")

@@ -200,11 +200,6 @@ def test_reads_columns_with_tags_of_other_programs(tmp_path: Path):
     assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}
 
 
-def test_rejects_a_feature_that_is_described_twice():
-    with pytest.raises(FormatError, match="s has the feature 'x' twice: remove one"):
-        parse_feature_specs(BYTES.format("") * 2, "s")
-
-
 def test_a_shape_with_an_unknown_dimension_is_not_fixed():
     text = 'feature { name: "x" type: INT presence { min_fraction: 1 } shape { dim {} } }'
     assert parse_feature_specs(text, "s")[0].fixed is None

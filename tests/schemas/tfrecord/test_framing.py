@@ -1,8 +1,6 @@
 """Record framing, gzip members and CRC-32C, compared with tf.data, gzip and google_crc32c."""
 
 import gzip
-import shutil
-import subprocess
 import zlib
 
 import google_crc32c
@@ -18,8 +16,8 @@ from shardmill.schemas.tfrecord.framing import (
     record_offsets,
     unframe,
 )
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, pack_member, stored_member
-from tests.support.readers import tf_records
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from tests.support.record_tools import flip
 
 SIZES = [0, 1, 65_534, 65_535, 65_536, 131_070, 131_071, 200_000]
 
@@ -53,19 +51,6 @@ def test_members_have_a_constant_header(size: int, pack) -> None:
     assert member[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
-def test_stored_members_take_five_bytes_a_block() -> None:
-    data = bytes(3 * 65_535)
-    assert len(stored_member(data)) == 10 + 3 * (5 + 65_535) + 8
-
-
-@pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
-def test_tensorflow_reads_framed_records(tmp_path, packing) -> None:
-    payloads = [b"", b"a", bytes(range(256)), b"x" * 100_000]
-    path = tmp_path / "shard"
-    path.write_bytes(pack_member(b"".join(map(frame, payloads)), packing))
-    assert tf_records(path, "" if packing == "none" else "GZIP") == payloads
-
-
 def test_golden_bytes() -> None:
     # The frame was written by tf.io.TFRecordWriter; the rest follows RFC 1951 and RFC 1952.
     framed = frame(b"shardmill")
@@ -76,10 +61,6 @@ def test_golden_bytes() -> None:
         "090000000000000037f9713973686172646d696c6c0d30dd73"
         "98b94e8b19000000"  # CRC-32 and size
     )
-
-
-def flip(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def test_damaged_records_are_found() -> None:
@@ -99,14 +80,3 @@ def test_damaged_records_are_found() -> None:
     for wrong in (b"", good[:11], good[:15], good[:-1], good + b"\0"):
         with pytest.raises(FormatError):
             unframe(wrong)
-
-
-@pytest.mark.parametrize("tool", ["gzip", "pigz", "busybox"])
-def test_command_line_tools_accept_members(tmp_path, tool) -> None:
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed")
-    path = tmp_path / "a.gz"
-    path.write_bytes(stored_member(b"one" * 50_000) + deflated_member(b"two" * 50_000))
-    command = ["busybox", "gunzip", "-c"] if tool == "busybox" else [tool, "-dc"]
-    done = subprocess.run([*command, str(path)], capture_output=True, check=True)
-    assert done.stdout == b"one" * 50_000 + b"two" * 50_000

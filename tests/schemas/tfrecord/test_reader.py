@@ -24,7 +24,7 @@ from shardmill.schemas.tfrecord.inflate import empty_member_warning
 from shardmill.schemas.tfrecord.member_index import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
-from shardmill.schemas.tfrecord.reader import FileCount, count_file, join_ranges, open_records
+from shardmill.schemas.tfrecord.reader import FileCount, count_file, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.conftest import build_dataset, examples
 from tests.support.record_tools import (
@@ -293,18 +293,6 @@ def test_counts_records_that_span_listed_members(tmp_path):
             assert count_in(tmp_path / "file", "records", step) == valid(data, 2, "gzip", MISMATCH)
 
 
-@pytest.mark.parametrize(
-    ("extra", "reason"),
-    [(b"garbage", "trailing_garbage"), (b"\0", "trailing_garbage"), (STORED[0][:20], "truncated"),
-     (indexed(GROUPS)[:-3], "truncated"), (indexed(GROUPS)[:300], "truncated")],
-)  # fmt: skip
-def test_detects_data_after_the_indexed_members(extra, reason, tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(indexed(GROUPS) + extra)
-    for check in ("records", "index"):
-        assert count_file(str(path), check).fault.reason == reason
-
-
 # Empty members
 
 
@@ -463,14 +451,3 @@ def test_errors_of_the_caller_are_not_faults_of_the_file(tmp_path):
 
         with pytest.raises(type(error), match="labels"):
             scan_range(part, "records", take)
-
-
-def test_join_ranges_accepts_any_order(tmp_path):
-    path = tmp_path / "file"
-    data = framed(make_payloads(40))
-    path.write_bytes(data)
-    found = find_ranges(str(path), "", "records", 100)
-    counts = [scan_range(part, "records") for part in found.ranges]
-    for seed in range(5):
-        random.Random(seed).shuffle(counts)
-        assert join_ranges(found, counts, "records") == valid(data, 40, "none")

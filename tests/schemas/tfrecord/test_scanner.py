@@ -104,14 +104,6 @@ def test_reports_the_offset_of_a_damaged_record(at, reason):
         assert unchecked == (wanted if reason == "length_crc" else None)
 
 
-def test_damaged_payloads_are_not_taken():
-    for steps in ([], [1] * 60):
-        taken = []
-        data = flip(framed([b"abc", b"defg"]), -6)
-        assert fault_of(data, steps, take=taken.append).record == 1
-        assert taken == [b"abc"]
-
-
 def test_a_forged_length_does_not_allocate_memory():
     tracemalloc.start()
     scanner = RecordScanner(take=print)
