@@ -114,7 +114,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         UsageError: An option is invalid, or there would be no batch.
     """
     options = ReadOptions(batch_size, shuffle, seed, drop_remainder, parse_share("host", host))
-    source = open_source(path, split, None if labels is None else _names(labels))
+    names = list(labels) if isinstance(labels, Mapping) else labels
+    source = open_source(path, split, names)
     length = _count(source, options)
     parser = _parser(source, options, features, label, fill, parse_all=where is not None)
     if isinstance(labels, Mapping):
@@ -122,10 +123,6 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     else:
         serialized = _read_serialized(source, options)
     return _finish(serialized, options, parser, where, None if where else length)
-
-
-def _names(labels: Sequence[str] | Mapping[str, float]) -> Sequence[str]:
-    return list(labels) if isinstance(labels, Mapping) else labels
 
 
 def _count(source: Source, options: ReadOptions) -> int:

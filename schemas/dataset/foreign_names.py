@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
 
@@ -30,14 +29,6 @@ _OTHERS = frozenset(
 
 _MAX_SHARDS = 1_000_000  # a larger number is not a number of files
 _MAX_SHOWN = 5
-
-
-class _NumberedName(NamedTuple):
-    """The parts of a name of the form ``STEM-00003-of-00008``; the stem includes the folder."""
-
-    stem: str
-    number: int
-    total: int
 
 
 def claims_other(name: str) -> bool:
@@ -77,22 +68,15 @@ def stated_records(path: str) -> int | None:
     return int(found[1]) if found and not _DATE.search(name) else None
 
 
-def _parse_numbered(path: str) -> _NumberedName | None:
-    """Return the parts of a name of the form ``STEM-00003-of-00008``, or None."""
-    folder, slash, name = path.rpartition("/")
-    found = _NUMBERED.fullmatch(name)
-    if not found:
-        return None
-    return _NumberedName(folder + slash + found["stem"], int(found["number"]), int(found["total"]))
-
-
 def missing_shards(paths: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each incomplete set of numbered files."""
+    """Yield a warning for each incomplete set of files such as ``STEM-00003-of-00008``."""
     sets: dict[tuple[str, int], set[int]] = {}
     for path in paths:
-        found = _parse_numbered(path)
-        if found is not None and found.total < _MAX_SHARDS:
-            sets.setdefault((found.stem, found.total), set()).add(found.number)
+        folder, slash, name = path.rpartition("/")
+        found = _NUMBERED.fullmatch(name)
+        if found and int(found["total"]) < _MAX_SHARDS:
+            key = folder + slash + found["stem"], int(found["total"])
+            sets.setdefault(key, set()).add(int(found["number"]))
     for (stem, total), numbers in sorted(sets.items()):
         missing = sorted(set(range(total)) - numbers)
         if missing and max(numbers) < total:

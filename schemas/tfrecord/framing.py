@@ -99,7 +99,7 @@ def multiply(factor: int, crc: Crc) -> Crc:
     The factors are polynomials over GF(2), modulo that of CRC-32C, with their bits reversed: bit 31
     is the coefficient of 1.
     """
-    product = crc ^ crc
+    product: Crc = crc ^ crc
     for bit in range(31, -1, -1):
         if factor >> bit & 1:
             product = product ^ crc

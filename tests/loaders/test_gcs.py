@@ -8,10 +8,8 @@ import pytest
 
 from shardmill.loaders import Stream, feature_spec, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.schemas.errors import InputError, StorageError
-from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.storage import open_storage
-from tests.support.loader_tools import ID, PACKS, write_dataset
-from tests.support.record_tools import in_groups
+from tests.support.loader_tools import PACKS, write_numbered
 
 pytest_plugins = ["tests.support.gcs_server"]
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
@@ -23,9 +21,7 @@ MEMBERS = 4  # in each shard
 @pytest.fixture(params=PACKS)
 def uri(request, strict_bucket, front, tmp_path) -> str:
     """60 records in 3 shards of 4 members; the requests of the upload are not counted."""
-    payloads = [encode_example({"id": n}) for n in range(TOTAL)]
-    shards = [in_groups(group, 5) for group in in_groups(payloads, 20)]
-    ds = write_dataset(tmp_path / "ds", shards, ID, PACKS[request.param])
+    ds = write_numbered(tmp_path / "ds", [20] * SHARDS, 5, PACKS[request.param])
     upload(ds, f"{strict_bucket}/a/ds")
     front.calls.clear()
     return f"{strict_bucket}/a/ds"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from shardmill.loaders import augmentation, keras_data, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.steps import load_manifest
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from tests.support.loader_tools import (
@@ -27,7 +27,7 @@ from tests.support.loader_tools import (
     make_dataset,
     make_shard,
     tf_payloads,
-    write_dataset,
+    write_numbered,
 )
 
 pytest_plugins = ["tests.support.loader_data"]
@@ -44,15 +44,10 @@ TOTAL = sum(SIZES)
 @pytest.fixture(scope="module")
 def ids(tmp_path_factory) -> Path:
     """34 records that hold their number, in shards of different sizes."""
-    numbers = iter(range(TOTAL))
-    shards = [
-        [
-            [encode_example({"id": n, "many": list(range(n % 4))})]
-            for n in (next(numbers) for _ in range(size))
-        ]
-        for size in SIZES
-    ]
-    return write_dataset(tmp_path_factory.mktemp("ids") / "ds", shards, IDS, deflated_member)
+    return write_numbered(
+        tmp_path_factory.mktemp("ids") / "ds", SIZES, 1, deflated_member, IDS,
+        lambda n: {"id": n, "many": list(range(n % 4))},
+    )  # fmt: skip
 
 
 @pytest.fixture(params=["tensorflow", "python"])
@@ -500,10 +495,3 @@ def test_class_weights_equal_those_of_scikit_learn(images, tmp_path):
     texts = labelled(tmp_path / "texts", "BYTES", [b"no", b"yes"], {"no": 1, "yes": 1})
     with pytest.raises(UsageError, match="'no' has no class id"):
         class_weights(texts)
-
-
-def test_missing_shard_is_reported_before_training(ids, tmp_path):
-    folder = shutil.copytree(ids, tmp_path / "ds")
-    (folder / "train-3.tfrecord").unlink()
-    with pytest.raises(InputError, match=r"train-3\.tfrecord is missing"):
-        keras_dataset(folder, label=None)

@@ -19,18 +19,12 @@ from shardmill.loaders import Stream, open_dataset
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
-from tests.support.loader_tools import ID, PACKS, write_dataset
+from tests.support.loader_tools import ID, PACKS, write_dataset, write_numbered
 from tests.support.record_tools import in_groups
 
 
 def make(folder: Path, sizes: list[int], member: int = 3, pack: str = "stored") -> Path:
-    """Writes a dataset whose records hold their number, in shards of some sizes."""
-    numbers = iter(range(sum(sizes)))
-    shards = [
-        in_groups([encode_example({"id": next(numbers)}) for _ in range(size)], member)
-        for size in sizes
-    ]
-    return write_dataset(folder, shards, ID, PACKS[pack])
+    return write_numbered(folder, sizes, member, PACKS[pack])
 
 
 def read(records, **options) -> list[int]:

@@ -10,10 +10,8 @@ import pytest
 
 from shardmill.loaders import open_dataset
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member
-from tests.support.loader_tools import ID, ONE, write_dataset
-from tests.support.record_tools import in_groups
+from tests.support.loader_tools import ID, ONE, write_numbered
 
 pytestmark = pytest.mark.heavy
 
@@ -31,11 +29,10 @@ def array(number: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory) -> Path:
-    payloads = [
-        encode_example({"id": n, "text": b"%d" % n, "x": array(n).tobytes()}) for n in range(TOTAL)
-    ]
-    shards = [in_groups(group, 7) for group in in_groups(payloads, 30)]
-    return write_dataset(tmp_path_factory.mktemp("torch") / "ds", shards, SCHEMA, deflated_member)
+    return write_numbered(
+        tmp_path_factory.mktemp("torch") / "ds", [30, 30, 30, 11], 7, deflated_member, SCHEMA,
+        lambda n: {"id": n, "text": b"%d" % n, "x": array(n).tobytes()},
+    )  # fmt: skip
 
 
 def checked_ids(batches) -> list[int]:
@@ -79,18 +76,6 @@ def test_map_style_data_loader(options, ds):
         assert sorted(numbers) == list(range(TOTAL))
     assert epochs[0] not in (sorted(epochs[0]), epochs[1:][:1])
     assert isinstance(next(iter(DataLoader(records, batch_size=2)))["x"], torch.Tensor)
-
-
-def test_samplers(ds):
-    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
-
-    records = open_dataset(ds)
-    sampler = WeightedRandomSampler([0.0] * 90 + [1.0] * 11, 60, replacement=True)
-    numbers = checked_ids(DataLoader(records, batch_size=16, sampler=sampler))
-    assert len(numbers) == 60
-    assert set(numbers) <= set(range(90, TOTAL))
-    batches = BatchSampler(SequentialSampler(records), 10, drop_last=True)
-    assert checked_ids(DataLoader(records, batch_sampler=batches)) == list(range(100))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -189,11 +174,3 @@ def test_grain_data_loader(ds):
         operations=[grain.transforms.Batch(8, drop_remainder=False)],
     )  # fmt: skip
     assert sorted(checked_ids(loader)) == list(range(TOTAL))
-
-
-def test_grain_slices_divide_the_records(ds):
-    import grain
-
-    source = grain.MapDataset.source(open_dataset(ds))
-    parts = [[int(row["id"]) for row in source[host::3]] for host in range(3)]
-    assert sorted(n for part in parts for n in part) == list(range(TOTAL))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import google_crc32c
 
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.support.readers import tf_records
-from tests.support.record_tools import framed, indexed
+from tests.support.record_tools import framed, in_groups, indexed
 
 Groups = Sequence[Sequence[bytes]]  # payloads, by member
 PACKS = {"stored": stored_member, "deflated": deflated_member, "none": None}
@@ -145,6 +147,28 @@ def write_dataset(
         schema,
         compression=compression,
     )
+
+
+def write_numbered(
+    folder: Path, sizes: Sequence[int], member: int, pack: Callable | None = stored_member,
+    schema: str = ID, example: Callable[[int], Mapping] = lambda number: {"id": number},
+) -> Path:  # fmt: skip
+    """Writes a dataset whose records hold their numbers.
+
+    Args:
+        folder: Folder of the dataset.
+        sizes: Number of records of each shard.
+        member: Number of records of each member.
+        pack: As in ``make_shard``.
+        schema: Text of schema.pbtxt.
+        example: Function from the number of a record to its features.
+    """
+    numbers = iter(range(sum(sizes)))
+    shards = [
+        in_groups([encode_example(example(n)) for n in islice(numbers, size)], member)
+        for size in sizes
+    ]
+    return write_dataset(folder, shards, schema, pack)
 
 
 def tf_payloads(folder: Path, split: str) -> list[bytes]:
