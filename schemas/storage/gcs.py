@@ -111,12 +111,6 @@ class GcsStorage(ObjectStorage):
         ):
             yield iter(lambda: file.read(CHUNK), b"")
 
-    def _file(self, path: str) -> Entry:
-        with translate_errors("read", path):
-            blob = self._blob(path)
-            blob.reload()
-        return _entry(blob)
-
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         from google.api_core import exceptions
 

@@ -79,14 +79,6 @@ class ObjectStorage(Storage):
         return client
 
     @abstractmethod
-    def _file(self, path: str) -> Entry:
-        """Return the entry of an object.
-
-        Raises:
-            FileNotFoundError: It does not exist.
-        """
-
-    @abstractmethod
     def _objects(self, action: str, path: str) -> Iterator[Entry]:
         """Yield every object in a folder, sorted by name.
 
@@ -100,6 +92,17 @@ class ObjectStorage(Storage):
     @abstractmethod
     def _copy(self, source: str, path: str) -> str:
         """Copy an object; return the version that was copied, or an empty text if unknown."""
+
+    def _file(self, path: str) -> Entry:
+        """Return the entry of an object.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+        """
+        entry = self.stat(path)
+        if entry is None or entry.kind != "file":
+            raise FileNotFoundError(path)
+        return entry
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:

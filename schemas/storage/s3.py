@@ -56,14 +56,9 @@ class S3Storage(ObjectStorage):
     def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
         """Yield the answers of a listing of all keys in a folder, sorted by key."""
         bucket, key = split_uri(path)
-        request = {"Bucket": bucket, "Prefix": folder_prefix(key), **options}
-        while True:
-            with translate_errors(action, path):
-                page = self._client().list_objects_v2(**request)
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            request["ContinuationToken"] = page["NextContinuationToken"]
+        with translate_errors(action, path):
+            pages = self._client().get_paginator("list_objects_v2")
+            yield from pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options)
 
     def _has_files(self, path: str) -> bool:
         """Return whether a key is a folder. Unlike a HEAD, this call reports why it failed."""
@@ -75,19 +70,6 @@ class S3Storage(ObjectStorage):
         with translate_errors("look at", path):
             answer: dict[str, Any] = self._client().head_object(Bucket=bucket, Key=key)
         return answer
-
-    def _file(self, path: str) -> Entry:
-        """Return the entry of an object.
-
-        Raises:
-            FileNotFoundError: It does not exist.
-            StorageError: The bucket does not exist, or the call was denied.
-        """
-        try:
-            return entry_of(path, self._head(path))
-        except (FileNotFoundError, DeniedError):
-            self._has_files(path)
-            raise
 
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""

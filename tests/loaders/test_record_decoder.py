@@ -53,14 +53,6 @@ def test_arrays_without_shape_are_flat(tmp_path):
     np.testing.assert_array_equal(found, np.arange(6, dtype=np.uint16))
 
 
-def test_large_array(tmp_path):
-    array = np.random.default_rng(0).normal(size=(300, 400, 3)).astype(np.float32)
-    schema = raw("float32", "shape=300,400,3")
-    found = decode(tmp_path, schema, {"x": array.tobytes()})
-    np.testing.assert_array_equal(found["x"], array)
-    assert decode(tmp_path, schema, {"x": array.tobytes()}, decode=False)["x"] == array.tobytes()
-
-
 @pytest.mark.parametrize(
     ("schema", "data"),
     [

@@ -149,11 +149,6 @@ def test_where_keeps_matching_examples(records):
     assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))  # again
 
 
-def test_transform_is_applied(records):
-    doubled = open_dataset(records.source.folder, transform=lambda row: int(row["id"]) * 2)
-    assert list(Stream(doubled, host=(1, 2))) == [2 * n for n in range(66, 132)]
-
-
 def test_opens_only_the_shards_of_its_share(tmp_path):
     folder = make(tmp_path / "ds", [10] * 6)
     records = open_dataset(folder)

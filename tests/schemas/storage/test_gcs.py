@@ -139,7 +139,7 @@ def test_reports_missing_permissions(strict_bucket, front):
     [
         (api.RetryError("Timeout of 120s exceeded", OSError("no\nroute")), "no route; run again"),
         (api.BadRequest("odd\n  request."), "odd request; run again"),
-        (requests.ConnectionError("refused"), "refused; run again"),
+        (requests.ConnectionError("aborted"), "aborted; run again"),
         (ConnectionResetError("reset"), "reset; run again"),
         (auth.RefreshError("invalid_grant: expired\n", {"error": 1}), "credentials .invalid_grant: expired"),
     ],

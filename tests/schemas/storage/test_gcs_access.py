@@ -96,7 +96,7 @@ def test_reports_missing_credentials(no_credentials, photos, tmp_path, capsys, m
             said, seconds = timed(capsys, *argv)
             took.append(seconds)
             assert "gs://a-bucket/x" in said
-            assert "are no usable Google credentials (none were found); run `gcloud auth" in said
+            assert "usable Google credentials (none were found); run `gcloud auth" in said
             if number:  # the client is the same for all
                 break
         assert took[-1] - took[0] < SOON
