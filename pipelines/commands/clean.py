@@ -13,7 +13,7 @@ from shardmill.pipelines.report.numbers import human_bytes, parse_duration
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.storage import Storage, open_storage, scheme_of
-from shardmill.transforms.publish import cleanup
+from shardmill.transforms.publish import cleanup, publish
 from shardmill.transforms.publish.journal import Journal
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -51,9 +51,9 @@ def main(argv: list[str]) -> int:
     if entry is None:
         raise InputError(f"{flags.directory} does not exist: give the folder of a dataset.")
     if entry.kind != "dir":
-        raise InputError(f"{flags.directory} is no folder: give the folder of a dataset.")
+        raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
     job = _Job(storage, output, limit, time.time_ns(), flags.dry_run)
-    journal = cleanup.read_journal(storage, output)
+    journal = publish.read_journal(storage, output)
     if journal is not None:
         _say(job.complete(journal))
     busy = journal.build if journal is not None and flags.dry_run else ""
@@ -155,7 +155,7 @@ def age(changed_ns: int | None, now_ns: int) -> str:
 
 
 def _kept(
-    account: cleanup.Account, going: list[cleanup.Leftover], older_than: str, job: _Job
+    account: cleanup.Leftovers, going: list[cleanup.Leftover], older_than: str, job: _Job
 ) -> Iterator[str]:
     """Yields what stays, each with its reason and remedy."""
     recent = [item for item in account.leftovers if item not in going]

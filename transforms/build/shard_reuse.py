@@ -26,7 +26,8 @@ from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.journal import NOTHING_KEPT, Kept, fingerprint
-from shardmill.transforms.publish.publish import read_manifest, replaced_error
+from shardmill.transforms.publish.publish import read_manifest
+from shardmill.transforms.publish.roll_forward import replaced_error
 from shardmill.transforms.statistics.sums import Summary, Sums
 
 # Reasons that depend on the time of reading: a retry may succeed.
@@ -233,8 +234,8 @@ def _rebuilt(series: Series, shards: Sequence[Shard]) -> Iterator[BuiltShard]:
 def _totals(entry: SeriesEntry, records: int) -> Totals:
     return Totals(
         records=records,
-        label_counts={entry.label: records} if records else {},
-        rejects=entry.rejected_by_reason,
+        label_counts=Counter({entry.label: records} if records else {}),
+        rejects=Counter(entry.rejected_by_reason),
         duplicates=entry.duplicates,
         multi_frame=entry.multi_frame,
         summary=_summary(entry.pixels, records),

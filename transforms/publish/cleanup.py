@@ -1,7 +1,7 @@
-"""Cleaning: what unfinished builds left in an output, what of it may go, and taking it away.
+"""Clean an output: find and delete what unfinished commands left there.
 
-Only names that Shardmill gives to what is not published are looked at. All of them begin with a
-dot, and no published file's name does, so nothing published is ever among them.
+Only names that Shardmill gives to unpublished files are considered. All of them begin with a dot,
+and the name of a published file never does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join, scheme_of
 from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import check_output, read_manifest, recover_output
+from shardmill.transforms.publish.publish import read_manifest, recover_output
 
 Kind = Literal["build", "outcome", "temporary"]
 
 _ID = r"[0-9a-f]{12}"
 _OUTCOME = re.escape(shard_names.OUTCOME_PREFIX) + _ID + r"\.json"
 _IS_OUTCOME = re.compile(_OUTCOME)
-# A file that local storage had not finished: of what is written into the output itself only, with
-# the hexadecimal digits of a random UUID.
+# Temporary files of local storage: only of files written into the output itself, with the
+# hexadecimal digits of a random UUID.
 _FIXED = (
     shard_names.MANIFEST,
     shard_names.SCHEMA,
@@ -36,7 +36,7 @@ _FIXED = (
 )
 _UUID = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp")
-# What the check for a writable output makes for a moment where files cannot be nameless.
+# Created by the check for a writable output where the file system has no unnamed files.
 _IS_PROBE = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"probe-[a-z0-9_]{8}")
 _IS_BUILD = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"[0-9a-f]{16}")
 _IN_BUILD = re.compile(
@@ -47,15 +47,14 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something in an output that an unfinished command left.
+    """A file or folder in an output that an unfinished command left.
 
     Attributes:
-        name: Its name in the output.
+        name: Name in the output.
         kind: A build folder, the outcome of a run, or an unfinished file.
-        num_files: Files in it.
-        num_bytes: Their size.
-        changed_ns: When anything in it last changed, in nanoseconds since 1970; None when nobody
-            knows.
+        num_files: Number of files in it.
+        num_bytes: Their total size.
+        changed_ns: Time of the last change in it, in nanoseconds since 1970; None if unknown.
     """
 
     name: str
@@ -65,20 +64,20 @@ class Leftover:
     changed_ns: int | None
 
     def is_recent(self, older_than_ns: int, now_ns: int) -> bool:
-        """Tells whether it changed so lately that a build may be at work on it."""
+        """Return whether it changed so recently that a build may be using it."""
         if not older_than_ns:
             return False
         return self.changed_ns is None or now_ns - self.changed_ns < older_than_ns
 
 
 @dataclass(frozen=True)
-class Account:
-    """What stands in an output beside the dataset.
+class Leftovers:
+    """Unpublished files in an output.
 
     Attributes:
-        leftovers: What unfinished commands left.
-        foreign: Things with a name like ours that are not: (name, why).
-        problems: Sentences on what could not be looked at.
+        leftovers: Files and folders that unfinished commands left.
+        foreign: (name, reason) of items with such a name that Shardmill did not write.
+        problems: Messages about items that could not be examined.
     """
 
     leftovers: tuple[Leftover, ...]
@@ -87,12 +86,12 @@ class Account:
 
 
 def classify(name: str, entry_kind: str, size: int) -> Kind | None:
-    """Returns what kind of leftover a name in an output says, or None when it is none of ours.
+    """Return the kind of a leftover by its name, or None if Shardmill does not use such names.
 
     Args:
-        name: Of the file or folder.
+        name: Name of the file or folder in the output.
         entry_kind: ``file``, ``dir`` or ``other``.
-        size: Bytes.
+        size: Size in bytes.
     """
     if entry_kind == "dir":
         return "build" if name.startswith(shard_names.BUILD_PREFIX) else None
@@ -104,13 +103,13 @@ def classify(name: str, entry_kind: str, size: int) -> Kind | None:
     return "temporary" if probe or _IS_TEMPORARY.fullmatch(name) else None
 
 
-def find_leftovers(storage: Storage, output: str, *, publishing: str = "") -> Account:
-    """Returns what unfinished commands left in an output; changes nothing.
+def find_leftovers(storage: Storage, output: str, *, publishing: str = "") -> Leftovers:
+    """Return what unfinished commands left in an output; changes nothing.
 
     Args:
-        storage: Of the output.
-        output: The folder.
-        publishing: Name of the build folder that a journal is about, not to be counted.
+        storage: Storage of the output.
+        output: The output folder.
+        publishing: Name of the build folder that a journal is publishing; it is left out.
 
     Raises:
         StorageError: The output cannot be listed.
@@ -129,21 +128,24 @@ def find_leftovers(storage: Storage, output: str, *, publishing: str = "") -> Ac
                 leftovers.append(_measure(storage, entry, name, kind))
         except ShardmillError as error:
             problems.append(str(error))
-        except FileNotFoundError:  # another command took it meanwhile
+        except FileNotFoundError:  # another command deleted it
             continue
-    return Account(tuple(leftovers), tuple(foreign), tuple(problems))
+    return Leftovers(tuple(leftovers), tuple(foreign), tuple(problems))
 
 
 def _why_foreign(storage: Storage, entry: Entry, name: str, kind: Kind) -> str:
-    """Returns why something with a name like ours is not ours, or nothing."""
+    """Return why Shardmill did not write an item with such a name, or an empty text."""
     if is_link(entry.path):
-        return "it is a link, which Shardmill never makes; delete it yourself if it is not needed"
+        return "it is a link, which Shardmill never creates; delete it yourself if it is not needed"
     if kind != "build" or _IS_BUILD.fullmatch(name):
         return ""
     for found in storage.list_dir(entry.path):
         inner = found.path.rsplit("/", 1)[-1]
         if not _IN_BUILD.fullmatch(inner):
-            return f"it holds {inner!r}, which no build does; delete it yourself if it is no use"
+            return (
+                f"it holds {inner!r}, which builds never create; "
+                "delete it yourself if it is not needed"
+            )
     return ""
 
 
@@ -151,7 +153,7 @@ def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
     if kind != "build":
         return Leftover(name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0
-    changed = [entry.changed_ns] if entry.version else []  # a folder of a store has no time
+    changed = [entry.changed_ns] if entry.version else []  # folders of object stores have no time
     for found in storage.walk(entry.path):
         changed.append(found.changed_ns)
         if found.kind != "dir":
@@ -162,53 +164,37 @@ def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
     return Leftover(name, kind, files, size, max(times) if known else None)
 
 
-def read_journal(storage: Storage, output: str) -> Journal | None:
-    """Returns the journal of an unfinished publication, or None.
-
-    Raises:
-        OutputError: There is one that cannot be followed.
-    """
-    try:
-        data = storage.read(join(output, shard_names.JOURNAL))
-    except FileNotFoundError:
-        return None
-    with contextlib.suppress(ShardmillError):
-        return Journal.from_json(data)
-    check_output(storage, output)  # says it in the words that every command uses
-    return None  # it was completed meanwhile
-
-
 def complete(storage: Storage, output: str, journal: Journal) -> bool:
-    """Completes an unfinished publication.
+    """Complete an unfinished publication.
 
     Returns:
-        False when it was taken back, because its files were gone; what was published stays.
+        False if it was rolled back, because its files are gone; the published dataset stays.
 
     Raises:
-        OutputError: It can be neither completed nor taken back.
+        OutputError: It can be neither completed nor rolled back.
     """
     return recover_output(storage, output) == Manifest.from_json(journal.manifest)
 
 
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:
-    """Takes a leftover away, unless it changed or went meanwhile.
+    """Delete a leftover, unless it has changed or disappeared since it was found.
 
-    A publication and this never work on one build folder at the same time: on a local disk both
-    hold the output's lock, elsewhere both need the one journal. Only where there are no locks and
-    nothing is published yet, nothing holds back a first publication; that has no dataset to harm.
+    A publisher never uses a build folder while it is deleted: on a local disk both hold the
+    output's lock, on object stores both must create the journal. Only a first publication on an
+    object store is not excluded; it has no published dataset to damage.
 
     Args:
-        storage: Of the output.
-        output: The folder.
-        item: What to remove.
-        older_than_ns: What changed less long ago stays; 0 for nothing.
-        now_ns: The time.
+        storage: Storage of the output.
+        output: The output folder.
+        item: The leftover.
+        older_than_ns: Keep it if it changed more recently than this; 0 deletes it in any case.
+        now_ns: Current time in nanoseconds since 1970.
 
     Returns:
-        Whether it was there and was removed.
+        Whether it existed and was deleted.
 
     Raises:
-        ShardmillError: It could not be removed.
+        ShardmillError: It could not be deleted.
     """
     path = join(output, item.name)
     if item.kind != "build":
@@ -233,20 +219,20 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
             if storage.stat(path) is None:
                 return True
     raise OutputError(
-        f"{path} cannot be removed wholly: check the permissions of it and of {output}, and that "
-        "no build runs there, and run again."
+        f"{path} cannot be deleted completely: check its permissions and those of {output}, and "
+        "that no build is running there, and run again."
     )
 
 
 def recover_journal(storage: Storage, output: str) -> None:
-    """Completes an unfinished publication if there is one, and asks nothing else of the output."""
+    """Complete an unfinished publication if there is one; the output may hold other files."""
     if storage.stat(join(output, shard_names.JOURNAL)) is not None:
         recover_output(storage, output)
 
 
 @contextlib.contextmanager
 def _held(storage: Storage, output: str) -> Iterator[bool]:
-    """Holds the output; gives False when a publication began before."""
+    """Hold the output's lock; yield False if a publication has begun."""
     with storage.lock(output):
         yield storage.stat(join(output, shard_names.JOURNAL)) is None
 
@@ -255,16 +241,15 @@ def _remove_tree(storage: Storage, path: str) -> None:
     storage.delete_tree(path)
     for found in storage.walk(path):
         if found.kind != "dir":
-            storage.delete(found.path)  # says why, where removing the whole folder did not
+            storage.delete(found.path)  # raises the error that delete_tree ignores
 
 
 def _remove_by_journal(storage: Storage, output: str, build: str) -> None:
-    """Removes a build folder where there are no locks, unless a publisher came first.
+    """Delete a build folder on an object store, unless a publisher was first.
 
-    The journal says that the dataset which stands there is to be published from that folder.
-    Whoever follows it finds that done, and only deletes the folder. While it is there no other
+    Creates a journal that publishes the current dataset from that folder. A process that follows
+    it finds the dataset published and only deletes the folder. While the journal exists, no other
     publication can begin.
-    A local disk has locks, and may be too full to take a journal.
     """
     try:
         published = read_manifest(storage, output)

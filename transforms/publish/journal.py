@@ -1,4 +1,4 @@
-"""The journal of a publication: the list of moves that whoever meets it completes."""
+"""The journal of a publication: the list of moves that any process can complete."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Kept:
-    """Published files that stay where they are and become part of the next dataset.
+    """Published files that stay in place and become part of the next dataset.
 
     Attributes:
-        base: Fingerprint of the manifest that names them; only while it is the published one are
-            they what they are taken for. Empty where nothing is kept.
+        base: Fingerprint of the manifest that lists them. They are valid only while that manifest
+            is published. Empty where nothing is kept.
         files: (name, bytes) of each.
     """
 
@@ -40,13 +40,13 @@ NOTHING_KEPT = Kept()
 
 @dataclass(frozen=True)
 class Journal:
-    """What a publication does, in order.
+    """The steps of a publication, in order.
 
     Attributes:
-        manifest: The new manifest's text.
-        moves: Files to their final names, the manifest last.
-        deletes: Files of the old dataset that the new one does not have.
-        build: The build folder, deleted in the end.
+        manifest: Text of the new manifest.
+        moves: Moves of files to their final names, the manifest last.
+        deletes: Files of the old dataset that are not part of the new one.
+        build: The build folder; it is deleted last.
         kept: Files of the old dataset that stay.
     """
 
@@ -57,15 +57,15 @@ class Journal:
     kept: Kept = field(default=NOTHING_KEPT)
 
     def to_json(self) -> bytes:
-        """Returns the journal's text."""
+        """Return the text of the journal."""
         return json.dumps(asdict(self), ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Journal:
-        """Returns the journal that a text holds.
+        """Return the journal of a text.
 
         Raises:
-            FormatError: It holds none, or names a file outside the output.
+            FormatError: The text is damaged, or names a file outside the output.
         """
         try:
             body = json.loads(data)
@@ -81,10 +81,10 @@ class Journal:
         return journal
 
     def check(self) -> None:
-        """Refuses names that lead out of the output, or to what is no file of a dataset.
+        """Check that all names are files of a dataset inside the output.
 
         Raises:
-            FormatError: A name does.
+            FormatError: A name is not.
         """
         if not self.build.startswith(shard_names.BUILD_PREFIX):
             raise FormatError(f"it calls {self.build!r} a build folder")
@@ -109,19 +109,19 @@ def _kept(base: str = "", files: Iterable[tuple[str, int]] = ()) -> Kept:
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """Returns the identity of a manifest's whole content: 32 hexadecimal digits."""
+    """Return the identity of a manifest's content: 32 hexadecimal digits."""
     return hashlib.blake2b(manifest.to_json().encode(), digest_size=16).hexdigest()
 
 
 def check_plain(files: Iterable[str]) -> None:
-    """Refuses names that no file of a dataset has: hidden ones, or in a folder that is not ours.
+    """Check that names can be files of a dataset: not hidden, and not in another folder.
 
     Raises:
-        FormatError: One is such a name.
+        FormatError: A name cannot be.
     """
     for name in files:
         top, *below = name.split("/")
-        if (below and top != shard_names.TRANSFORM) or "\0" in name:
-            raise FormatError(f"it names {name!r}, which is no file of a dataset")
-        if any(not each or each.startswith(".") for each in (top, *below)):
-            raise FormatError(f"it names {name!r}, which is no file of a dataset")
+        in_other_folder = bool(below) and top != shard_names.TRANSFORM
+        hidden = any(not each or each.startswith(".") for each in (top, *below))
+        if in_other_folder or hidden or "\0" in name:
+            raise FormatError(f"it names {name!r}, which is not a file of a dataset")

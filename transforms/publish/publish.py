@@ -1,16 +1,16 @@
-"""Publishing: finished files move to their final names, the manifest last.
+"""Publish a build: move the finished files to their final names, the manifest last.
 
-A journal, ``OUT/.publish.json``, lists the moves before the first is made. Whoever meets a journal
-completes it, so a publication that was begun is always finished, by this process or a later one.
-All that is written lies in the build folder before the journal is; from then on files only change
-their names, so a full disk cannot stop a publication half-way.
+A journal, ``OUT/.publish.json``, lists the moves before the first one is made. A process that finds
+a journal completes it, so a publication that has begun is always finished. All files are in the
+build folder before the journal is written; from then on they are only renamed, so a full disk
+cannot interrupt a publication.
 
-On a local disk publishers, and whoever looks at the output, hold a lock on the folder; the
-operating system frees it when they die.
+On a local disk, publishers and readers of the output hold a lock on the folder, which the operating
+system releases when they die.
 
-Files of the old dataset that the new one keeps are not touched at all. They are what they are taken
-for only while the manifest that names them is the published one, so that is looked at again once
-the journal stands, from when on nobody else can publish.
+Files of the old dataset that the new one keeps are not moved. They are valid only while the
+manifest that lists them is published, so that is checked again once the journal exists: from then
+on no other process can publish.
 """
 
 from __future__ import annotations
@@ -39,28 +39,18 @@ from shardmill.transforms.publish.roll_forward import (
     roll_forward,
 )
 
-__all__ = [
-    "check_output",
-    "find_damage",
-    "publish",
-    "read_manifest",
-    "recover_output",
-    "replaced_error",
-    "why_not_up_to_date",
-]
-
 
 def read_manifest(storage: Storage, output: str) -> Manifest | None:
-    """Returns the published manifest, or None when there is none.
+    """Return the published manifest, or None if there is none.
 
-    While a publication is under way it waits for its end, or returns what it will publish.
+    During a publication, wait for its end or return the manifest that it publishes.
 
     Raises:
-        OutputError: A file of that name is no manifest that this release can read.
+        OutputError: The file is not a manifest that this release can read.
     """
     try:
         with storage.lock(output):
-            journal = _read_journal(storage, output)
+            journal = read_journal(storage, output)
             if journal is not None:
                 return Manifest.from_json(journal.manifest)
             return _read_manifest(storage, output)
@@ -83,13 +73,13 @@ def _read_manifest(storage: Storage, output: str) -> Manifest | None:
 
 
 def recover_output(storage: Storage, output: str) -> Manifest | None:
-    """Completes an unfinished publication and returns the dataset that then stands at output.
+    """Complete an unfinished publication and return the dataset at the output.
 
     Returns:
-        The dataset, or None when a first one may be built there.
+        The dataset's manifest, or None if a first one may be built there.
 
     Raises:
-        OutputError: Something stands there that Shardmill did not make.
+        OutputError: The output holds files that Shardmill did not write.
     """
     if not _is_folder(storage, output):
         return None
@@ -100,18 +90,18 @@ def recover_output(storage: Storage, output: str) -> Manifest | None:
 def _recover_output_locked(storage: Storage, output: str) -> Manifest | None:
     while True:
         _recover_locked(storage, output)
-        found = _look(storage, output)
-        # Without locks another publication may have begun in between: its files are yet to move.
-        if found is None or _read_journal(storage, output) is None:
+        found = _read_dataset(storage, output)
+        # Without locks another publication may have begun in between and not moved its files yet.
+        if found is None or read_journal(storage, output) is None:
             return found
 
 
 def check_output(storage: Storage, output: str) -> Manifest | None:
-    """Returns what ``recover_output`` would return, but changes nothing."""
+    """Return what ``recover_output`` would return, without changing anything."""
     if not _is_folder(storage, output):
         return None
     with storage.lock(output):
-        return _look(storage, output)
+        return _read_dataset(storage, output)
 
 
 def _is_folder(storage: Storage, output: str) -> bool:
@@ -121,10 +111,10 @@ def _is_folder(storage: Storage, output: str) -> bool:
     return entry is not None
 
 
-def _look(storage: Storage, output: str) -> Manifest | None:
-    """Returns the dataset at output; where a publication is under way, the one that it makes."""
+def _read_dataset(storage: Storage, output: str) -> Manifest | None:
+    """Return the dataset at the output; during a publication, the one that it publishes."""
     while True:
-        journal = _read_journal(storage, output)
+        journal = read_journal(storage, output)
         if journal is not None:
             return Manifest.from_json(journal.manifest)
         manifest = _read_manifest(storage, output)
@@ -133,13 +123,13 @@ def _look(storage: Storage, output: str) -> Manifest | None:
         foreign = _find_foreign(storage, output)
         if not foreign:
             return None
-        # Where there are no locks, a publication may have begun or ended since the first look.
+        # Without locks a publication may have begun or ended since the first check.
         if not any(
             storage.stat(join(output, name)) for name in (shard_names.JOURNAL, shard_names.MANIFEST)
         ):
             raise OutputError(
-                f"--output={output} holds {foreign!r} and no {shard_names.MANIFEST}, so it is not "
-                "Shardmill's to write to: choose an empty or new folder."
+                f"--output={output} holds {foreign!r} but no {shard_names.MANIFEST}, so it is not "
+                "a Shardmill dataset: choose an empty or new folder."
             )
 
 
@@ -153,9 +143,9 @@ def _find_foreign(storage: Storage, output: str) -> str:
 
 
 def find_damage(storage: Storage, output: str, manifest: Manifest) -> str:
-    """Returns the first file of a dataset that is missing or has another size, or nothing.
+    """Return the first file of a dataset that is missing or has another size, or an empty text.
 
-    One listing answers it; what the bytes are is not looked at.
+    Costs one listing; the content of files is not read.
     """
     sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(output)}
     for split in manifest.splits.values():
@@ -174,12 +164,17 @@ def _recover_locked(storage: Storage, output: str) -> bool:
         return False
     try:
         roll_forward(storage, output, *found)
-    except StaleBuildError:  # taken back before it touched anything
+    except StaleBuildError:  # rolled back before any file was changed
         return False
     return True
 
 
-def _read_journal(storage: Storage, output: str) -> Journal | None:
+def read_journal(storage: Storage, output: str) -> Journal | None:
+    """Return the journal of an unfinished publication, or None.
+
+    Raises:
+        OutputError: The journal cannot be followed.
+    """
     found = find_journal(storage, output)
     return found[0] if found else None
 
@@ -188,24 +183,24 @@ def publish(
     storage: Storage, output: str, manifest: Manifest, moves: Sequence[Move], build: str,
     *, overwrite: bool, kept: Kept = NOTHING_KEPT,
 ) -> bool:  # fmt: skip
-    """Publishes a finished build.
+    """Publish a finished build.
 
     Args:
-        storage: Of the output.
+        storage: Storage of the output.
         output: The output folder.
         manifest: The new manifest.
-        moves: All files but the manifest and those that are kept.
+        moves: Moves of all files except the manifest and the kept ones.
         build: Name of the build folder.
         overwrite: Whether another dataset may be replaced.
         kept: Files of the published dataset that stay and become part of the new one.
 
     Returns:
-        False when the same dataset was published meanwhile and nothing was left to do.
+        False if another process has published the same dataset.
 
     Raises:
-        OutputError: Another dataset, or a file that is not ours, stands in the way.
-        StaleBuildError: Somebody took this build's files away, or published another dataset than
-            the one whose files are kept.
+        OutputError: The output holds another dataset, or a file that Shardmill did not write.
+        StaleBuildError: Another process deleted files of this build, or published another dataset
+            than the one whose files are kept.
     """
     text = manifest.to_json()
     data = text.encode()
@@ -229,11 +224,11 @@ def publish(
                 draft = Journal(text, (*moves, last), (), build, kept)
                 journal = _checked(storage, output, draft, old)
             except (OutputError, StaleBuildError):
-                # Without locks another publisher may have come between: what is in the way is his.
-                if _look(storage, output) == old:
+                # Without locks the conflicting files may be those of another publisher.
+                if _read_dataset(storage, output) == old:
                     raise
                 continue
-            # False only where locks are not to be had and another publisher came first.
+            # False only on storage without locks, if another publisher was first.
             path = join(output, shard_names.JOURNAL)
             written = storage.create(path, journal.to_json(), aside=join(output, build))
             if written and _follow(storage, output, journal):
@@ -241,7 +236,7 @@ def publish(
 
 
 def _follow(storage: Storage, output: str, journal: Journal) -> bool:
-    """Completes a journal that was just written; False when somebody met it and took it back."""
+    """Complete a journal that was just written; False if another process rolled it back."""
     found = find_journal(storage, output)
     if found is not None and found[0].to_json() == journal.to_json():
         roll_forward(storage, output, *found)
@@ -253,24 +248,24 @@ def _follow(storage: Storage, output: str, journal: Journal) -> bool:
 
 
 def _clear(storage: Storage, output: str, build: str) -> None:
-    """Deletes a build folder, unless another publication has begun that may take from it."""
+    """Delete a build folder, unless another publication has begun that may use its files."""
     journal = join(output, shard_names.JOURNAL)
     storage.delete_tree(join(output, build), lambda: storage.stat(journal) is None)
 
 
 def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:
-    """Returns a journal with what is to be deleted, once nothing stands in its way."""
+    """Return the journal with its deletes, after checking that no file is missing or in the way."""
     gone = find_missing(storage, output, draft.moves)
     if gone:
         raise missing_error(output, gone)
     ours, new = _own_files(old), {move.target for move in draft.moves}
-    strange = _tops(new) - _tops(ours)
+    unowned = _tops(new) - _tops(ours)
     for found in storage.list_dir(output):
         name = found.path.rsplit("/", 1)[-1]
-        if name in strange or (name in ours and found.kind != "file"):
+        if name in unowned or (name in ours and found.kind != "file"):
             raise OutputError(
-                f"{found.path} exists and is not part of the dataset there: "
-                "move it away and run again, finished parts are kept."
+                f"{found.path} exists and is not part of the published dataset: "
+                "move it away and run again; finished parts are reused."
             )
     deletes = ours - new - {name for name, _ in draft.kept.files}
     journal = replace(draft, deletes=tuple(sorted(deletes)))
@@ -292,17 +287,17 @@ def _own_files(old: Manifest | None) -> set[str]:
 
 
 def _tops(files: Iterable[str]) -> set[str]:
-    """Returns the files, those in a folder as the folder."""
+    """Return the top-level names of files: the folder of a file that is in one."""
     return {name.split("/", 1)[0] for name in files}
 
 
 def why_not_up_to_date(
     storage: Storage, output: str, old: Manifest, config_id: str, input_id: str
 ) -> str:
-    """Returns why what is published is not what is wanted, as a sentence; nothing when it is.
+    """Return why the published dataset is not the wanted one, or an empty text if it is.
 
     Args:
-        storage: Of the output.
+        storage: Storage of the output.
         output: The output folder.
         old: The published dataset.
         config_id: Identity of the wanted options.
@@ -313,12 +308,12 @@ def why_not_up_to_date(
             f"--output={output} holds a dataset of other inputs or options: "
             "add --overwrite to replace it, or choose another folder."
         )
-    # Files that a publication under way has yet to move are no damage.
+    # During a publication, files that are not moved yet do not count as missing.
     moving = storage.stat(join(output, shard_names.JOURNAL)) is not None
     damaged = "" if moving else find_damage(storage, output, old)
     if not damaged:
         return ""
     return (
-        f"{join(output, damaged)} is missing or has not the size that "
-        f"{shard_names.MANIFEST} states: add --overwrite to build the dataset again."
+        f"{join(output, damaged)} is missing or does not have the size in "
+        f"{shard_names.MANIFEST}: add --overwrite to build the dataset again."
     )

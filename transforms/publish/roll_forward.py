@@ -1,9 +1,9 @@
-"""Following a journal: what is left to do of a publication, whoever began it.
+"""Roll a journal forward: complete a publication that any process has begun.
 
-Several processes may follow one journal at a time where there are no locks, and any of them may
-stand still before any call while the others finish and publish something else. So what is deleted
-is deleted as the version that was seen while the journal stood, and who finds a file gone looks
-whether the journal still stands before calling it damage.
+On object stores, which have no locks, several processes may follow one journal at the same time.
+One of them may pause before any call while the others finish and publish another dataset. So files
+are deleted only in the version that was read while the journal existed, and a missing file counts
+as damage only if the journal still exists.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shardmill.transforms.publish.journal import Journal, Kept, Move, fingerprin
 
 
 def find_journal(storage: Storage, output: str) -> tuple[Journal, str] | None:
-    """Returns the journal of a publication under way and its version, or None.
+    """Return the journal of an unfinished publication and its version, or None.
 
     Raises:
-        OutputError: It cannot be followed.
+        OutputError: The journal cannot be followed.
     """
     path = join(output, shard_names.JOURNAL)
     try:
@@ -37,30 +37,30 @@ def find_journal(storage: Storage, output: str) -> tuple[Journal, str] | None:
 
 
 def roll_forward(storage: Storage, output: str, journal: Journal, version: str) -> None:
-    """Completes a publication; does nothing more once another process has completed it.
+    """Complete a publication; stop once another process has completed it.
 
     Args:
-        storage: Of the output.
+        storage: Storage of the output.
         output: The output folder.
-        journal: What there is to do.
-        version: The journal's, as ``find_journal`` gave it.
+        journal: The steps.
+        version: Version of the journal, as ``find_journal`` returned it.
 
     Raises:
         OutputError: It cannot be completed.
-        StaleBuildError: It was taken back, before it touched anything.
+        StaleBuildError: It was rolled back before any file was changed.
     """
 
-    def stands() -> bool:
-        return _stands(storage, output, version)
+    def is_current() -> bool:
+        return _is_current(storage, output, version)
 
     try:
         _move_all(storage, output, journal, version)
     except OutputError:
-        if stands():
+        if is_current():
             raise
         return
     deletes = list(_find_deletes(storage, output, journal))
-    if deletes and not stands():
+    if deletes and not is_current():
         return
     for entry in deletes:
         storage.delete(entry.path, entry.version)
@@ -69,12 +69,12 @@ def roll_forward(storage: Storage, output: str, journal: Journal, version: str) 
         entry.kind == "file" for entry in storage.walk(transform)
     ):
         storage.delete_tree(transform)
-    storage.delete_tree(join(output, journal.build), stands)
+    storage.delete_tree(join(output, journal.build), is_current)
     storage.delete(join(output, shard_names.JOURNAL), version)
 
 
-def _stands(storage: Storage, output: str, version: str) -> bool:
-    """Tells whether a journal is still the one that was read; nobody else's where locks are."""
+def _is_current(storage: Storage, output: str, version: str) -> bool:
+    """Return whether the journal is still the one that was read; always, on a locked output."""
     if not version:
         return True
     entry = storage.stat(join(output, shard_names.JOURNAL))
@@ -90,7 +90,7 @@ def _move_all(storage: Storage, output: str, journal: Journal, version: str) -> 
     if current == journal.manifest.encode():
         return
     if current is not None:
-        # The old dataset is still whole: the last moment to see that the new one will be.
+        # The old dataset is still complete: the last chance to check the new one.
         problem = _find_problem(storage, output, journal, current)
         if problem is not None and _unchanged(storage, manifest, current):
             storage.delete(join(output, shard_names.JOURNAL), version)
@@ -100,12 +100,12 @@ def _move_all(storage: Storage, output: str, journal: Journal, version: str) -> 
         _complete_move(storage, output, move)
     gone = _find_lost(storage, output, journal.kept)
     if gone:
-        raise _beyond_repair(output, f"{join(output, gone)} was taken away, which was to stay")
+        raise _beyond_repair(output, f"{join(output, gone)}, a file to keep, was deleted")
     _complete_move(storage, output, journal.moves[-1])
 
 
 def _unchanged(storage: Storage, manifest: str, current: bytes) -> bool:
-    """Tells whether nobody has begun to move: then a file that was not found is truly gone."""
+    """Return whether no process has begun to move files: then a missing file is really gone."""
     try:
         return storage.read(manifest) == current
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def _unchanged(storage: Storage, manifest: str, current: bytes) -> bool:
 def _find_problem(
     storage: Storage, output: str, journal: Journal, current: bytes
 ) -> StaleBuildError | None:
-    """Returns what to raise where a file of the new dataset is gone or not what it is taken for."""
+    """Return the error if a file of the new dataset is missing or not the expected one."""
     if not _is_base(current, journal.kept):
         return replaced_error(output)
     gone = find_missing(storage, output, journal.moves)
@@ -124,7 +124,7 @@ def _find_problem(
 
 
 def _is_base(current: bytes, kept: Kept) -> bool:
-    """Tells whether a published manifest is the one that names the files that are kept."""
+    """Return whether the published manifest is the one that lists the kept files."""
     try:
         return not kept.base or fingerprint(Manifest.from_json(current)) == kept.base
     except FormatError:
@@ -132,7 +132,7 @@ def _is_base(current: bytes, kept: Kept) -> bool:
 
 
 def _find_lost(storage: Storage, output: str, kept: Kept) -> str:
-    """Returns the first kept file that is missing or has another size, or nothing; one listing."""
+    """Return the first kept file that is missing or has another size, or an empty text."""
     if not kept.files:
         return ""
     sizes = {
@@ -144,7 +144,7 @@ def _find_lost(storage: Storage, output: str, kept: Kept) -> str:
 
 
 def _find_deletes(storage: Storage, output: str, journal: Journal) -> Iterator[Entry]:
-    """Yields the files of the old dataset that are still there; one listing, or two."""
+    """Yield the files to delete that still exist; costs one listing, or two."""
     wanted = {join(output, name) for name in journal.deletes}
     if not wanted:
         return
@@ -157,7 +157,7 @@ def _find_deletes(storage: Storage, output: str, journal: Journal) -> Iterator[E
 
 
 def find_missing(storage: Storage, output: str, moves: Iterable[Move]) -> str:
-    """Returns the first file that is to be moved and is not there as it was, or nothing."""
+    """Return the first file to move that is missing or has another size, or an empty text."""
     for move in moves:
         entry = storage.stat(join(output, move.source))
         if entry is None or entry.size != move.num_bytes:
@@ -166,16 +166,15 @@ def find_missing(storage: Storage, output: str, moves: Iterable[Move]) -> str:
 
 
 def missing_error(output: str, source: str) -> StaleBuildError:
-    """Returns what to raise where a file of a build was taken away."""
-    return StaleBuildError(
-        f"{join(output, source)} is gone, another command took it away: run again."
-    )
+    """Return the error for a file of a build that is missing."""
+    path = join(output, source)
+    return StaleBuildError(f"{path} is gone, another command deleted it: run again.")
 
 
 def replaced_error(output: str) -> StaleBuildError:
-    """Returns what to raise where files that were to be kept are not what they were."""
+    """Return the error for published files that changed before they could be kept."""
     return StaleBuildError(
-        f"Another command replaced the dataset at {output}, of which shards were to be kept: "
+        f"Another command replaced the dataset at {output}, whose shards were to be kept: "
         "run again."
     )
 
@@ -188,7 +187,7 @@ def _complete_move(storage: Storage, output: str, move: Move) -> None:
     except FileNotFoundError:
         entry = None
     if entry is None or entry.size != move.num_bytes:
-        raise _beyond_repair(output, f"{source} was taken away before it became {target}")
+        raise _beyond_repair(output, f"{source} was deleted before it was moved to {target}")
 
 
 def _beyond_repair(output: str, problem: str) -> OutputError:

@@ -1,4 +1,4 @@
-"""One set a label: what did not change stays where it is, and all is as if built from scratch."""
+"""Shards of unchanged labels are reused, and the result equals a build from scratch."""
 
 import json
 import os
@@ -41,7 +41,7 @@ SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read
 
 
 def add(source: Path, label: str) -> None:
-    """Adds a class of four photos, the same ones at every call."""
+    """Add a class of four photos, the same ones at every call."""
     (source / label).mkdir()
     for number in range(4):
         path = source / label / f"{number:03d}.jpg"
@@ -50,23 +50,23 @@ def add(source: Path, label: str) -> None:
 
 
 def swap(source: Path) -> None:
-    """Takes one class away and adds another."""
+    """Remove one class and add another."""
     shutil.rmtree(source / "dog")
     add(source, "owl")
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory) -> Path:
-    """A folder with ``pristine``: three classes, in two of them a file that will be a reject."""
+    """A folder with ``pristine``: three classes, two of them with a file that is rejected."""
     folder = tmp_path_factory.mktemp("label")
     pristine = make_photos(folder / "pristine", CLASSES, size=(24, 16))
-    (pristine / "cat" / "text.jpg").write_text("no image at all")
+    (pristine / "cat" / "text.jpg").write_text("not an image")
     (pristine / "dog" / "empty.jpg").write_bytes(b"")
     return folder
 
 
 def fresh(work: Path) -> Path:
-    """Puts the photos back as they were, times included, always at one place."""
+    """Restore the photos, times included, always at the same path."""
     shutil.rmtree(work / "photos", ignore_errors=True)
     return shutil.copytree(work / "pristine", work / "photos")
 
@@ -93,31 +93,30 @@ def swapped(work) -> Path:
 
 @pytest.fixture
 def place(work, before, swapped, tmp_path) -> tuple[Path, Path]:
-    """The photos and a copy of their dataset, both to be changed."""
+    """The photos and a copy of their dataset, to change."""
     return fresh(work), shutil.copytree(before, tmp_path / "out")
 
 
 def inodes(folder: Path) -> dict[str, tuple[int, int]]:
-    """Which file a name stands for, and when it was written."""
+    """Return inode and time of each file."""
     found = ((path.name, path.stat()) for path in folder.iterdir())
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found}
 
 
-def lasting(folder: Path, hidden: str = "none") -> tuple[dict[str, bytes], dict]:
-    """All that must be reproducible: the files, and the manifest but for the time."""
+def files_of(folder: Path, hidden: str = "none") -> tuple[dict[str, bytes], dict]:
+    """Return everything reproducible: the files, and the manifest without its time."""
     manifest = check_manifest(folder)
     del manifest["build"]["finished"]
     check_dataset(folder, [path.name for path in folder.glob(f"{hidden}*")])
     return dataset_files(folder), manifest
 
 
-def of(output: Path, *labels: str, split: str = "*") -> set[str]:
-    """The names of the shards of some labels."""
+def shards_of(output: Path, *labels: str, split: str = "*") -> set[str]:
+    """Return the names of the shards of some labels."""
     return {path.name for label in labels for path in output.glob(f"{split}-{label}-*")}
 
 
-def planned(source: Path, output: Path, **options) -> tuple[Plan, Census, SinkSpec]:
-    """What a build would do."""
+def plan_build(source: Path, output: Path, **options) -> tuple[Plan, Census, SinkSpec]:
     config = ImagesConfig(input=str(source), output=str(output), **{**OPTIONS, **options})
     job = resolve(config)
     place, census = job.sink.place, Census()
@@ -127,112 +126,103 @@ def planned(source: Path, output: Path, **options) -> tuple[Plan, Census, SinkSp
     return make_plan(job.sink, config.encoder.expected_bytes, census), census, job.sink
 
 
-def stays(source: Path, output: Path, **options) -> set[str]:
-    """The names of the shards that a build would keep."""
-    plan, _, _ = planned(source, output, **options)
+def reusable(source: Path, output: Path, **options) -> set[str]:
+    """Return the names of the shards that a build would reuse."""
+    plan, _, _ = plan_build(source, output, **options)
     assert plan.status == "build"
     assert bool(plan.reused) == bool(plan.base)
-    return {name for series in plan.reused for name in of(output, series.label, split=series.split)}
+    return {
+        name
+        for series in plan.reused
+        for name in shards_of(output, series.label, split=series.split)
+    }
 
 
 def rebuild(source: Path, output: Path, **options) -> tuple[set[str], object]:
-    """Builds again; returns the shards that are the same files as before, and the outcome."""
-    past, plan = inodes(output), stays(source, output, **options)
+    """Build again; return the shards that are the same files as before, and the outcome."""
+    past, plan = inodes(output), reusable(source, output, **options)
     outcome, _ = build_dataset(input=source, output=output, **{**OPTIONS, **options})
     assert outcome.status == "published", outcome.message
-    stayed = {name for name, inode in inodes(output).items() if past.get(name) == inode}
+    reused = {name for name, inode in inodes(output).items() if past.get(name) == inode}
     splits = check_manifest(output)["splits"].values()
     records = {shard["file"]: shard["records"] for split in splits for shard in split["shards"]}
-    assert outcome.reused == (len(stayed), sum(records[name] for name in stayed))
-    assert stayed == plan
-    return stayed, outcome
+    assert outcome.reused == (len(reused), sum(records[name] for name in reused))
+    assert reused == plan
+    return reused, outcome
 
 
-def scratch(source: Path, output: Path, **options) -> Path:
-    """The dataset of the same inputs, built where there is nothing."""
+def build_scratch(source: Path, output: Path, **options) -> Path:
+    """Return a dataset of the same inputs that is built from scratch."""
     build_dataset(input=source, output=output.parent / "scratch", **{**OPTIONS, **options})
     return output.parent / "scratch"
 
 
-def test_a_label_is_added_and_another_removed_and_back(place, before, swapped):
+def test_replaces_a_label_and_restores_it(place, before, swapped):
     source, output = place
     swap(source)
-    stayed, outcome = rebuild(source, output)
-    assert stayed == of(before, "bee", "cat")
-    assert 0 < outcome.parts_made <= len(of(output, "owl"))
-    assert lasting(output) == lasting(swapped)
-    said = "\n".join(summary.lines(outcome, str(output), 1.0))
-    assert f"shards     {len(of(output, 'owl'))} made, {len(stayed)} kept\n" in said
-    assert " 4 images/s" in said  # of those that were made
+    reused, outcome = rebuild(source, output)
+    assert reused == shards_of(before, "bee", "cat")
+    assert 0 < outcome.parts_made <= len(shards_of(output, "owl"))
+    assert files_of(output) == files_of(swapped)
+    text = "\n".join(summary.lines(outcome, str(output), 1.0))
+    assert f"shards     {len(shards_of(output, 'owl'))} made, {len(reused)} kept\n" in text
+    assert " 4 images/s" in text  # only new images count
     shutil.rmtree(source)
     shutil.copytree(source.parent / "pristine", source)
-    assert rebuild(source, output)[0] == of(before, "bee", "cat")
-    assert lasting(output) == lasting(before)
-    assert planned(source, output)[0].status == "up_to_date"
+    assert rebuild(source, output)[0] == shards_of(before, "bee", "cat")
+    assert files_of(output) == files_of(before)
+    assert plan_build(source, output)[0].status == "up_to_date"
 
 
-def test_a_removed_label_leaves_nothing_to_make(place):
+def test_labels_that_are_removed_renamed_or_renumbered(place):
+    """A class id depends on the labels that sort before it."""
     source, output = place
-    shutil.rmtree(source / "dog")
-    assert stays(source, output) == of(output, "bee", "cat")
-
-
-def test_a_label_that_renumbers_others(place):
-    """Sorted labels: what comes after the new one has another class id in every record."""
-    source, output = place
+    (source / "dog").rename(source / "wolf")
+    assert reusable(source, output) == shards_of(output, "bee", "cat")
+    shutil.rmtree(source / "wolf")
+    assert reusable(source, output) == shards_of(output, "bee", "cat")
     add(source, "bug")
-    assert stays(source, output) == of(output, "bee")
+    assert reusable(source, output) == shards_of(output, "bee")
     shutil.rmtree(source / "bee")
-    assert stays(source, output) == of(output, "cat", "dog")  # ids 1 and 2 again
+    assert reusable(source, output) == shards_of(output, "cat")  # class id 1 again
     shutil.rmtree(source / "bug")
-    assert stays(source, output) == set()
+    assert reusable(source, output) == set()
 
 
-def test_a_labels_file_that_grows_and_files_that_change(place, tmp_path):
-    """A touched photo and a mended reject: their splits of their labels are made anew."""
+def test_labels_file_that_grows_and_inputs_that_change(place, tmp_path):
+    """The series of a touched photo and of a repaired reject are built again."""
     source, output = place
     labels = tmp_path / "labels"
-    labels.write_text("bee\ncat\ndog\n")  # the numbers that they have
-    assert stays(source, output, labels=str(labels)) == of(output, *CLASSES)
+    labels.write_text("bee\ncat\ndog\n")  # the same class ids
+    assert reusable(source, output, labels=str(labels)) == shards_of(output, *CLASSES)
     labels.write_text("bee\ncat\ndog\nant\n")
     add(source, "ant")
     shutil.copy(source / "bee" / "000.jpg", source / "cat" / "text.jpg")
     os.utime(source / "bee" / "003.jpg", ns=(1, 1))
-    stayed, _ = rebuild(source, output, labels=str(labels))
-    assert of(output, "dog") < stayed
-    assert {len(stayed & of(output, label)) for label in ("bee", "cat")} == {2}
-    assert lasting(output) == lasting(scratch(source, output, labels=str(labels)))
+    reused, _ = rebuild(source, output, labels=str(labels))
+    assert shards_of(output, "dog") < reused
+    assert {len(reused & shards_of(output, label)) for label in ("bee", "cat")} == {2}
+    assert files_of(output) == files_of(build_scratch(source, output, labels=str(labels)))
     labels.write_text("ant\ncat\ndog\nbee\n")
-    assert stays(source, output, labels=str(labels)) == of(output, "cat", "dog")
-
-
-def test_a_label_gets_another_name(place):
-    source, output = place
-    (source / "dog").rename(source / "wolf")
-    assert stays(source, output) == of(output, "bee", "cat")
+    assert reusable(source, output, labels=str(labels)) == shards_of(output, "cat", "dog")
 
 
 @pytest.mark.parametrize("change", [{"seed": 5}, {"quality": 60}, {"num_shards": 1}])
-def test_other_options_keep_nothing(place, change):
-    assert stays(*place, **change) == set()
+def test_other_options_reuse_nothing(place, change):
+    assert reusable(*place, **change) == set()
 
 
-def test_nothing_is_kept_without_overwrite(place):
+def test_plans_without_overwrite_and_dry_runs(place):
     source, output = place
     swap(source)
-    plan, _, _ = planned(source, output, overwrite=False)
+    plan, _, _ = plan_build(source, output, overwrite=False)
     assert (plan.status, plan.reused) == ("failed", frozenset())
     assert "add --overwrite" in plan.message
-
-
-def test_a_dry_run_tells_what_stays(place):
-    source, output = place
-    swap(source)
-    plan, census, _ = planned(source, output, dry_run=True)
-    outcome = planned_outcome(plan, census)
-    said = [line.split() for line in summary.lines(outcome, str(output), 1.0)]
-    assert {line[1] for line in said if line[-3:] == ["shards", "that", "stay"]} == {"bee", "cat"}
-    assert {line[1] for line in said if line[-1] == "parts"} == {"owl"}
+    plan, census, _ = plan_build(source, output, dry_run=True)
+    lines = summary.lines(planned_outcome(plan, census), str(output), 1.0)
+    words = [line.split() for line in lines]
+    assert {each[1] for each in words if each[-3:] == ["shards", "that", "stay"]} == {"bee", "cat"}
+    assert {each[1] for each in words if each[-1] == "parts"} == {"owl"}
 
 
 Spoiler = Callable[[Path, dict], object]
@@ -256,35 +246,38 @@ def reverse_shards(_: Path, body: dict) -> None:
         split["shards"].reverse()
 
 
-# How what is published was damaged, and what then is made anew.
+# Damages of the published dataset, and the shards that are then not reused.
 SPOILED: dict[str, tuple[Spoiler, str]] = {
-    "a shard gone": (lambda output, _: (output / CAT).unlink(), "train-cat"),
-    "a shard cut": (lambda output, _: os.truncate(output / CAT, 9), "train-cat"),
-    "rejects gone": (lambda output, _: (output / "rejects.jsonl").unlink(), "rejects"),
-    "rejects cut": (spoil_rejects(lambda data: data[:-20]), "rejects"),
-    "one reject too many": (spoil_rejects(lambda data: data + data), "rejects"),
-    "rejects in disorder": (
+    "shard missing": (lambda output, _: (output / CAT).unlink(), "train-cat"),
+    "shard truncated": (lambda output, _: os.truncate(output / CAT, 9), "train-cat"),
+    "rejects missing": (lambda output, _: (output / "rejects.jsonl").unlink(), "rejects"),
+    "rejects truncated": (spoil_rejects(lambda data: data[:-20]), "rejects"),
+    "too many rejects": (spoil_rejects(lambda data: data + data), "rejects"),
+    "rejects in another order": (
         spoil_rejects(lambda data: b"".join(reversed(data.splitlines(keepends=True)))), "rejects"
     ),
-    "rejects that are none": (spoil_rejects(lambda data: b"[]\n" * 2), "rejects"),
+    "malformed rejects": (spoil_rejects(lambda data: b"[]\n" * 2), "rejects"),
     "another root": (lambda _, body: body["inputs"].update(root="/elsewhere"), "rejects"),
     "no series": (lambda _, body: body.pop("series"), ""),
     "other ids": (spoil_series(id="0" * 32), ""),
-    "does not add up": (spoil_series(refs=99), ""),
+    "wrong number of inputs": (spoil_series(refs=99), ""),
     "other names": (reverse_shards, ""),
 }  # fmt: skip
 
 
 def spoil(output: Path, how: str) -> set[str]:
-    """Damages a dataset; returns the shards that can still stay."""
+    """Damage a dataset; return the shards that can still be reused."""
     body = json.loads((output / "manifest.json").read_text())
-    shards = of(output, *CLASSES)
-    told = [e for e in body["series"] if e["rejected_by_reason"]]
+    shards = shards_of(output, *CLASSES)
     lost = {
-        "train-cat": of(output, "cat", split="train"),
-        "rejects": {name for e in told for name in of(output, e["label"], split=e["split"])},
+        "train-cat": shards_of(output, "cat", split="train"),
+        "rejects": {
+            name
+            for each in body["series"] if each["rejected_by_reason"]
+            for name in shards_of(output, each["label"], split=each["split"])
+        },
         "": shards,
-    }
+    }  # fmt: skip
     change, what = SPOILED[how]
     change(output, body)
     (output / "manifest.json").write_text(json.dumps(body))
@@ -293,25 +286,24 @@ def spoil(output: Path, how: str) -> set[str]:
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_what_was_damaged_is_made_anew(place, how):
+def test_does_not_reuse_damaged_shards(place, how):
     source, output = place
-    left = spoil(output, how)
+    intact = spoil(output, how)
     add(source, "owl")
-    assert stays(source, output) == left
+    assert reusable(source, output) == intact
 
 
-def test_a_shard_gone_is_mended(place, before, swapped):
+def test_rebuilds_a_missing_shard(place, before, swapped):
     source, output = place
-    left = spoil(output, "a shard gone")
-    assert stays(source, output) == left  # with nothing else changed
+    intact = spoil(output, "shard missing")
+    assert reusable(source, output) == intact  # without other changes
     swap(source)
-    stayed, _ = rebuild(source, output)
-    assert stayed == of(before, "bee", "cat") - of(before, "cat", split="train")
-    assert lasting(output) == lasting(swapped)
+    reused, _ = rebuild(source, output)
+    assert reused == shards_of(before, "bee", "cat") - shards_of(before, "cat", split="train")
+    assert files_of(output) == files_of(swapped)
 
 
-def test_a_reject_of_the_moment_is_tried_again(place):
-    """What could not be read then may be readable now, though it looks the same."""
+def test_reads_transient_rejects_again(place):
     source, output = place
     for name in ("rejects.jsonl", "manifest.json"):
         text = (output / name).read_text()
@@ -319,10 +311,11 @@ def test_a_reject_of_the_moment_is_tried_again(place):
     body = json.loads((output / "manifest.json").read_text())
     (split,) = (e["split"] for e in body["series"] if "unreadable" in e["rejected_by_reason"])
     add(source, "owl")
-    assert stays(source, output) == of(output, *CLASSES) - of(output, "cat", split=split)
+    unreadable = shards_of(output, "cat", split=split)
+    assert reusable(source, output) == shards_of(output, *CLASSES) - unreadable
 
 
-def test_other_datasets_do_not_mention_labels_of_shards(before):
+def test_manifests_without_series_have_no_labels_of_shards(before):
     manifest = Manifest.from_json((before / "manifest.json").read_bytes())
     text = manifest.to_json()
     assert text == (before / "manifest.json").read_text()
@@ -343,7 +336,7 @@ def test_other_datasets_do_not_mention_labels_of_shards(before):
                {"pixels": {"count": 1, "totals": [1], "squares": [1, 2]}},
                {"pixels": {"count": 1, "totals": ["1"], "squares": [1]}}]
 )  # fmt: skip
-def test_a_malformed_series_is_refused(before, change):
+def test_rejects_malformed_series(before, change):
     body = json.loads((before / "manifest.json").read_text())
     body["series"][0].update(change)
     with pytest.raises(FormatError, match="missing or malformed"):
@@ -354,14 +347,14 @@ def test_a_malformed_series_is_refused(before, change):
         Manifest.from_json(json.dumps(body))
 
 
-# Kills and races, by the command.
+# Kills and races of the command.
 
 
 def command(source: Path, output: Path, *flags: str) -> list[object]:
     return ["images", f"--input={source}", f"--output={output}", "--overwrite", *FLAGS, *flags]
 
 
-def test_every_moment_of_publishing(place, before, swapped, tmp_path):
+def test_recovers_from_a_kill_before_any_change(place, before, swapped, tmp_path):
     """A copy of the output right before each change is what a kill there leaves."""
     source, output = place
     swap(source)
@@ -369,11 +362,11 @@ def test_every_moment_of_publishing(place, before, swapped, tmp_path):
     watch = Watched(output, since=JOURNAL, copies=tmp_path / "copies")
     ended = zygote().run(*command(source, output), watch=watch)
     assert ended.code == 0, ended.stderr
-    assert lasting(output) == lasting(swapped)
+    assert files_of(output) == files_of(swapped)
     kept = {name for name, inode in inodes(output).items() if past.get(name) == inode}
-    assert kept == of(before, "bee", "cat")
+    assert kept == shards_of(before, "bee", "cat")
     moments = sorted((tmp_path / "copies").iterdir())
-    assert lasting(moments[0], ".build") == lasting(before)
+    assert files_of(moments[0], ".build") == files_of(before)
     begun = 0
     for moment in moments:
         assert kept <= {path.name for path in moment.iterdir()}
@@ -382,26 +375,13 @@ def test_every_moment_of_publishing(place, before, swapped, tmp_path):
         if (moment / JOURNAL).exists():
             begun += 1
             recover_output(LocalStorage(), str(moment))
-            assert lasting(moment) == lasting(swapped)
+            assert files_of(moment) == files_of(swapped)
     assert begun > 15
 
 
-@pytest.mark.parametrize("at", range(3, 20) if SOAK else [9])
-def test_killed_while_publishing(place, before, swapped, at):
-    source, output = place
-    swap(source)
-    past, call = inodes(output), command(source, output)
-    assert zygote().run(*call, watch=Watched(output, since=JOURNAL, at=(at,))).code < 0
-    assert (output / JOURNAL).exists()
-    assert "up to date" in zygote().run(*call).stdout
-    assert lasting(output) == lasting(swapped)
-    now = inodes(output)
-    assert all(now[name] == past[name] for name in of(before, "bee", "cat"))
-
-
-@pytest.mark.parametrize("what", ["replaced", "a shard gone", *["rejects gone"] * SOAK])
-def test_what_was_to_be_kept_changes_meanwhile(place, before, swapped, what):
-    """The builder looks again before it harms anything, and makes what is not there any more."""
+@pytest.mark.parametrize("what", ["replaced", "shard missing", *["rejects missing"] * SOAK])
+def test_published_dataset_changes_during_a_build(place, before, swapped, what):
+    """The builder checks the published dataset again and builds the shards that are lost."""
     source, output = place
     swap(source)
     watch = Watched(output, since="/shards/", at=(1,), number=signal.SIGSTOP)
@@ -415,14 +395,14 @@ def test_what_was_to_be_kept_changes_meanwhile(place, before, swapped, what):
     ended = first.wait()
     assert ended.code == 0, ended.stderr
     assert (" kept\n" in ended.stdout) == (what != "replaced")
-    assert lasting(output) == lasting(swapped)
+    assert files_of(output) == files_of(swapped)
 
 
-def test_the_same_dataset_was_published_meanwhile(place, swapped):
-    """Another builder was first, or this one: a step that ended well may be run again."""
+def test_same_dataset_is_published_during_a_build(place, swapped):
+    """By another builder, or by this one: a runner may repeat a successful step."""
     source, output = place
     swap(source)
-    plan, _, sink = planned(source, output)
+    plan, _, sink = plan_build(source, output)
     assert load_reused(LocalStorage(), sink, plan) is not None
     rejects = (output / "rejects.jsonl").read_bytes()
     (output / "rejects.jsonl").write_bytes(b"")
@@ -438,11 +418,11 @@ def test_the_same_dataset_was_published_meanwhile(place, swapped):
         load_reused(LocalStorage(), sink, plan)
 
 
-# Publications made by hand, to reach what locks keep apart.
+# Publications without a build, for states that locks prevent.
 
 
-def hand_made(output: Path, manifest: Manifest) -> Journal:
-    """The journal of a dataset that keeps all shards and replaces nothing but the manifest."""
+def stage_journal(output: Path, manifest: Manifest) -> Journal:
+    """Return the journal of a dataset that keeps all shards and replaces only the manifest."""
     text = replace(manifest, build=replace(manifest.build, input_id="0" * 32)).to_json()
     (output / ".build-c" / "final").mkdir(parents=True)
     (output / ".build-c" / "final" / "manifest.json").write_text(text)
@@ -457,31 +437,31 @@ def by_hand(before, tmp_path) -> tuple[Path, Manifest, Journal]:
     output = tmp_path / "out"
     shutil.copytree(before, output)
     manifest = Manifest.from_json((output / "manifest.json").read_bytes())
-    journal = hand_made(output, manifest)
+    journal = stage_journal(output, manifest)
     assert Journal.from_json(journal.to_json()) == journal
     return output, manifest, journal
 
 
-def test_a_journal_that_keeps_files_is_followed(by_hand):
+def test_follows_a_journal_that_keeps_files(by_hand):
     output, _, journal = by_hand
     (output / JOURNAL).write_bytes(journal.to_json())
     assert recover_output(LocalStorage(), str(output)) == Manifest.from_json(journal.manifest)
     check_dataset(output)
 
 
-@pytest.mark.parametrize("what", ["another manifest", "no manifest to be read", "a shard is gone"])
-def test_a_journal_is_taken_back_while_the_old_dataset_stands(by_hand, what):
+@pytest.mark.parametrize("what", ["another manifest", "unreadable manifest", "shard missing"])
+def test_rolls_back_while_the_old_dataset_is_complete(by_hand, what):
     output, manifest, journal = by_hand
     (output / JOURNAL).write_bytes(journal.to_json())
     if what == "another manifest":
         manifest = replace(manifest, warnings=("another",))
         (output / "manifest.json").write_text(manifest.to_json())
-    elif what == "a shard is gone":
+    elif what == "shard missing":
         (output / manifest.files[3]).unlink()
     else:
         (output / "manifest.json").write_text("{}")
     text = (output / "manifest.json").read_text()
-    if what == "no manifest to be read":
+    if what == "unreadable manifest":
         with pytest.raises(OutputError, match="cannot be read"):
             recover_output(LocalStorage(), str(output))
     else:
@@ -490,31 +470,31 @@ def test_a_journal_is_taken_back_while_the_old_dataset_stands(by_hand, what):
     assert (output / "manifest.json").read_text() == text
 
 
-def test_a_kept_file_lost_half_way_is_a_sentence(by_hand):
-    """With the old manifest gone there is no way back, and no manifest may name what is not there."""
+def test_reports_a_kept_file_deleted_during_publication(by_hand):
+    """The old manifest is gone, and the new one must not name a missing file."""
     output, manifest, journal = by_hand
     (output / JOURNAL).write_bytes(journal.to_json())
     (output / "manifest.json").unlink()
     (output / manifest.files[3]).unlink()
-    with pytest.raises(OutputError, match=r"was to stay, so the publication cannot be completed"):
+    with pytest.raises(OutputError, match=r"was deleted, so the publication cannot be completed"):
         recover_output(LocalStorage(), str(output))
     assert not (output / "manifest.json").exists()
 
 
-def test_a_journal_keeps_what_it_deletes_or_replaces_is_refused(by_hand):
+def test_rejects_journal_with_contradictory_kept_files(by_hand):
     _, manifest, journal = by_hand
-    twice = [
+    malformed = [
         replace(journal, deletes=(manifest.files[0],)),
         replace(journal, kept=replace(journal.kept, files=(("manifest.json", 3),))),
         replace(journal, kept=replace(journal.kept, files=(("../x", 3),))),
         replace(journal, kept=replace(journal.kept, files=((".hidden", 3),))),
     ]
-    for each in twice:
+    for each in malformed:
         with pytest.raises(FormatError):
             Journal.from_json(each.to_json())
 
 
-def test_publishing_on_another_base_touches_nothing(by_hand):
+def test_publishing_on_another_base_changes_nothing(by_hand):
     output, manifest, journal = by_hand
     shutil.copytree(output, output.parent / "copy")
     kept = replace(journal.kept, base="0" * 32)
@@ -530,43 +510,43 @@ def test_publishing_on_another_base_touches_nothing(by_hand):
     assert set(manifest.files) <= {path.name for path in output.iterdir()}
     for path in output.iterdir():
         path.unlink()
-    hand_made(output, manifest)
-    with pytest.raises(StaleBuildError, match="run again"):  # the whole dataset is gone
+    stage_journal(output, manifest)
+    with pytest.raises(StaleBuildError, match="run again"):  # the dataset was deleted
         publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
     assert [path.name for path in output.iterdir()] == [".build-c"]
 
 
-# On gs:// there is no lock.
+# Storage without locks.
 
 
-def test_a_label_is_added_in_a_bucket(place, swapped, tmp_path, strict_bucket, front):
-    """Another builder replaces it all after the last look, right before the journal is written."""
+def test_dataset_in_a_bucket_is_replaced_during_a_build(place, swapped, strict_bucket, front):
+    """Another builder replaces it after the last check, right before the journal is written."""
     source, local = place
     output = f"{strict_bucket}/out"
     storage = open_storage(output)
     for path in local.iterdir():
         storage.replace(f"{output}/{path.name}", path.read_bytes())
     past = {entry.path: entry.version for entry in storage.walk(output)}
-    come = []
+    calls = []
 
-    def meddle(call) -> None:
-        if call.kind != "upload" or not call.name.endswith(JOURNAL) or come:
+    def replace_dataset(call) -> None:
+        if call.kind != "upload" or not call.name.endswith(JOURNAL) or calls:
             return
-        come.append(call.name)
-        for name in of(local, "dog"):
+        calls.append(call.name)
+        for name in shards_of(local, "dog"):
             storage.delete(f"{output}/{name}")
-        for name in (*of(swapped, "owl"), "rejects.jsonl", "labels.txt", "manifest.json"):
+        for name in (*shards_of(swapped, "owl"), "rejects.jsonl", "labels.txt", "manifest.json"):
             storage.replace(f"{output}/{name}", (swapped / name).read_bytes())
 
-    front.hook = meddle
+    front.hook = replace_dataset
     add(source, "fox")
     outcome, _ = build_dataset(input=source, output=output, **OPTIONS)
-    assert come
+    assert calls
     assert outcome.status == "published", outcome.message
-    kept = of(local, "bee", "cat")
+    kept = shards_of(local, "bee", "cat")
     assert outcome.reused[0] == len(kept)
     now = {entry.path: entry.version for entry in storage.walk(output)}
     assert all(now[f"{output}/{name}"] == past[f"{output}/{name}"] for name in kept)
-    wanted, _ = lasting(scratch(source, local))
+    wanted, _ = files_of(build_scratch(source, local))
     assert {*wanted, "manifest.json"} == {path.rpartition("/")[2] for path in now}
     assert {name: storage.read(f"{output}/{name}") for name in wanted} == wanted

@@ -1,4 +1,4 @@
-"""Publishing survives a kill between any two steps, and never touches what is not a dataset's."""
+"""Publishing survives a kill between any two steps and changes no file of another program."""
 
 import itertools
 import json
@@ -22,9 +22,9 @@ from shardmill.transforms.publish.publish import (
 from tests.support.fault_tools import (
     JOURNAL,
     SOAK,
+    Ended,
     Watched,
     build_folder,
-    built,
     check_dataset,
     check_manifest,
     images,
@@ -41,9 +41,13 @@ OLD = {
 }
 
 
-def few(source: Path, output: Path, *flags: object) -> list[str]:
-    """The arguments of a build with few parts."""
+def command(source: Path, output: Path, *flags: object) -> list[str]:
+    """Return the arguments of a build with few parts."""
     return [a for a in images(source, output, *flags) if not a.startswith("--shard_examples")]
+
+
+def run(source: Path, output: Path, *flags: object, **options) -> Ended:
+    return zygote().run(*command(source, output, *flags), **options)
 
 
 @pytest.fixture(scope="module")
@@ -53,47 +57,51 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(source, tmp_path_factory) -> dict[str, bytes]:
-    """The lasting files of the new dataset, built undisturbed."""
+    """The reproducible files of the new dataset, built without faults."""
     output = tmp_path_factory.mktemp("publish") / "out"
-    assert zygote().run(*few(source, output, *NEW)).code == 0
+    assert run(source, output, *NEW).code == 0
     return check_dataset(output)
 
 
 @pytest.fixture(scope="module")
 def olds(source, tmp_path_factory) -> dict[str, Path | None]:
-    """What stands at the output before."""
+    """The dataset that is at the output before, for each name."""
     folder = tmp_path_factory.mktemp("old")
     for name, flags in OLD.items():
         if flags is not None:
-            assert zygote().run(*few(source, folder / name, *flags)).code == 0
+            assert run(source, folder / name, *flags).code == 0
     return {name: flags and folder / name for name, flags in OLD.items()}
 
 
-def lasting(folder: Path) -> dict[str, bytes]:
+def copy_old(old: Path | None, output: Path) -> Path:
+    if old is not None:
+        shutil.copytree(old, output)
+    return output
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
 def check_killed(output: Path, old: Path | None) -> bool:
-    """Asserts what must hold after a kill at any moment; tells whether publishing had begun."""
+    """Assert what must hold after a kill at any moment; return whether publishing had begun."""
     begun = (output / JOURNAL).exists()
     if (output / "manifest.json").exists():
         check_manifest(output)
     elif not begun:
         assert old is None
     if not begun and old is not None:
-        now = lasting(output)
-        assert all(now[name] == data for name, data in lasting(old).items())
+        now = files_of(output)
+        assert all(now[name] == data for name, data in files_of(old).items())
     return begun
 
 
 @pytest.mark.parametrize("before", OLD)
-def test_every_moment_of_publishing(source, wanted, olds, tmp_path, before):
+def test_recovers_from_a_kill_before_any_change(source, wanted, olds, tmp_path, before):
     """A copy of the output right before each change is what a kill there leaves."""
-    old, output = olds[before], tmp_path / "out"
-    if old is not None:
-        shutil.copytree(old, output)
+    old, output = olds[before], copy_old(olds[before], tmp_path / "out")
     watch = Watched(output, since=JOURNAL, copies=tmp_path / "copies")
-    assert zygote().run(*few(source, output, *NEW), watch=watch).code == 0
+    assert run(source, output, *NEW, watch=watch).code == 0
     assert check_dataset(output) == wanted
     moments = sorted((tmp_path / "copies").iterdir())
     assert len(moments) > 20
@@ -105,49 +113,40 @@ def test_every_moment_of_publishing(source, wanted, olds, tmp_path, before):
         seen = check_output(storage, str(moment))
         assert recover_output(storage, str(moment)) == seen
         assert check_dataset(moment) == wanted
-    if old is None:  # no journal and no manifest: an unfinished build, to be gone on with
+    if old is None:  # neither journal nor manifest: an unfinished build that can be resumed
         assert check_output(storage, str(moments[0])) is None
 
 
 @pytest.mark.parametrize("before", OLD)
-def test_killed_while_publishing(source, wanted, olds, tmp_path, before):
-    """SIGKILL, then any command at all completes what was begun, and the next finds it so."""
-    first, last = 1, 20  # with no dataset before there are a few more, with one many more
+def test_any_command_completes_a_killed_publication(source, wanted, olds, tmp_path, before):
+    first, last = 1, 20  # all publications have more changes than that
     sampled = sorted(random.Random(before).sample(range(first, last + 1), 1))
     for number in itertools.count(first) if SOAK else sampled:
-        old, output = olds[before], tmp_path / f"out{number}"
-        if old is not None:
-            shutil.copytree(old, output)
-        watch = Watched(output, since=JOURNAL, at=(number,))
-        ended = zygote().run(*few(source, output, *NEW), watch=watch)
+        old, output = olds[before], copy_old(olds[before], tmp_path / f"out{number}")
+        ended = run(source, output, *NEW, watch=Watched(output, since=JOURNAL, at=(number,)))
         if ended.code == 0 and number > last:
-            break  # that many steps there are not
+            break  # there are fewer changes
         assert ended.code == -signal.SIGKILL
         begun = check_killed(output, old)
-        other = zygote().run(*few(source, output, "--seed=77"))  # other flags, no --overwrite
+        other = run(source, output, "--seed=77")  # other options, without --overwrite
         if begun or old is not None:
             assert other.code == 1
             assert "other inputs or options" in other.sentence
-        if begun:
-            assert check_dataset(output) == wanted
-        else:
-            assert zygote().run(*few(source, output, *NEW)).code == 0
-            assert check_dataset(output) == wanted
-        assert "up to date" in zygote().run(*few(source, output, *NEW)).stdout
+        if not begun:
+            assert run(source, output, *NEW).code == 0
+        assert check_dataset(output) == wanted
+        assert "up to date" in run(source, output, *NEW).stdout
 
 
-def test_killed_again_while_recovering(source, wanted, olds, tmp_path):
-    """A recovery that is killed, again and again, each time one step further."""
-    output = tmp_path / "out"
-    shutil.copytree(olds["more shards before"], output)
-    command = few(source, output, *NEW)
-    zygote().run(*command, watch=Watched(output, since=JOURNAL, at=(5,)))
+def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_path):
+    output = copy_old(olds["more shards before"], tmp_path / "out")
+    run(source, output, *NEW, watch=Watched(output, since=JOURNAL, at=(5,)))
     kills = 0
-    while (ended := zygote().run(*command, watch=Watched(output, at=(3,)))).code != 0:
+    while (ended := run(source, output, *NEW, watch=Watched(output, at=(3,)))).code != 0:
         assert ended.code == -signal.SIGKILL
         if (output / JOURNAL).exists():
             check_killed(output, olds["more shards before"])
-        else:  # all was completed, and the command was killed at what it did next
+        else:  # the publication was complete, and the command was killed after it
             check_manifest(output)
         kills += 1
         assert kills < 40
@@ -155,11 +154,11 @@ def test_killed_again_while_recovering(source, wanted, olds, tmp_path):
     assert check_dataset(output) == wanted
 
 
-# Publications made by hand, to reach what commands do not.
+# Publications without a build, for states that commands do not reach.
 
 
 def manifest(**changes: object) -> Manifest:
-    """A manifest of one shard with the bytes ``payload``."""
+    """Return the manifest of one shard with the bytes ``payload``."""
     body = {
         "version": 1,
         "splits": {"train": {"num_examples": 0, "num_bytes": 7, "label_counts": {}, "shards": [
@@ -176,7 +175,7 @@ def manifest(**changes: object) -> Manifest:
 
 
 def stage(output: Path) -> list[Move]:
-    """Writes a finished build by hand and returns its moves."""
+    """Write a finished build of one shard and return its moves."""
     moves = []
     for name in ("schema.pbtxt", "rejects.jsonl", "train-0.gz"):
         path = output / ".build-c" / "shards" / name
@@ -197,86 +196,77 @@ def published(tmp_path) -> Path:
     return output
 
 
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+FILES = {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
+OTHER = manifest(input_id="j")
 
 
-def test_publish_twice_and_over(published):
-    files = names(published)
-    assert files == {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
+def manifest_of(output: Path) -> Manifest:
+    return Manifest.from_json((output / "manifest.json").read_bytes())
+
+
+def test_publishes_once_and_replaces_only_with_overwrite(published):
+    assert set(files_of(published)) == FILES
     assert not publish_by_hand(published, manifest())
-    assert names(published) == files
     with pytest.raises(OutputError, match="add --overwrite"):
-        publish_by_hand(published, manifest(input_id="j"))
-    assert publish_by_hand(published, manifest(input_id="j"), overwrite=True)
-    assert names(published) == files
+        publish_by_hand(published, OTHER)
+    assert manifest_of(published) == manifest()
+    assert publish_by_hand(published, OTHER, overwrite=True)
+    assert manifest_of(published) == OTHER
+    assert {path.name for path in published.iterdir()} == FILES
 
 
-def test_a_foreign_file_in_the_way_is_not_touched(tmp_path):
+def test_keeps_foreign_file_with_the_name_of_a_shard(tmp_path):
     output = tmp_path / "out"
-    moves = stage(output)
+    output.mkdir()
     (output / "train-0.gz").write_text("mine")
-    with pytest.raises(OutputError, match="is not Shardmill's"):
-        publish(LocalStorage(), str(output), manifest(), moves, ".build-c", overwrite=True)
+    with pytest.raises(OutputError, match="is not a Shardmill dataset"):
+        publish_by_hand(output, manifest(), overwrite=True)
     (output / "train-0.gz").rename(tmp_path / "aside")
-    publish(LocalStorage(), str(output), manifest(), moves, ".build-c", overwrite=False)
+    publish_by_hand(output, manifest())
     (output / "train-1.gz").write_text("mine")
-    moves = stage(output)
-    moves.append(Move(".build-c/shards/more", "train-1.gz", 7))
+    moves = [*stage(output), Move(".build-c/shards/more", "train-1.gz", 7)]
     (output / ".build-c/shards/more").write_bytes(b"payload")
     with pytest.raises(OutputError, match=r"train-1.gz exists and is not part"):
-        publish(
-            LocalStorage(), str(output), manifest(input_id="j"), moves, ".build-c", overwrite=True
-        )
+        publish(LocalStorage(), str(output), OTHER, moves, ".build-c", overwrite=True)
     assert (output / "train-1.gz").read_text() == "mine"
-    assert Manifest.from_json((output / "manifest.json").read_bytes()) == manifest()
+    assert manifest_of(output) == manifest()
 
 
-def test_a_build_that_vanished_before_the_journal(published):
+def test_reports_a_build_deleted_before_the_journal(published):
     moves = stage(published)
     (published / ".build-c/shards/train-0.gz").unlink()
     with pytest.raises(StaleBuildError, match="run again"):
-        publish(
-            LocalStorage(),
-            str(published),
-            manifest(input_id="j"),
-            moves,
-            ".build-c",
-            overwrite=True,
-        )
-    assert Manifest.from_json((published / "manifest.json").read_bytes()) == manifest()
+        publish(LocalStorage(), str(published), OTHER, moves, ".build-c", overwrite=True)
+    assert manifest_of(published) == manifest()
     assert not (published / JOURNAL).exists()
 
 
 def journal_of(output: Path, **changes: object) -> Path:
-    """A journal as a publisher killed right after it would leave it."""
-    text = manifest(input_id="j").to_json()
+    """Write the journal that a publisher leaves if it is killed right after writing it."""
+    text = OTHER.to_json()
     moves = [*stage(output), Move(".build-c/new/manifest.json", "manifest.json", len(text))]
     (output / ".build-c/new").mkdir()
     (output / ".build-c/new/manifest.json").write_text(text)
     body = json.loads(Journal(text, tuple(moves), (), ".build-c").to_json())
-    body.update(changes)
-    (output / JOURNAL).write_text(json.dumps(body))
+    (output / JOURNAL).write_text(json.dumps({**body, **changes}))
     return output / JOURNAL
 
 
-def test_a_journal_is_followed(published):
+def test_follows_a_journal(published):
     journal_of(published)
-    assert recover_output(LocalStorage(), str(published)) == manifest(input_id="j")
-    assert names(published) == {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
+    assert recover_output(LocalStorage(), str(published)) == OTHER
+    assert {path.name for path in published.iterdir()} == FILES
 
 
-def test_a_manifest_that_is_away_for_a_moment(published):
-    """Who asks for the manifest while files move is told what they move to."""
+def test_reads_the_new_manifest_while_files_are_moved(published):
     journal_of(published)
     (published / "manifest.json").unlink()
-    assert read_manifest(LocalStorage(), str(published)) == manifest(input_id="j")
+    assert read_manifest(LocalStorage(), str(published)) == OTHER
     assert not (published / "manifest.json").exists()
     assert read_manifest(LocalStorage(), str(published / "missing")) is None
 
 
-def test_a_journal_without_its_build_folder_is_taken_back(published):
-    """Whoever removed the build folder by hand keeps the old dataset."""
+def test_rolls_back_a_journal_whose_build_folder_was_deleted(published):
     journal_of(published)
     shutil.rmtree(published / ".build-c")
     assert recover_output(LocalStorage(), str(published)) == manifest()
@@ -284,7 +274,7 @@ def test_a_journal_without_its_build_folder_is_taken_back(published):
     assert (published / "train-0.gz").read_bytes() == b"payload"
 
 
-def test_a_publication_that_cannot_be_completed_is_a_sentence(published):
+def test_reports_a_publication_that_cannot_be_completed(published):
     journal_of(published)
     (published / "manifest.json").unlink()
     (published / "schema.pbtxt").unlink()
@@ -298,11 +288,11 @@ CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0
 
 @pytest.mark.parametrize("name", CLIMBING)
 @pytest.mark.parametrize("where", ["delete", "target", "source", "build", "below"])
-def test_a_journal_never_leads_out(published, tmp_path, name, where):
+def test_rejects_journal_with_path_outside_the_output(published, tmp_path, name, where):
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").write_text("precious")
-    before = lasting(published)
+    before = files_of(published)
     path = journal_of(published)
     body = json.loads(path.read_text())
     if where == "delete":
@@ -319,7 +309,7 @@ def test_a_journal_never_leads_out(published, tmp_path, name, where):
             call(LocalStorage(), str(published))
     assert (victim / "file").read_text() == "precious"
     path.unlink()
-    assert lasting(published) == before
+    assert files_of(published) == before
 
 
 @pytest.mark.parametrize(
@@ -327,7 +317,7 @@ def test_a_journal_never_leads_out(published, tmp_path, name, where):
     ["", "{", "[]", "null", "{}", '"x"', "\x00\x01", '{"manifest": 1, "moves": [], "deletes": [], "build": 2}',
      '{"manifest": "x", "moves": [{"source": 1, "target": 2, "num_bytes": 3}], "deletes": [], "build": ".build-c"}'],
 )  # fmt: skip
-def test_a_damaged_journal_is_a_sentence(published, text):
+def test_rejects_damaged_journal(published, text):
     (published / JOURNAL).write_text(text)
     with pytest.raises(OutputError, match=r"\.publish\.json cannot be followed: .*delete it"):
         recover_output(LocalStorage(), str(published))
@@ -335,8 +325,8 @@ def test_a_damaged_journal_is_a_sentence(published, text):
 
 
 @pytest.mark.parametrize("name", CLIMBING)
-def test_a_manifest_never_leads_out(published, tmp_path, name):
-    """Overwriting deletes what the old manifest names, so its names are looked at first."""
+def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name):
+    """Replacing a dataset deletes the files that its manifest names."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     path = published / "manifest.json"
@@ -344,7 +334,7 @@ def test_a_manifest_never_leads_out(published, tmp_path, name):
     body["splits"]["train"]["shards"][0]["file"] = name
     path.write_text(json.dumps(body))
     with pytest.raises(OutputError, match=r"manifest\.json cannot be read"):
-        publish_by_hand(published, manifest(input_id="j"), overwrite=True)
+        publish_by_hand(published, OTHER, overwrite=True)
     assert victim.read_text() == "precious"
     assert (published / "train-0.gz").read_bytes() == b"payload"
 
@@ -352,51 +342,46 @@ def test_a_manifest_never_leads_out(published, tmp_path, name):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 99}', "\x00"]
 )
-def test_a_damaged_manifest_is_a_sentence(source, tmp_path, text):
-    output = tmp_path / "out"
-    output.mkdir()
-    (output / "manifest.json").write_text(text)
-    ended = zygote().run(*few(source, output, "--overwrite"))
+def test_rejects_damaged_manifest(source, tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    ended = run(source, tmp_path, "--overwrite")
     assert ended.code == 1
     assert "manifest.json cannot be read" in ended.sentence
-    assert lasting(output) == {"manifest.json": text.encode()}
+    assert files_of(tmp_path) == {"manifest.json": text.encode()}
 
 
-def test_a_folder_in_the_place_of_a_file_is_not_touched(published):
+def test_keeps_folder_with_the_name_of_a_file(published):
     (published / "schema.pbtxt").unlink()
     (published / "schema.pbtxt").mkdir()
     with pytest.raises(OutputError, match="move it away"):
-        publish_by_hand(published, manifest(input_id="j"), overwrite=True)
-    assert Manifest.from_json((published / "manifest.json").read_bytes()) == manifest()
+        publish_by_hand(published, OTHER, overwrite=True)
+    assert manifest_of(published) == manifest()
 
 
-def test_a_shard_that_was_deleted_is_not_up_to_date(source, tmp_path):
-    output = tmp_path / "out"
-    built(source, output)
+def test_dataset_with_a_damaged_shard_is_not_up_to_date(source, olds, tmp_path):
+    flags = OLD["fewer shards before"]
+    output = copy_old(olds["fewer shards before"], tmp_path / "out")
     wanted = check_dataset(output)
     shard = next(output.glob("train-00000-*"))
-    shard.unlink()
-    ended = zygote().run(*images(source, output))
-    assert ended.code == 1
-    assert shard.name in ended.sentence
-    assert "--overwrite" in ended.sentence
-    built(source, output, "--overwrite")
-    assert check_dataset(output) == wanted
-    shard.write_bytes(shard.read_bytes()[:-1])
-    assert zygote().run(*images(source, output)).code == 1
-    built(source, output, "--overwrite")
-    assert check_dataset(output) == wanted
+    data = shard.read_bytes()
+    for damage in (shard.unlink, lambda: shard.write_bytes(data[:-1])):
+        damage()
+        ended = run(source, output, *flags)
+        assert ended.code == 1
+        assert shard.name in ended.sentence
+        assert "--overwrite" in ended.sentence
+        assert run(source, output, *flags, "--overwrite").code == 0
+        assert check_dataset(output) == wanted
 
 
-def test_a_dry_run_changes_nothing_in_an_unfinished_publication(source, wanted, olds, tmp_path):
-    output = tmp_path / "out"
-    shutil.copytree(olds["more shards before"], output)
+def test_dry_run_does_not_change_an_unfinished_publication(source, wanted, olds, tmp_path):
+    output = copy_old(olds["more shards before"], tmp_path / "out")
     watch = Watched(output, since=JOURNAL, at=(8,))
-    assert zygote().run(*few(source, output, *NEW), watch=watch).code == -signal.SIGKILL
+    assert run(source, output, *NEW, watch=watch).code == -signal.SIGKILL
     before = {p: p.stat().st_mtime_ns for p in output.rglob("*")}
     assert not (output / "manifest.json").exists()
-    assert "up to date" in zygote().run(*few(source, output, *NEW, "--dry_run")).stdout
+    assert "up to date" in run(source, output, *NEW, "--dry_run").stdout
     assert {p: p.stat().st_mtime_ns for p in output.rglob("*")} == before
     assert build_folder(output)
-    assert zygote().run(*few(source, output, *NEW)).code == 0
+    assert run(source, output, *NEW).code == 0
     assert check_dataset(output) == wanted

@@ -1,4 +1,4 @@
-"""Several builders of one output, and several workers of one part, at the same time."""
+"""Concurrent builders of one output, and concurrent workers on one part."""
 
 import os
 import random
@@ -42,7 +42,7 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(source, tmp_path_factory) -> list[dict[str, bytes]]:
-    """What each of the two configs writes when nobody disturbs it."""
+    """The files of each of the two configs, built alone."""
     found = []
     for name, flags in (("one", ONE), ("other", OTHER)):
         output = tmp_path_factory.mktemp("races") / name
@@ -52,16 +52,16 @@ def wanted(source, tmp_path_factory) -> list[dict[str, bytes]]:
 
 
 def race(source: Path, output: Path, *configs: tuple[str, ...], offset: float) -> list[Ended]:
-    """Starts one builder a config, some time apart, and waits for all."""
+    """Start one builder per config, some time apart, and wait for all."""
     commands = []
     for flags in configs:
         commands.append(zygote().start(*images(source, output, *flags)))
-        time.sleep(offset)  # how far one is ahead of the other
+        time.sleep(offset)
     return [command.wait() for command in commands]
 
 
 def check_ended(ended: Ended) -> bool:
-    """Asserts that a builder ended well or with one sentence; tells which."""
+    """Assert that a builder succeeded or failed with one sentence; return which."""
     if ended.code == 0:
         assert ended.said == ""
         assert "Published" in ended.stdout or "up to date" in ended.stdout
@@ -71,11 +71,15 @@ def check_ended(ended: Ended) -> bool:
     return False
 
 
+def leftovers(output: Path) -> set[str]:
+    return {path.name for path in output.glob(".build-*")}
+
+
 OFFSETS = [number * 0.02 for number in range(60)] if SOAK else [0.0, 0.1, 0.5]
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
-def test_the_same_dataset_twice(source, wanted, tmp_path, offset):
+def test_two_builds_of_one_dataset(source, wanted, tmp_path, offset):
     output = tmp_path / "out"
     ended = race(source, output, ONE, ONE, offset=offset)
     assert all(map(check_ended, ended))
@@ -85,11 +89,11 @@ def test_the_same_dataset_twice(source, wanted, tmp_path, offset):
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_two_datasets_without_overwrite(source, wanted, tmp_path, offset):
-    """The first to publish stays; the other's parts are kept for when it may overwrite."""
+    """The first dataset stays; the parts of the other are kept until it may overwrite."""
     output = tmp_path / "out"
     first, second = map(check_ended, race(source, output, ONE, OTHER, offset=offset))
     assert first != second
-    left = {path.name for path in output.glob(".build-*")}
+    left = leftovers(output)
     assert check_dataset(output, left) == wanted[0 if first else 1]
     assert len(left) <= 1
 
@@ -103,8 +107,7 @@ def test_two_datasets_with_overwrite(source, wanted, tmp_path, offset):
 
 
 @pytest.mark.parametrize("seed", range(20 if SOAK else 1))
-def test_many_builders_and_a_killer(source, wanted, tmp_path, seed):
-    """Four builders of two datasets, one of them killed; whoever comes then finds it whole."""
+def test_four_builders_of_which_one_is_killed(source, wanted, tmp_path, seed):
     rng, output = random.Random(seed), tmp_path / "out"
     configs = [(*flags, "--overwrite") for flags in (ONE, OTHER)]
     commands = []
@@ -112,93 +115,85 @@ def test_many_builders_and_a_killer(source, wanted, tmp_path, seed):
         at = (rng.randint(1, 200),) if len(commands) == seed % 4 else ()
         watch = Watched(output, at=at)
         commands.append(zygote().start(*images(source, output, *flags), watch=watch))
-        time.sleep(rng.uniform(0, 0.3))  # how far one is ahead of the next
+        time.sleep(rng.uniform(0, 0.3))
     for command in commands:
         ended = command.wait()
         assert ended.code == -signal.SIGKILL or check_ended(ended)
-    built(source, output, *configs[0])
-    left = {path.name for path in output.glob(".build-*")}
-    assert check_dataset(output, left) == wanted[0]
-    built(source, output, *configs[1])
-    left = {path.name for path in output.glob(".build-*")}
-    assert check_dataset(output, left) == wanted[1]
+    for flags, files in zip(configs, wanted, strict=True):
+        built(source, output, *flags)
+        assert check_dataset(output, leftovers(output)) == files
 
 
-def stopped(source: Path, output: Path, *flags: str, since: str = JOURNAL, at: int = 1):
-    """A builder that stands still right before a change to the disk."""
+def start_stopped(source: Path, output: Path, *flags: str, since: str = JOURNAL, at: int = 1):
+    """Start a builder that stops itself right before a change to the disk."""
     watch = Watched(output, since=since, at=(at,), number=signal.SIGSTOP)
     command = zygote().start(*images(source, output, *flags), watch=watch)
     assert command.wait_stopped()
     return command
 
 
-def goes_on(command) -> Ended:
+def resume(command) -> Ended:
     command.send(signal.SIGCONT)
     return command.wait()
 
 
 @pytest.mark.parametrize("at", range(1, 15) if SOAK else [2, 5, 9])
-def test_nobody_is_confused_by_half_a_publication(source, wanted, tmp_path, at):
-    """Who comes while another publishes waits for its end, and does not take its files for foreign."""
+def test_builders_wait_for_a_running_publication(source, wanted, tmp_path, at):
+    """They do not take its files for foreign ones."""
     output = tmp_path / "out"
-    first = stopped(source, output, *ONE, at=at)
+    first = start_stopped(source, output, *ONE, at=at)
     second = zygote().start(*images(source, output, *ONE))
     third = zygote().start(*images(source, output, *OTHER))
-    time.sleep(0.2)  # time to get to the look at the output, or not: both must end well
-    assert "Published" in goes_on(first).stdout
+    time.sleep(0.2)  # usually enough for both to reach the output
+    assert "Published" in resume(first).stdout
     assert "up to date" in second.wait().stdout
     assert "other inputs or options" in third.wait().sentence
     assert check_dataset(output) == wanted[0]
 
 
-def test_a_publisher_finds_the_other_was_first(source, wanted, tmp_path):
-    """Stopped with all parts made, while another publishes the same and takes the folder away."""
+@pytest.mark.parametrize(
+    ("since", "at"), [("/shards/", 1), ("/parts", 1), ("/parts", 2), ("/parts", 40), ("/parts", 80)]
+)
+def test_slower_builder_of_the_same_dataset_is_up_to_date(source, wanted, tmp_path, since, at):
+    """The faster builder deletes the build folder; files written after that are deleted too."""
     output = tmp_path / "out"
-    first = stopped(source, output, *ONE, since="/shards/")
+    first = start_stopped(source, output, *ONE, since=since, at=at)
     assert "Published" in built(source, output, *ONE).stdout
-    assert "up to date" in goes_on(first).stdout
+    assert "up to date" in resume(first).stdout
     assert check_dataset(output) == wanted[0]
 
 
-@pytest.mark.parametrize("at", [1, 2, 40, 80])
-def test_the_folder_vanishes_while_parts_are_made(source, wanted, tmp_path, at):
-    """Whatever the slower builder writes after the faster one published is cleared away."""
+@pytest.fixture
+def grown(source, tmp_path) -> Path:
+    """The photos and one more."""
+    shutil.copytree(source, tmp_path / "more")
+    shutil.copy(tmp_path / "more/cat/000.jpg", tmp_path / "more/cat/new.jpg")
+    return tmp_path / "more"
+
+
+def test_up_to_date_command_keeps_the_parts_of_other_inputs(source, grown, tmp_path):
+    """Builds with the same options and other inputs share a build folder."""
     output = tmp_path / "out"
-    first = stopped(source, output, *ONE, since="/parts", at=at)
-    assert "Published" in built(source, output, *ONE).stdout
-    assert "up to date" in goes_on(first).stdout
-    assert check_dataset(output) == wanted[0]
-
-
-def test_an_up_to_date_command_leaves_the_parts_of_other_inputs(source, wanted, tmp_path):
-    """Same options, other inputs: they share a build folder, and one must not empty the other's."""
-    output, more = tmp_path / "out", tmp_path / "more"
     built(source, output, *ONE)
-    shutil.copytree(source, more)
-    shutil.copy(more / "cat/000.jpg", more / "cat/new.jpg")
-    grown = images(more, output, *ONE, "--overwrite")
+    command = images(grown, output, *ONE, "--overwrite")
     watch = Watched(output, since="/shards/", at=(1,))
-    assert zygote().run(*grown, watch=watch).code == -signal.SIGKILL
+    assert zygote().run(*command, watch=watch).code == -signal.SIGKILL
     parts = len(list(build_folder(output).glob("parts/*.json")))
     assert "up to date" in built(source, output, *ONE).stdout
     assert len(list(build_folder(output).glob("parts/*.json"))) == parts
-    ended = zygote().run(*grown)
-    assert ended.parts() == (0, parts)
+    assert zygote().run(*command).parts() == (0, parts)
 
 
-def test_an_up_to_date_command_beside_a_publisher_with_the_same_options(source, tmp_path):
-    output, more = tmp_path / "out", tmp_path / "more"
+def test_up_to_date_command_during_a_publication_with_the_same_options(source, grown, tmp_path):
+    output = tmp_path / "out"
     built(source, output, *ONE)
-    shutil.copytree(source, more)
-    shutil.copy(more / "cat/000.jpg", more / "cat/new.jpg")
-    grown = [*ONE, "--overwrite"]
-    publisher = stopped(more, output, *grown, at=3)
+    publisher = start_stopped(grown, output, *ONE, "--overwrite", at=3)
     other = zygote().start(*images(source, output, *ONE))
     time.sleep(0.2)
-    assert "Published" in goes_on(publisher).stdout
+    assert "Published" in resume(publisher).stdout
     assert other.wait().code in (0, 1)
     check_dataset(output)
-    assert "up to date" in built(more, output, *ONE).stdout
+    assert "up to date" in built(grown, output, *ONE).stdout
 
 
 JOB = PartKey("train", "", 0)
@@ -218,8 +213,8 @@ def items(count: int, gate: threading.Barrier | None):
 
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
-def test_one_part_written_by_many_at_once(tmp_path, workers, packing):
-    """All go on with the payload of the one who came first, and one payload stays."""
+def test_concurrent_workers_leave_one_payload_of_a_part(tmp_path, workers, packing):
+    """All of them continue with the payload of the first one."""
     storage, folder = LocalStorage(), str(tmp_path / "parts")
     job = PartJob(JOB, "ab" * 16, folder, packing, {"codec": "1"})
     alone = write_part(storage, replace(job, folder=str(tmp_path / "alone")), items(60, None))
