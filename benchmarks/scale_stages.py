@@ -29,7 +29,7 @@ from shardmill.schemas.storage import Storage, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build import coders
 from shardmill.transforms.build.assemble import assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census, CountRefs
+from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Example, Item
 from shardmill.transforms.build.finalize import Built, finish
 from shardmill.transforms.build.outcome import report, take_reported
@@ -44,6 +44,7 @@ from shardmill.transforms.match.listing import parse_listing
 from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.statistics.sums import Summary, Sums
 
 FOLDERS = 1_000  # labels
@@ -186,7 +187,8 @@ def measure_listing(size: int, folder: Path) -> dict:
 def measure_refs(size: int, folder: Path) -> dict:
     """Measures the work per reference between matching and parts, without a runner."""
     sink = make_sink(str(folder / "out"))
-    labels, place, count = LabelSpec("directory"), sink.place, CountRefs(sink.place)
+    labels, place = LabelSpec("directory"), sink.place
+    sums = SumInto(Census, Census.merge)
     spent: Counter[str] = Counter()
     partial, encoded_bytes, done = [], 0, 0
     value_coder, key_coder = coders.PlacedRefCoder(), coders.PartKeyCoder()
@@ -205,7 +207,10 @@ def measure_refs(size: int, folder: Path) -> dict:
         refs = step("label", lambda batch=batch: [labels.with_label(ref) for ref in batch])
         refs = step("split", lambda refs=refs: [place.with_split(ref) for ref in refs])
         census = Census()
-        step("census", lambda refs=refs, census=census: [count.add_input(census, r) for r in refs])
+        step(
+            "census",
+            lambda refs=refs, census=census: [census.add(r, place.series_of(r)) for r in refs],
+        )
         partial.append(census)
         placed = step(
             "place", lambda refs=refs: [p for r in refs for p in place_ref(place, r, plan)]
@@ -221,7 +226,7 @@ def measure_refs(size: int, folder: Path) -> dict:
         encoded_bytes += sum(len(key) + len(value) for key, value in encoded)
         done += len(batch)
         peak = max(peak, memory())
-    whole, merging = timed(lambda: count.merge_accumulators(partial))
+    whole, merging = timed(lambda: sums.merge_accumulators(partial))
     seconds = {name: {"cpu": value, "wall": value} for name, value in spent.items()}
     shown = {
         "mib": peak - start,
@@ -352,7 +357,7 @@ def measure_finish(size: int, folder: Path) -> dict:
             if not number % 10:
                 items.append(Reject(make_ref(number).key, "", "decode", "decode", "made up"))
             part = write_part(storage, job, items)
-            totals.merge(Totals.of(part))
+            totals.add(part)
             parts.append(part.file)
 
     found, calls = {}, {}

@@ -108,3 +108,8 @@ def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
             "as in train:0.9,validation:0.1; or use directory or listing."
         )
     return name, fraction
+
+
+def split_order(name: str) -> tuple[int, str]:
+    """Return the sort key of a split: train, validation, test, then others by name."""
+    return {"train": 0, "validation": 1, "test": 2}.get(name, 3), name

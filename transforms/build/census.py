@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import apache_beam as beam
 
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.placement import REJECTED, PlaceSpec, Series
+from shardmill.transforms.build.placement import Series
 from shardmill.transforms.match.counts import MatchCounts
 
 _EXAMPLES = 3
@@ -30,17 +27,17 @@ class Census:
         identity: Sum of the digests of all references, modulo 2**128.
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each.
-        fatal: Smallest message of the errors that make the whole input unusable, or empty.
+        fatal: Smallest message of the errors that make the input unusable, or empty.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
-    digests: dict[Series, int] = field(default_factory=dict)
+    digests: Counter[Series] = field(default_factory=Counter)
     labels: set[str] = field(default_factory=set)
     matched: int = 0
     skipped: int = 0
     duplicates: int = 0
     identity: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     fatal: str = ""
 
@@ -65,11 +62,11 @@ class Census:
         self.matched += 1
         digest = ref.digest()
         self.identity = (self.identity + digest) % _MODULUS
-        self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
+        self.digests[series] = (self.digests[series] + digest) % _MODULUS
         count, total = self.series.get(series, (0, 0))
         self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
-            self.errors[ref.error] = self.errors.get(ref.error, 0) + 1
+            self.errors[ref.error] += 1
             self._show(ref.error, [ref.key])
         else:
             if ref.label is not None:
@@ -77,7 +74,7 @@ class Census:
             self._show("", [ref.key])
 
     def with_counts(self, counts: MatchCounts) -> Census:
-        """Return this census with what was matched besides its references."""
+        """Return this census with the counts of files that give no reference."""
         return replace(
             self,
             matched=self.matched + counts.skipped + counts.duplicates,
@@ -92,14 +89,13 @@ class Census:
             mine = self.series.get(series, (0, 0))
             self.series[series] = (mine[0] + count, mine[1] + size)
         for series, digest in other.digests.items():
-            self.digests[series] = (self.digests.get(series, 0) + digest) % _MODULUS
+            self.digests[series] = (self.digests[series] + digest) % _MODULUS
         self.labels |= other.labels
         self.matched += other.matched
         self.skipped += other.skipped
         self.duplicates += other.duplicates
         self.identity = (self.identity + other.identity) % _MODULUS
-        for reason, count in other.errors.items():
-            self.errors[reason] = self.errors.get(reason, 0) + count
+        self.errors.update(other.errors)
         for reason, keys in other.examples.items():
             self._show(reason, keys)
         self.fatal = min(filter(None, (self.fatal, other.fatal)), default="")
@@ -143,42 +139,3 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
         f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
         f"{remedies.get(worst, 'check --input')}."
     )
-
-
-class SumCensuses(beam.CombineFn):
-    """Combines censuses into their sum."""
-
-    def create_accumulator(self) -> Census:
-        """Return an empty census."""
-        return Census()
-
-    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
-        """Add one census."""
-        mutable_accumulator.merge(element)
-        return mutable_accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[Census]) -> Census:
-        """Sum partial censuses."""
-        total = Census()
-        for accumulator in accumulators:
-            total.merge(accumulator)
-        return total
-
-    def extract_output(self, accumulator: Census) -> Census:
-        """Return the census."""
-        return accumulator
-
-
-class CountRefs(SumCensuses):
-    """Combines references into one ``Census``."""
-
-    def __init__(self, place: PlaceSpec) -> None:
-        self._place = place
-
-    def add_input(self, mutable_accumulator: Census, element: Any) -> Census:
-        """Count one reference."""
-        mutable_accumulator.add(element, self._place.series_of(element))
-        return mutable_accumulator
-
-
-__all__ = ["REJECTED", "Census", "CountRefs", "SumCensuses", "why_unusable"]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.rejects import Reject
@@ -38,7 +39,6 @@ from shardmill.transforms.statistics.sums import compute_statistics, merge_summa
 
 _SHOWN_REJECTS = 3
 _READ_AHEAD = 256  # sidecars
-_SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
 class Built(NamedTuple):
@@ -76,14 +76,18 @@ def finish(
     built: Built,
 ) -> Outcome:  # fmt: skip
     """Check a finished build, write its schema, labels and rejects, and publish it."""
-    made = sum(each.made for each in built.totals.values())
-    reused_parts = sum(each.reused for each in built.totals.values())
+    up_to_date = Outcome(
+        "up_to_date",
+        parts_made=sum(each.made for each in built.totals.values()),
+        parts_reused=sum(each.reused for each in built.totals.values()),
+        matched=census.matched,
+    )
     try:
         reused = load_reused(storage, spec, plan)
         if reused is None:
             with storage.lock(spec.output):
                 storage.delete_tree(spec.build)
-            return Outcome("up_to_date", "", made, reused_parts, census.matched)
+            return up_to_date
         built = built.with_reused(reused)
         _check_names(built.shards)
         _check_versions(built.totals.values())
@@ -102,14 +106,11 @@ def finish(
             kept=reused.kept,
         )  # fmt: skip
     except OutputError as error:
-        return Outcome("failed", str(error), made, reused_parts, census.matched)
+        return replace(up_to_date, status="failed", message=str(error))
     if not new:
-        return Outcome("up_to_date", "", made, reused_parts, census.matched)
-    text = manifest.to_json()
+        return up_to_date
     shards = len(reused.kept.files), sum(shard.records for shard in reused.shards)
-    return Outcome(
-        "published", "", made, reused_parts, census.matched, manifest=text, reused=shards
-    )
+    return replace(up_to_date, status="published", manifest=manifest.to_json(), reused=shards)
 
 
 def make_manifest(
@@ -175,7 +176,7 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
     ids = {label: number for number, label in enumerate(listed)}
     last = len(ids)
     splits = {}
-    for name in wanted + sorted(others, key=lambda split: (_SPLIT_ORDER.get(split, 9), split)):
+    for name in wanted + sorted(others, key=split_order):
         shards = found.get(name, [])
         totals = [each for series, each in built.totals.items() if series.split == name]
         labels: Counter[str] = Counter()
@@ -217,14 +218,11 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
 
 
 def _check_names(built: Iterable[BuiltShard]) -> None:
-    seen: dict[str, BuiltShard] = {}
-    for shard in built:
-        if not shard.file:
-            continue
-        other = seen.setdefault(shard.file, shard)
-        if other is not shard:
+    names = Counter(shard.file for shard in built if shard.file)
+    for name, shards in names.most_common(1):
+        if shards > 1:
             raise OutputError(
-                f"--shard_name gives two shards the name {shard.file!r}: "
+                f"--shard_name gives two shards the name {name!r}: "
                 "add {index}, {split} or {label}."
             )
 

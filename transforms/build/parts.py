@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -139,8 +140,8 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
 
 @dataclass
 class _Tally:
-    labels: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
+    labels: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     rejects: list[Reject] = field(default_factory=list)
     records: int = 0
     multi_frame: int = 0
@@ -149,20 +150,19 @@ class _Tally:
 
     def reject(self, reject: Reject) -> None:
         self.rejects.append(reject)
-        self.reasons[reject.error] = self.reasons.get(reject.error, 0) + reject.inputs
+        self.reasons[reject.error] += reject.inputs
 
     def example(self, example: Example) -> None:
         self.records += 1
         self.multi_frame += example.multi_frame
         if example.label is not None:
-            self.labels[example.label] = self.labels.get(example.label, 0) + 1
+            self.labels[example.label] += 1
         self._summary(example.summary)
 
     def block(self, block: Block) -> None:
         self.records += len(block.lengths)
         self.duplicates += block.duplicates
-        for label, count in block.labels.items():
-            self.labels[label] = self.labels.get(label, 0) + count
+        self.labels.update(block.labels)
         self._summary(block.summary)
 
     def _summary(self, summary: Summary | None) -> None:
@@ -244,8 +244,8 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         num_bytes=writer.num_bytes,
         crc32c=writer.crc,
         records=tally.records,
-        label_counts=tally.labels,
-        rejects=tally.reasons,
+        label_counts=dict(tally.labels),
+        rejects=dict(tally.reasons),
         duplicates=job.duplicates + tally.duplicates,
         multi_frame=tally.multi_frame,
         versions=job.versions,

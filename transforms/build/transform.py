@@ -6,6 +6,7 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census, CountRefs, why_unusable
+from shardmill.transforms.build.census import Census, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome
@@ -43,11 +44,12 @@ from shardmill.transforms.build.placement import (
 from shardmill.transforms.build.planning import Plan, plan_parts
 from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import SumTotals, Totals
+from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.publish.publish import check_output, recover_output, why_not_up_to_date
 from shardmill.transforms.runtime import metrics, progress
+from shardmill.transforms.runtime.sum_into import SumInto
 
 # A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]
@@ -117,10 +119,8 @@ class _WritePart(beam.DoFn):
     ) -> Iterator[tuple[tuple[str, str], Part]]:
         key, placed = element
         refs, duplicates = order_refs(placed)
-        try:
+        with _raise_if_stale():
             part = self._make(key, refs, duplicates, plan)
-        except FileNotFoundError as error:
-            raise _stale(error) from error
         (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
         metrics.EXAMPLES.inc(part.records)
         metrics.REJECTS.inc(sum(part.rejects.values()))
@@ -151,21 +151,22 @@ def _counted(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-def _stale(error: FileNotFoundError) -> StaleBuildError:
-    return StaleBuildError(
-        f"{error.filename or error} is gone: another command published or cleaned this output; "
-        "run again."
-    )
+@contextlib.contextmanager
+def _raise_if_stale() -> Iterator[None]:
+    """Raise ``StaleBuildError`` if a file of the build is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StaleBuildError(
+            f"{error.filename or error} is gone: another command published or cleaned this output; "
+            "run again."
+        ) from error
 
 
 def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
-    storage = open_storage(spec.output)
-    try:
-        shard = assemble_shard(
-            storage, spec.build, job, spec.shards.template, gzip=spec.compression == "gzip"
-        )
-    except FileNotFoundError as error:
-        raise _stale(error) from error
+    storage, gzip = open_storage(spec.output), spec.compression == "gzip"
+    with _raise_if_stale():
+        shard = assemble_shard(storage, spec.build, job, spec.shards.template, gzip=gzip)
     metrics.SHARDS.inc()
     return shard
 
@@ -174,14 +175,11 @@ def _finish(
     _: int, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
     census: Census, *, spec: SinkSpec, encoder: Encoder[Any],
 ) -> Outcome:  # fmt: skip
-    storage = open_storage(spec.output)
     if plan.status != "build":
         return planned_outcome(plan, census)
-    try:
-        built = Built(shards, {Series(*series): each for series, each in totals})
-        return finish(storage, spec, encoder, plan, census, built)
-    except FileNotFoundError as error:
-        raise _stale(error) from error
+    built = Built(shards, {Series(*series): each for series, each in totals})
+    with _raise_if_stale():
+        return finish(open_storage(spec.output), spec, encoder, plan, census, built)
 
 
 def announce(
@@ -244,7 +242,10 @@ class WriteShards(beam.PTransform):
         )
         census = (
             refs
-            | "CountInputs" >> beam.CombineGlobally(CountRefs(place))
+            | "CountInputs"
+            >> beam.CombineGlobally(
+                SumInto(Census, lambda census, ref: census.add(ref, place.series_of(ref)))
+            )
             | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
         )
         plan = census | "PlanParts" >> beam.Map(
@@ -292,7 +293,7 @@ class BuildShards(beam.PTransform):
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(inputs.plan))
         )
-        totals = parts | "SumParts" >> beam.CombinePerKey(SumTotals())
+        totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, Totals.add))
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )
@@ -344,14 +345,3 @@ def _shard_jobs(
     found = [PartFile(*values) for values in files if values is not None]
     name = Series(*series)
     yield from plan_shards(spec.shards, name, plan.parts_of(name), found)
-
-
-__all__ = [
-    "BuildInput",
-    "BuildShards",
-    "WriteShards",
-    "adjust_plan",
-    "announce",
-    "make_plan",
-    "place_ref",
-]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, stated_records
 from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.schemas.tfrecord.reader import FileCount
@@ -20,7 +21,6 @@ from shardmill.transforms.match.counts import MatchCounts
 
 PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
-_ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
 class CountedFile(NamedTuple):
@@ -89,11 +89,7 @@ def make_manifest(
     return Manifest(
         splits=splits,
         written=sum(split.num_examples for split in splits.values()),
-        compression=compressions.pop()
-        if len(compressions) == 1
-        else "mixed"
-        if compressions
-        else "none",
+        compression="mixed" if len(compressions) > 1 else next(iter(compressions), "none"),
         inputs=Inputs(
             root=spec.root,
             matched=len(ordered) + counts.skipped + counts.duplicates,
@@ -127,7 +123,7 @@ def _splits(files: Sequence[CountedFile], known: Mapping[str, str]) -> Iterator[
     for file in files:
         name = known.get(file.ref.key) or split_of(file.ref.key) or ALL
         by_split.setdefault(name, []).append(file)
-    for name in sorted(by_split, key=lambda split: (_ORDER.get(split, 9), split)):
+    for name in sorted(by_split, key=split_order):
         shards = tuple(_shard(file) for file in by_split[name])
         records = sum(shard.records for shard in shards)
         yield name, Split(records, sum(shard.bytes for shard in shards), {}, shards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardmill.transforms.build.census import Census, CountRefs, why_unusable
+from shardmill.transforms.build.census import Census, why_unusable
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
@@ -38,15 +38,10 @@ class RowsPlanSpec:
     warnings: tuple[str, ...] = ()
 
 
-class CountFiles(CountRefs):
-    """Combines inspected files into one ``Census``; sizes are those of their text."""
-
-    def add_input(self, mutable_accumulator: Census, element: CsvFile) -> Census:
-        """Count one file."""
-        ref = element.ref
-        series = REJECTED if ref.error else Series(ref.split or "rows", "")
-        mutable_accumulator.add(ref, series, element.text_bytes)
-        return mutable_accumulator
+def count_file(census: Census, file: CsvFile) -> None:
+    """Add an inspected file to a census; its size is that of its text."""
+    series = REJECTED if file.ref.error else Series(file.ref.split or "rows", "")
+    census.add(file.ref, series, file.text_bytes)
 
 
 def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:

@@ -17,7 +17,7 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build.census import Census, SumCensuses
+from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
@@ -26,7 +26,7 @@ from shardmill.transforms.build.transform import BuildInput, BuildShards, announ
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
-from shardmill.transforms.rows.planning import CountFiles, RowsPlanSpec, plan_rows
+from shardmill.transforms.rows.planning import RowsPlanSpec, count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
 from shardmill.transforms.rows.runs.run_store import Run, find_run
 from shardmill.transforms.rows.runs.run_writer import (
@@ -43,6 +43,7 @@ from shardmill.transforms.rows.tft.build_graph import BuildGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.runtime.sum_into import SumInto
 
 RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "counts"
 _INSPECTIONS = 16
@@ -92,7 +93,7 @@ class WriteRows(beam.PTransform):
         )
         census = (
             files
-            | "CountFiles" >> beam.CombineGlobally(CountFiles(spec.sink.place))
+            | "CountFiles" >> beam.CombineGlobally(SumInto(Census, count_file))
             | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
         )
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
@@ -123,7 +124,7 @@ class WriteRows(beam.PTransform):
         counts = (
             (files_only, made[COUNTS], found[COUNTS])
             | "AllCounts" >> beam.Flatten()
-            | "SumCounts" >> beam.CombineGlobally(SumCensuses())
+            | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
         encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)

@@ -1,4 +1,4 @@
-"""Placement is pinned for ever: these goldens must never change."""
+"""Placement is stable: the golden values must never change."""
 
 import hashlib
 from fractions import Fraction
@@ -17,7 +17,7 @@ SPLITS = Splits.parse("train:0.9,validation:0.1")
 
 
 def golden(seed: int, key: str) -> tuple[int, int]:
-    """Returns the hash by its written definition (docs/labels-and-splits.md), not by our code."""
+    """Return the hash by its definition in docs/labels-and-splits.md."""
     raw = hashlib.blake2b(
         key.encode("utf-8"), digest_size=16, salt=seed.to_bytes(16, "little"),
         person=b"shardmill-place",
@@ -34,28 +34,28 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize(("seed", "key"), list(GOLDENS))
-def test_hashes_are_pinned(seed: int, key: str) -> None:
+def test_hashes_are_stable(seed: int, key: str) -> None:
     assert tuple(hash_key(seed, key)) == GOLDENS[seed, key] == golden(seed, key)
 
 
-def test_splits_of_known_keys_are_pinned() -> None:
+def test_splits_of_known_keys_are_stable() -> None:
     spec = PlaceSpec(Splits.parse("train:0.5,validation:0.25,test:1/4"))
     found = "".join(spec.with_split(InputRef(f"{n}.jpg", "")).split[1] for n in range(40))
     assert found == "eerarreerrerraerrrrrarrrearrrrrerrreerea"
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.integers(0, 2**64 - 1))
-def test_bounds_are_exact(weights: list[int], hashed: int) -> None:
+def test_bounds_of_splits_are_exact(weights: list[int], hashed: int) -> None:
     total = sum(weights)
     shares = ",".join(f"s{i}:{w}/{total}" for i, w in enumerate(weights))
     splits = Splits.parse(shares)
-    # The defining inequality, in fractions: the first split whose upper bound exceeds the hash.
+    # By definition, the first split whose upper bound exceeds the hash.
     bounds = list(accumulate(share for _, share in splits.shares))
     wanted = next(i for i, bound in enumerate(bounds) if Fraction(hashed, 2**64) < bound)
     assert splits.of_hash(hashed) == f"s{wanted}"
 
 
-def test_every_hash_has_a_split() -> None:
+def test_smallest_and_largest_hash_have_a_split() -> None:
     thirds = Splits.parse("a:1/3,b:1/3,c:1/3")
     assert thirds.of_hash(0) == "a"
     assert thirds.of_hash(2**64 - 1) == "c"
@@ -79,13 +79,12 @@ def test_every_hash_has_a_split() -> None:
         ("", "letters, digits"),
     ],
 )
-def test_bad_splits_get_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_rejects_malformed_splits(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Splits.parse(text)
-    assert message in str(caught.value)
 
 
-def test_a_split_does_not_move_when_files_are_added() -> None:
+def test_splits_do_not_change_when_files_are_added() -> None:
     spec = PlaceSpec(SPLITS)
     before = {f"{n}": spec.with_split(InputRef(f"{n}", "")).split for n in range(500)}
     after = {f"{n}": spec.with_split(InputRef(f"{n}", "")).split for n in range(1_000)}
@@ -94,7 +93,7 @@ def test_a_split_does_not_move_when_files_are_added() -> None:
     assert 0.06 < share < 0.14
 
 
-def test_another_seed_moves_examples() -> None:
+def test_seed_changes_splits_and_positions() -> None:
     one, two = PlaceSpec(SPLITS, seed=1), PlaceSpec(SPLITS, seed=2)
     refs = [InputRef(f"{n}", "") for n in range(300)]
     assert [one.with_split(r).split for r in refs] != [two.with_split(r).split for r in refs]
@@ -110,16 +109,16 @@ def test_another_seed_moves_examples() -> None:
         (r"patient(\d+)", "a/other.png", "a/other.png"),
     ],
 )
-def test_groups_stay_on_one_side(pattern: str, key: str, group: str) -> None:
+def test_examples_of_a_group_share_a_split(pattern: str, key: str, group: str) -> None:
     spec = PlaceSpec(SPLITS, group_pattern=pattern)
     ref = InputRef(key, "")
     assert spec.group_of(ref) == group
     assert spec.with_split(ref).split == SPLITS.of_hash(hash_key(0, group).split)
-    # The position is always the key's, so a group is spread over the shards of its split.
+    # The position depends on the key, so a group is spread over the shards of its split.
     assert spec.position_of(ref) == hash_key(0, key).position
 
 
-def test_listed_groups_come_first() -> None:
+def test_listed_groups_take_precedence() -> None:
     spec = PlaceSpec(SPLITS, group_pattern="(.)")
     assert spec.group_of(InputRef("ab", "", group="g")) == "g"
 
@@ -129,16 +128,16 @@ def test_listed_groups_come_first() -> None:
     [("train/a.jpg", "train"), ("Val/x/a.jpg", "validation"), ("dev/a", "validation"),
      ("valid/a", "validation"), ("testing/a", "test")],
 )  # fmt: skip
-def test_directory_splits(key: str, split: str) -> None:
+def test_splits_of_folders(key: str, split: str) -> None:
     assert PlaceSpec(Splits("directory")).with_split(InputRef(key, "")).split == split
 
 
 @pytest.mark.parametrize("key", ["a.jpg", "train.jpg", "cats/a.jpg", "x/train/a.jpg"])
-def test_a_folder_that_names_no_split_is_a_reject(key: str) -> None:
+def test_rejects_folders_without_a_split(key: str) -> None:
     assert PlaceSpec(Splits("directory")).with_split(InputRef(key, "")).error == "no_split"
 
 
-def test_listed_splits() -> None:
+def test_splits_of_listings() -> None:
     spec = PlaceSpec(Splits("listing"))
     assert spec.with_split(InputRef("a", "", split="val")).split == "validation"
     assert spec.with_split(InputRef("a", "", split="holdout")).split == "holdout"
@@ -146,7 +145,7 @@ def test_listed_splits() -> None:
     assert spec.with_split(InputRef("a", "", split="../x")).error == "no_split"
 
 
-def test_series() -> None:
+def test_series_of_references() -> None:
     ref = InputRef("a", "", label="cat", split="train")
     assert PlaceSpec(SPLITS).series_of(ref) == Series("train", "")
     assert PlaceSpec(SPLITS, by_label=True).series_of(ref) == Series("train", "cat")
@@ -160,12 +159,11 @@ def test_parts_are_equal_slices(position: int, parts: int) -> None:
     assert Fraction(part, parts) <= Fraction(position, 2**64) < Fraction(part + 1, parts)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_seeds_out_of_range(seed: int) -> None:
-    with pytest.raises(UsageError, match="out of range"):
-        PlaceSpec(SPLITS, seed=seed)
-
-
-def test_a_bad_group_pattern() -> None:
-    with pytest.raises(UsageError, match="not a regular expression"):
-        PlaceSpec(SPLITS, group_pattern="(")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"seed": -1}, "out of range"), ({"seed": 2**64}, "out of range"),
+     ({"group_pattern": "("}, "not a regular expression")],
+)  # fmt: skip
+def test_rejects_invalid_place_specs(options, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        PlaceSpec(SPLITS, **options)

@@ -1,4 +1,4 @@
-"""Planning: how parts and shards are counted and dealt, as properties."""
+"""Plans: the number of parts and shards, and the parts of each shard."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def spec(**kwargs) -> ShardSpec:
 
 
 @given(counts, st.integers(0, 10**13), st.none() | st.integers(1, 5_000))
-def test_parts_are_small_enough_and_not_needlessly_many(refs, size, num_shards) -> None:
+def test_parts_are_small_and_few(refs, size, num_shards) -> None:
     parts = count_parts(refs, size, spec(num_shards=num_shards))
     assert parts * PART_REFS >= refs
     assert parts * PART_BYTES >= size
@@ -39,7 +39,7 @@ def test_parts_are_small_enough_and_not_needlessly_many(refs, size, num_shards) 
         assert parts % num_shards == 0
 
 
-def test_a_few_more_inputs_rarely_change_the_parts() -> None:
+def test_few_more_inputs_rarely_change_the_number_of_parts() -> None:
     changes = sum(
         count_parts(n, 0, spec()) != count_parts(n + 1, 0, spec()) for n in range(1, 100_000)
     )
@@ -47,7 +47,7 @@ def test_a_few_more_inputs_rarely_change_the_parts() -> None:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200), st.integers(1, 250))
-def test_every_part_is_dealt_once_in_order(sizes: list[int], shards: int) -> None:
+def test_each_part_belongs_to_one_shard_in_order(sizes: list[int], shards: int) -> None:
     ranges = deal_parts(sizes, min(shards, len(sizes)), exact=False)
     assert [n for r in ranges for n in r] == list(range(len(sizes)))
     assert all(ranges)
@@ -55,13 +55,13 @@ def test_every_part_is_dealt_once_in_order(sizes: list[int], shards: int) -> Non
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
-def test_an_exact_number_of_shards(shards: int, each: int) -> None:
+def test_exact_number_of_shards_has_equal_numbers_of_parts(shards: int, each: int) -> None:
     ranges = deal_parts([0] * shards * each, shards, exact=True)
     assert [len(r) for r in ranges] == [each] * shards
     assert [n for r in ranges for n in r] == list(range(shards * each))
 
 
-def test_shards_come_out_near_the_size_asked_for() -> None:
+def test_shards_have_about_the_requested_size() -> None:
     sizes = [1_000_000 + 1_000 * (i % 7) for i in range(64)]
     wanted = spec(shard_bytes=8_000_000)
     shards = count_shards(wanted, 0, sum(sizes), len(sizes))
@@ -71,7 +71,7 @@ def test_shards_come_out_near_the_size_asked_for() -> None:
 
 
 @pytest.mark.parametrize("examples", [1, 10, 100])
-def test_shard_examples(examples: int) -> None:
+def test_shards_have_about_the_requested_number_of_examples(examples: int) -> None:
     wanted = spec(shard_examples=examples)
     parts = count_parts(1_000, 10**6, wanted)
     assert parts >= 4 * 1_000 / examples
@@ -86,11 +86,11 @@ def test_planned_shards_cover_missing_parts() -> None:
         (0, 5, 0), (1, 5, 1), (2, 5, 0), (3, 5, 0), (4, 5, 1),
     ]  # fmt: skip
     assert [len(j.parts) for j in plan_shards(spec(), series, 1, [])] == [0]
-    (refused,) = plan_shards(spec(), REJECTED, 1, [PartFile(0, rejects="a.json")])
-    assert refused.total == 0
+    (rejected,) = plan_shards(spec(), REJECTED, 1, [PartFile(0, rejects="a.json")])
+    assert rejected.total == 0
 
 
-def test_the_whole_plan() -> None:
+def test_plan_of_several_series() -> None:
     series = {Series("train", ""): (3, 100), REJECTED: (2, 0)}
     assert plan_parts(series, None, spec(num_shards=5)) == {REJECTED: 1, Series("train", ""): 5}
     big = {Series("train", ""): (2_000, 0)}
@@ -101,12 +101,12 @@ def test_the_whole_plan() -> None:
     ("text", "size"),
     [("128MiB", 128 << 20), ("1G", 1 << 30), ("5000", 5000), ("1.5kb", 1536), ("2 TB", 2 << 40)],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_parses_sizes(text: str, size: int) -> None:
     assert parse_bytes(text, "shard_bytes") == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "1X", "nan", "inf", "-", "1e400"])
-def test_bad_sizes(text: str) -> None:
+def test_rejects_malformed_sizes(text: str) -> None:
     with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
         parse_bytes(text, "shard_bytes")
 
@@ -121,6 +121,6 @@ def test_bad_sizes(text: str) -> None:
         ({"num_shards": 2, "shard_examples": 2}, "exclude each other"),
     ],
 )
-def test_bad_shard_numbers(kwargs: dict, message: str) -> None:
+def test_rejects_invalid_shard_specs(kwargs: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         spec(**kwargs)

@@ -1,4 +1,4 @@
-"""Where TensorFlow loses the end of a gzip file, and shards that never come out like that."""
+"""Shards are repacked where TensorFlow would not read a gzip file to its end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_membe
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
-from shardmill.transforms.build import assemble
-from shardmill.transforms.build import rechunk as repacking
-from shardmill.transforms.build.assemble import ShardJob, assemble_shard
+from shardmill.transforms.build import assemble as assembling
+from shardmill.transforms.build import rechunk
+from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard
 from shardmill.transforms.build.parts import PartFile
 from shardmill.transforms.build.placement import Series
 from shardmill.transforms.build.record_writer import MemberWriter
@@ -31,21 +31,21 @@ SMALL = [RNG.randbytes(700) for _ in range(90)]
 
 
 def record_for(size: int, pack) -> bytes:
-    """Returns a record whose framed member has just this size."""
+    """Return a record whose framed member has this size."""
     for length in range(size - 300, size):
         if len(pack(frame(NOISE[:length]))) == size:
             return NOISE[:length]
-    raise AssertionError("no record gives that size")
+    raise AssertionError("no record has that size")
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member])
 @pytest.mark.parametrize("behind", [1, 5, 8])
-def test_tensorflow_stops_where_we_say(pack, behind, tmp_path) -> None:
+def test_predicts_where_tensorflow_stops(pack, behind, tmp_path) -> None:
     first = pack(frame(record_for(TENSORFLOW_READS + behind, pack)))
     rest = [pack(frame(record)) for record in SMALL]
     path = tmp_path / "a.tfrecord.gz"
     path.write_bytes(first + b"".join(rest))
-    assert len(tf_records(path)) == 1  # without a word
+    assert len(tf_records(path)) == 1  # without an error
     assert len(gzip_records(path)) == 91
     found = count_file(str(path))
     assert (found.records, found.fault) == (91, None)
@@ -54,7 +54,7 @@ def test_tensorflow_stops_where_we_say(pack, behind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("behind", "many"), [(0, 90), (-3, 90), (40, 90), (5, 500)])
-def test_tensorflow_reads_all_elsewhere(behind, many, tmp_path) -> None:
+def test_tensorflow_reads_other_files_to_their_end(behind, many, tmp_path) -> None:
     first = stored_member(frame(record_for(TENSORFLOW_READS + behind, stored_member)))
     rest = [stored_member(frame(SMALL[n % 90])) for n in range(many)]
     path = tmp_path / "a.tfrecord.gz"
@@ -63,7 +63,7 @@ def test_tensorflow_reads_all_elsewhere(behind, many, tmp_path) -> None:
     assert count_file(str(path)).warnings == ()
 
 
-def test_only_the_last_read_matters() -> None:
+def test_only_the_last_read_stops_early() -> None:
     reads = TENSORFLOW_READS
     assert find_early_stop([reads + 3, reads + 900], reads + 900) == reads + 3
     assert find_early_stop([reads + 3, 2 * reads + 900], 2 * reads + 900) == -1
@@ -86,10 +86,16 @@ def write_part(folder: Path, number: int, records: list[bytes], packing: str) ->
     )  # fmt: skip
 
 
+def assemble(build: Path, parts: tuple[PartFile, ...]) -> BuiltShard:
+    job = ShardJob(Series("train", ""), 0, 1, parts)
+    template = ShardTemplate(DEFAULT_TEMPLATE)
+    return assemble_shard(open_storage(str(build)), str(build), job, template, gzip=True)
+
+
 @pytest.mark.parametrize("packing", ["stored", "deflated"])
-def test_a_shard_that_would_be_lost_is_cut_anew(packing, tmp_path) -> None:
+def test_repacks_a_shard_that_tensorflow_would_not_read(packing, tmp_path) -> None:
     pack = stored_member if packing == "stored" else deflated_member
-    # The part has an index in place of its first member's header.
+    # In a part, an index replaces the header of the first member.
     large = record_for(TENSORFLOW_READS + 4 - 502, pack)
     folder = tmp_path / PARTS_FOLDER
     found = (write_part(folder, 0, [large], packing), write_part(folder, 1, SMALL, packing))
@@ -98,16 +104,11 @@ def test_a_shard_that_would_be_lost_is_cut_anew(packing, tmp_path) -> None:
     assert found[0].num_bytes == TENSORFLOW_READS + 4
     assert len(tf_records(joined)) == 1
 
-    storage, build = open_storage(str(tmp_path)), str(tmp_path)
-    job = ShardJob(Series("train", ""), 0, 1, found)
-    shards = [
-        assemble_shard(storage, build, job, ShardTemplate(DEFAULT_TEMPLATE), gzip=True)
-        for _ in range(2)
-    ]
-    assert shards[0] == shards[1]
-    path = tmp_path / shards[0].source
+    shard = assemble(tmp_path, found)
+    assert shard == assemble(tmp_path, found)
+    path = tmp_path / shard.source
     data = path.read_bytes()
-    assert (shards[0].num_bytes, shards[0].crc32c) == (len(data), crc32c(data))
+    assert (shard.num_bytes, shard.crc32c) == (len(data), crc32c(data))
     assert tf_records(path) == [large, *SMALL] == gzip_records(path)
     members = read_index(lambda at, length: data[at : at + length], len(data))
     assert members is not None
@@ -115,11 +116,11 @@ def test_a_shard_that_would_be_lost_is_cut_anew(packing, tmp_path) -> None:
     assert count_file(str(path)).warnings == ()
 
 
-def test_it_tries_until_it_fits(tmp_path, monkeypatch) -> None:
+def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None:
     answers = iter([True, True, False])
-    monkeypatch.setattr(repacking, "loses_records", lambda *_: next(answers))
+    monkeypatch.setattr(rechunk, "loses_records", lambda *_: next(answers))
     write_part(tmp_path, 0, SMALL, "stored")
-    size, _ = repacking.repack(
+    size, _ = rechunk.repack(
         open_storage(str(tmp_path)), [str(tmp_path / "0.part")], str(tmp_path / "new")
     )
     assert (tmp_path / "new").stat().st_size == size
@@ -127,22 +128,21 @@ def test_it_tries_until_it_fits(tmp_path, monkeypatch) -> None:
     assert tf_records(tmp_path / "new") == SMALL
 
 
-def test_parts_of_other_shards_stay_as_they_are(tmp_path) -> None:
+def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
     folder = tmp_path / PARTS_FOLDER
     found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
-    job = ShardJob(Series("train", ""), 0, 1, found)
-    shard = assemble_shard(
-        open_storage(str(tmp_path)), str(tmp_path), job, ShardTemplate(DEFAULT_TEMPLATE), gzip=True
-    )
+    shard = assemble(tmp_path, found)
     joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
     assert (tmp_path / shard.source).read_bytes() == joined
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
-def test_a_whole_build_of_shards_that_are_cut_anew(photos, tmp_path, encoding, monkeypatch) -> None:
+def test_builds_of_repacked_shards_are_reproducible(
+    photos, tmp_path, encoding, monkeypatch
+) -> None:
     options = {"input": photos, "image_size": 32, "encoding": encoding, "num_shards": 2}
     build_dataset(output=tmp_path / "usual", **options)
-    monkeypatch.setattr(assemble, "loses_records", lambda _storage, sources, _size: bool(sources))
+    monkeypatch.setattr(assembling, "loses_records", lambda _storage, sources, _size: bool(sources))
     for name in ("first", "second"):
         outcome, _ = build_dataset(output=tmp_path / name, **options)
         assert outcome.status == "published"

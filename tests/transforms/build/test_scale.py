@@ -1,4 +1,4 @@
-"""What must stay small does: what workers are told at once, and what is kept of each part."""
+"""Job graphs, side inputs and shuffled values stay small for large inputs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import assemble, coders, parts, transform
-from shardmill.transforms.build.census import CountRefs
+from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Example, Item
 from shardmill.transforms.build.finalize import Built, finish
 from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import SumTotals, Totals
+from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles, find_input
+from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.statistics.sums import Summary, Sums
 from tests.conftest import ROOT
 
@@ -34,8 +35,8 @@ TRAIN = Series("train", "")
 LABELS = [f"n{number:08d}" for number in range(1_000)]
 
 
-class Tiny:
-    """An encoder that reads nothing."""
+class KeyEncoder:
+    """An encoder that writes keys and reads no files."""
 
     packing = "stored"
     expected_bytes = 100
@@ -74,7 +75,7 @@ def spec(output, **shards) -> SinkSpec:
     )  # fmt: skip
 
 
-class Counted:
+class CountingStorage:
     """A storage that counts its calls."""
 
     def __init__(self, storage) -> None:
@@ -91,14 +92,13 @@ class Counted:
 
 
 def census_of(refs: list[InputRef]):
-    count = CountRefs(PlaceSpec(Splits.parse("train:1")))
-    census = count.create_accumulator()
+    census, place = Census(), PlaceSpec(Splits.parse("train:1"))
     for ref in refs:
-        count.add_input(census, ref)
+        census.add(ref, place.series_of(ref))
     return census
 
 
-def test_the_census_and_the_plan_do_not_grow_with_the_refs(tmp_path) -> None:
+def test_census_and_plan_do_not_grow_with_the_inputs(tmp_path) -> None:
     few, many = (census_of(make_refs(count)) for count in (1_000, 20_000))
     assert (few.refs, many.refs) == (1_000, 20_000)
     assert len(pickle.dumps(many)) <= len(pickle.dumps(few)) + 64
@@ -107,7 +107,7 @@ def test_the_census_and_the_plan_do_not_grow_with_the_refs(tmp_path) -> None:
     assert abs(len(pickle.dumps(plans[1])) - len(pickle.dumps(plans[0]))) < 64
 
 
-def test_a_ref_is_small_in_the_shuffle(tmp_path) -> None:
+def test_references_are_small_in_the_shuffle(tmp_path) -> None:
     refs = make_refs(100)
     plan = transform.make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
     names = sum(len(ref.key) + len(ref.uri) for ref in refs)
@@ -128,9 +128,9 @@ def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
     )  # fmt: skip
 
 
-def test_what_parts_come_to_does_not_grow_with_the_parts() -> None:
+def test_totals_do_not_grow_with_the_parts() -> None:
     many = [make_part(number, LABELS[number % 100 :][:896]) for number in range(2_000)]
-    adder = SumTotals()
+    adder = SumInto(Totals, Totals.add)
     sizes = []
     for some in (many[:100], many):
         accumulators = [adder.create_accumulator() for _ in range(4)]
@@ -144,7 +144,7 @@ def test_what_parts_come_to_does_not_grow_with_the_parts() -> None:
     assert sizes[1] < 1.2 * sizes[0]
 
 
-def test_little_of_a_part_goes_to_its_shard() -> None:
+def test_assembling_needs_few_bytes_of_a_part() -> None:
     part = make_part(1, LABELS, rejects=5)
     assert len(pickle.dumps(part)) > 5_000
     assert len(FastPrimitivesCoder().encode(tuple(part.file))) < 160
@@ -158,9 +158,9 @@ def test_little_of_a_part_goes_to_its_shard() -> None:
 
 
 def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
-    """Makes parts of one record each, two a shard, and publishes them; counts calls from there."""
+    """Write parts of one record, two per shard, and publish them; return the calls after the parts."""
     wanted = spec(folder, num_shards=count // 2)
-    storage, encoder, totals, files = open_storage(str(folder)), Tiny(), Totals(), []
+    storage, encoder, totals, files = open_storage(str(folder)), KeyEncoder(), Totals(), []
     for number in range(count):
         key = PartKey(*TRAIN, number)
         job = parts.PartJob(key, f"{number:032x}", wanted.parts, "stored", encoder.versions())
@@ -170,9 +170,9 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
             *[ref.rejected("decode", "bad").to_reject()] * (number % 2),
         ]
         part = parts.write_part(storage, job, items)
-        totals.merge(Totals.of(part))
+        totals.add(part)
         files.append(part.file)
-    counted = Counted(storage)
+    counted = CountingStorage(storage)
     built = [
         assemble.assemble_shard(counted, wanted.build, job, wanted.shards.template, gzip=True)
         for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
@@ -184,7 +184,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
     return dict(counted.calls), Manifest.from_json(outcome.manifest)
 
 
-def test_calls_and_the_manifest_grow_with_the_shards(tmp_path) -> None:
+def test_calls_and_manifest_grow_with_the_shards_only(tmp_path) -> None:
     calls, sizes = [], []
     for count in (20, 80):
         made, manifest = build_by_hand(tmp_path / str(count), count)
@@ -192,12 +192,12 @@ def test_calls_and_the_manifest_grow_with_the_shards(tmp_path) -> None:
         assert len((tmp_path / str(count) / "rejects.jsonl").read_text().splitlines()) == count // 2
         calls.append(sum(made.values()))
         sizes.append(len(manifest.to_json()))
-    shards, told = (80 - 20) // 2, (80 - 20) // 2
-    assert calls[1] - calls[0] <= 7 * shards + told
+    shards = sidecars_with_rejects = (80 - 20) // 2
+    assert calls[1] - calls[0] <= 7 * shards + sidecars_with_rejects
     assert sizes[1] - sizes[0] <= 150 * shards
 
 
-def test_the_job_graph_holds_no_inputs(tmp_path) -> None:
+def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
     sizes = []
     for count in (10, 5_000):
         listing = tmp_path / f"{count}.csv"
@@ -207,14 +207,14 @@ def test_the_job_graph_holds_no_inputs(tmp_path) -> None:
         _ = (
             pipeline
             | MatchFiles(match, LabelSpec("listing"))
-            | transform.WriteShards(spec("x"), Tiny())
+            | transform.WriteShards(spec("x"), KeyEncoder())
         )
         sizes.append(len(pipeline.to_runner_api().SerializeToString()))
     assert abs(sizes[1] - sizes[0]) < 1_000
     assert sizes[1] < 500_000
 
 
-def test_a_listing_is_not_held_as_text(tmp_path) -> None:
+def test_listings_are_decoded_line_by_line(tmp_path) -> None:
     code = (
         "import sys\n"
         "from shardmill.transforms.match.listing import parse_listing\n"
