@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.manifest import Manifest
@@ -30,7 +28,7 @@ from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
 _RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
-_MAX_BUFFERED = 10_000  # elements of a bundle that are processed together
+_MAX_BATCH = 10_000  # ranges of a bundle that are scanned together
 _CONCURRENT_OPENS = 16
 
 
@@ -52,6 +50,7 @@ class CountRecords(beam.PTransform):
     ) -> beam.PCollection[Outcome]:
         """Wire the inspection of files, the scan of their ranges and the join of the results."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
+        batch = _MAX_BATCH if spec.processes > 1 else 1
         refs, repeated = (
             matched.refs
             | "KeyFiles"
@@ -68,7 +67,8 @@ class CountRecords(beam.PTransform):
             inspected
             | "CutRanges" >> beam.FlatMap(_cut_ranges)
             | "SpreadRanges" >> beam.Reshuffle()
-            | "ScanRanges" >> beam.ParDo(_ScanRanges(spec.check, spec.processes))
+            | "BatchRanges" >> beam.BatchElements(batch, batch)
+            | "ScanRanges" >> beam.FlatMap(_scan_ranges, spec)
         )
         files = (
             {"found": inspected, "counts": scanned}
@@ -116,36 +116,19 @@ def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[Inpu
     yield ref.key, (ref, found)
 
 
-class _ScanRanges(beam.DoFn):
-    """Scans ranges: one by one, or a bundle at a time in several processes if it is large."""
-
-    def __init__(self, check: Check, processes: int) -> None:
-        self._check = check
-        self._processes = processes
-        self._buffer: list[tuple[str, Range]] = []
-
-    def start_bundle(self) -> None:
-        self._buffer = []
-
-    def process(self, element: tuple[str, Range]) -> Iterator[tuple[str, RangeCount]]:
-        self._buffer.append(element)
-        if len(self._buffer) >= (_MAX_BUFFERED if self._processes > 1 else 1):
-            yield from self._scan_all()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for scanned in self._scan_all():
-            yield GlobalWindows.windowed_value(scanned)
-
-    def _scan_all(self) -> Iterator[tuple[str, RangeCount]]:
-        tasks, self._buffer = sorted(self._buffer, key=lambda item: (-item[1].cost, item)), []
-        is_large = sum(part.cost for _, part in tasks) >= WORTH_PROCESSES
-        keys = {part: key for key, part in tasks}
-        scan = functools.partial(scan_range, check=self._check)
-        for part, scanned in run_all(scan, list(keys), self._processes if is_large else 1):
-            metrics.RANGES.inc()
-            metrics.RECORDS.inc(scanned.records)
-            progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
-            yield keys[part], scanned
+def _scan_ranges(
+    batch: list[tuple[str, Range]], spec: CountSpec
+) -> Iterator[tuple[str, RangeCount]]:
+    """Yield the counts of ranges; scan them in several processes if they are large."""
+    tasks = sorted(batch, key=lambda task: (-task[1].cost, task))
+    is_large = sum(part.cost for _, part in tasks) >= WORTH_PROCESSES
+    keys = {part: key for key, part in tasks}
+    scan = functools.partial(scan_range, check=spec.check)
+    for part, scanned in run_all(scan, list(keys), spec.processes if is_large else 1):
+        metrics.RANGES.inc()
+        metrics.RECORDS.inc(scanned.records)
+        progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
+        yield keys[part], scanned
 
 
 def _join_ranges(
@@ -162,23 +145,20 @@ def _join_ranges(
 def _write_manifest(
     _: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec
 ) -> Outcome:
-    outcome = _make_outcome(files, counts, spec)
-    if outcome.manifest and spec.manifest:
-        open_storage(spec.manifest).replace(spec.manifest, outcome.manifest.encode())
-    return outcome
-
-
-def _make_outcome(files: list[CountedFile], counts: MatchCounts, spec: CountSpec) -> Outcome:
     if counts.fatal:
         return Outcome("failed", counts.fatal)
     if not files:
-        others = f", only {counts.skipped:,} of other formats by their names"
-        others = others if counts.skipped else ""
+        others = (
+            f", only {counts.skipped:,} of other formats by their names" if counts.skipped else ""
+        )
         return Outcome(
             "failed", f"There are no TFRecord files in {spec.root}{others}: name them in --input."
         )
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
-    return Outcome("published", "", matched=manifest.inputs.matched, manifest=manifest.to_json())
+    text = manifest.to_json()
+    if spec.manifest:
+        open_storage(spec.manifest).replace(spec.manifest, text.encode())
+    return Outcome("published", "", matched=manifest.inputs.matched, manifest=text)
 
 
 def _known_splits(root: str) -> dict[str, str]:
