@@ -137,7 +137,7 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Dup
     Raises:
         InputError: Two entries of the key disagree.
     """
-    ordered = sorted(refs)
+    ordered = sorted(refs, key=lambda ref: (ref.label or "", ref))  # None does not compare
     first = ordered[0]
     for other in ordered[1:]:
         for field in ("label", "split", "group"):

@@ -66,6 +66,11 @@ class MatchSpec:
     exclude: str = ""
     wanted: Wanted = "images"
 
+    @property
+    def top(self) -> str:
+        """Folder in which the walk of a folder or glob starts."""
+        return self.input if self.kind == "directory" else glob_root(self.input)[0]
+
 
 def absolute(path: str) -> str:
     """Return an absolute path; URIs are not changed."""
@@ -122,14 +127,15 @@ def find_input(
 
 def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[InputRef | Skipped]:
     """Yield what one piece of a folder or glob holds, with keys relative to the root."""
-    top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-    prefix = top[len(spec.root) :].strip("/")
+    prefix = spec.top[len(spec.root) :].strip("/")
     regex = glob_regex(spec.input) if spec.kind == "glob" else None
     # A pattern for tables means all files that it matches, with any suffix.
     wanted = "any" if spec.kind == "glob" and spec.wanted == "rows" else spec.wanted
-    found = walk(top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted)
+    found = walk(
+        spec.top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted
+    )
     for each in found:
-        path = each.uri if isinstance(each, InputRef) else join(top, each.key)
+        path = each.uri if isinstance(each, InputRef) else join(spec.top, each.key)
         if regex is not None and not regex.fullmatch(path):
             continue
         yield each._replace(key=f"{prefix}/{each.key}") if prefix else each
@@ -161,8 +167,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
             _find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged
         ]
     else:
-        top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-        found = [each for task in first_level(top) for each in walk_input(spec, task)]
+        found = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
     counts = sum_counts(count_unused(each) for each in found if not isinstance(each, InputRef))
     return sorted(each for each in found if isinstance(each, InputRef)), counts
 
@@ -218,10 +223,9 @@ class MatchFiles(beam.PTransform):
         elif spec.kind == "listing":
             refs, counts = self._listed(start)
         else:
-            top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
             refs, counts = (
                 start
-                | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(top)))
+                | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(spec.top)))
                 | "SpreadFolders" >> beam.Reshuffle()
                 | "WalkFolders" >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)))
             )

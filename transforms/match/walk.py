@@ -189,17 +189,15 @@ class _LocalWalk:
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
             if _is_dir(entry):
-                if deep and not is_junk(entry.name):
-                    yield from self._enter(entry, relative)
-                elif is_junk(entry.name):
+                if is_junk(entry.name):
                     yield Skipped(escape_name(relative))
+                elif deep and not self._was_entered(entry):
+                    yield from self.walk(relative, deep=True)
             else:
                 yield self._file(entry, relative)
 
-    def _enter(self, entry: os.DirEntry[str], relative: str) -> Iterator[InputRef | Skipped]:
-        if entry.is_symlink() and os.path.realpath(entry.path) in self.seen:
-            return
-        yield from self.walk(relative, deep=True)
+    def _was_entered(self, entry: os.DirEntry[str]) -> bool:
+        return entry.is_symlink() and os.path.realpath(entry.path) in self.seen
 
     def _reject_link(self, path: str, relative: str) -> InputRef | None:
         """Return a rejected reference if a link leads outside the root and that is not allowed."""

@@ -1,4 +1,4 @@
-"""Labels: one regular expression over the key, and presets for the usual layouts."""
+"""Labels: a regular expression over the key, and presets for common layouts."""
 
 import pytest
 
@@ -30,13 +30,13 @@ def test_labels_of_keys(spec: LabelSpec, key: str, label: str | None) -> None:
         assert (ref.label, ref.error) == (label, "")
 
 
-def test_listed_labels_and_none() -> None:
+def test_labels_of_listings_and_unlabelled_inputs() -> None:
     assert LabelSpec("listing").with_label(InputRef("a", "", label="x")).label == "x"
     assert LabelSpec("listing").with_label(InputRef("a", "")).error == "no_label"
     assert LabelSpec("none").with_label(InputRef("a/b", "", label="x")).label is None
 
 
-def test_given_labels_refuse_others() -> None:
+def test_rejects_labels_that_are_not_listed() -> None:
     spec = LabelSpec(fixed=("cat", "dog"))
     assert spec.with_label(InputRef("dog/1", "")).error == ""
     assert spec.with_label(InputRef("cow/1", "")).error == "unknown_label"
@@ -56,12 +56,12 @@ def test_class_ids_sort_by_utf8_bytes() -> None:
         (("none", "(?P<label>.)"), "has no use"),
     ],
 )
-def test_bad_patterns_get_one_sentence(args: tuple[str, str], message: str) -> None:
+def test_rejects_invalid_label_specs(args: tuple[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         LabelSpec(*args)
 
 
-def test_labels_files() -> None:
+def test_parses_labels_files() -> None:
     assert parse_labels("\ufeffcat\r\ndog\n", "f") == ("cat", "dog")
     for text, message in (("", "is empty"), ("a\n\nb\n", "empty line 2"), ("a\na\n", "'a' twice")):
         with pytest.raises(UsageError, match=message):

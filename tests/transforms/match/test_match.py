@@ -1,4 +1,4 @@
-"""Matching: every file is accounted for, nothing outside the root is touched."""
+"""Matching accounts for every file and does not leave the root."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ from shardmill.transforms.match.counts import Duplicate, MatchCounts, Skipped
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
-from shardmill.transforms.match.walk import first_level, glob_regex, glob_root
+from shardmill.transforms.match.walk import first_level, glob_regex
 from tests.conftest import make_image
 
 
@@ -29,35 +29,33 @@ def touch(path: Path, data: bytes = b"x") -> Path:
 
 
 def walk_all(pattern: str | Path, **kwargs) -> list[InputRef | Skipped]:
-    """Returns all that an input matches, walked without a pipeline."""
+    """Return everything that an input matches, without a pipeline."""
     spec = find_input(str(pattern), **kwargs)
-    top = spec.input if spec.kind == "directory" else glob_root(spec.input)[0]
-    found = [each for task in first_level(top) for each in walk_input(spec, task)]
+    found = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
     assert len({each.key for each in found}) == len(found)
     return found
 
 
 def match(pattern: str | Path, **kwargs) -> dict[str, str]:
-    """Returns {key: error} of all inputs, skipped files left out."""
+    """Return {key: error} of all inputs without skipped files."""
     found = walk_all(pattern, **kwargs)
     return {ref.key: ref.error for ref in found if isinstance(ref, InputRef)}
 
 
-def test_a_folder_is_walked_whole(tmp_path) -> None:
-    for name in ("a.jpg", "x/b.png", "x/y/z/c", "e mpty/d.jpg", "[odd]*?/e.jpg"):
+def test_walks_all_subfolders(tmp_path) -> None:
+    names = ("a.jpg", "x/b.png", "x/y/z/c", "e mpty/d.jpg", "[odd]*?/e.jpg")
+    for name in names:
         touch(tmp_path / name)
-    assert match(tmp_path) == dict.fromkeys(
-        ["a.jpg", "x/b.png", "x/y/z/c", "e mpty/d.jpg", "[odd]*?/e.jpg"], ""
-    )
+    assert match(tmp_path) == dict.fromkeys(names, "")
 
 
-def test_a_folder_whose_name_is_a_glob_is_a_folder(tmp_path) -> None:
+def test_existing_folder_is_not_a_glob(tmp_path) -> None:
     touch(tmp_path / "a[1]*" / "b.jpg")
     touch(tmp_path / "a1" / "c.jpg")
     assert match(tmp_path / "a[1]*") == {"b.jpg": ""}
 
 
-def test_globs(tmp_path) -> None:
+def test_matches_globs(tmp_path) -> None:
     for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG"):
         touch(tmp_path / name)
     assert sorted(match(tmp_path / "*/*.jpg")) == ["a/1.jpg", "b/3.jpg"]
@@ -71,11 +69,11 @@ def test_globs(tmp_path) -> None:
 
 
 @given(st.text("ab/.*?[]!^-\\", max_size=8), st.text("ab/.^-\\", max_size=8))
-def test_glob_regexes_always_compile(pattern: str, text: str) -> None:
+def test_regexes_of_globs_compile(pattern: str, text: str) -> None:
     glob_regex(pattern).fullmatch(text)
 
 
-def test_junk_is_skipped_and_counted(tmp_path) -> None:
+def test_skips_and_counts_junk(tmp_path) -> None:
     for name in (
         ".DS_Store", "a/desktop.ini", "a/Thumbs.db", "a/._1.jpg", "a/notes.txt", "b/ann.XML",
         ".git/config", "a/1.jpg", "a/no_suffix",
@@ -84,14 +82,9 @@ def test_junk_is_skipped_and_counted(tmp_path) -> None:
     assert match(tmp_path) == {"a/1.jpg": "", "a/no_suffix": ""}
     skipped = {each.key for each in walk_all(tmp_path) if isinstance(each, Skipped)}
     assert skipped == {
-        ".DS_Store",
-        "a/desktop.ini",
-        "a/Thumbs.db",
-        "a/._1.jpg",
-        "a/notes.txt",
-        "b/ann.XML",
-        ".git",
-    }  # fmt: skip - a hidden folder is not entered
+        ".DS_Store", "a/desktop.ini", "a/Thumbs.db", "a/._1.jpg", "a/notes.txt", "b/ann.XML",
+        ".git",  # hidden folders are not entered
+    }  # fmt: skip
     one_folder = walk_all(tmp_path / "a/*")
     assert {each.key for each in one_folder if isinstance(each, Skipped)} == {
         "desktop.ini", "Thumbs.db", "._1.jpg", "notes.txt",
@@ -99,13 +92,13 @@ def test_junk_is_skipped_and_counted(tmp_path) -> None:
     assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7)
 
 
-def test_the_output_inside_the_input_is_left_out(tmp_path) -> None:
+def test_leaves_out_the_output_inside_the_input(tmp_path) -> None:
     touch(tmp_path / "a/1.jpg")
     touch(tmp_path / "ds/train-00000-of-00001.tfrecord.gz")
     assert match(tmp_path, exclude=str(tmp_path / "ds")) == {"a/1.jpg": ""}
 
 
-def test_links(tmp_path) -> None:
+def test_follows_links_inside_the_root(tmp_path) -> None:
     root = tmp_path / "root"
     touch(root / "a/1.jpg")
     outside = touch(tmp_path / "outside/2.jpg")
@@ -127,7 +120,7 @@ def test_links(tmp_path) -> None:
     assert len(followed) < 20  # the loop was entered once
 
 
-def test_many_links_to_each_other_stay_few(tmp_path) -> None:
+def test_enters_linked_folders_once(tmp_path) -> None:
     for a in range(8):
         touch(tmp_path / f"d{a}/x.jpg")
         for b in range(8):
@@ -135,7 +128,7 @@ def test_many_links_to_each_other_stay_few(tmp_path) -> None:
     assert len(match(tmp_path)) <= 8 * 9
 
 
-def test_odd_files_are_refused_and_never_opened(tmp_path) -> None:
+def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "s.jpg"))
@@ -155,15 +148,15 @@ def test_odd_files_are_refused_and_never_opened(tmp_path) -> None:
     }
 
 
-def test_keys_are_nfc_and_uris_are_as_on_disk(tmp_path) -> None:
+def test_keys_are_nfc_and_paths_are_not_changed(tmp_path) -> None:
     touch(tmp_path / "cafe\u0301/1.jpg")
     spec = find_input(str(tmp_path))
-    refs = [ref for task in first_level(spec.input) for ref in walk_input(spec, task)]
-    assert [ref.key for ref in refs] == ["caf\u00e9/1.jpg"]
-    assert Path(refs[0].uri).exists()
+    (ref,), _ = match_now(spec)
+    assert ref.key == "caf\u00e9/1.jpg"
+    assert Path(ref.uri).exists()
 
 
-def test_one_file_is_an_input(tmp_path) -> None:
+def test_input_can_be_one_file(tmp_path) -> None:
     touch(tmp_path / "a/1.jpg")
     spec = find_input(str(tmp_path / "a/1.jpg"), root=str(tmp_path))
     assert (spec.kind, spec.root) == ("file", str(tmp_path))
@@ -173,7 +166,7 @@ def test_one_file_is_an_input(tmp_path) -> None:
     ("pattern", "root", "message"),
     [("", "", "is empty"), ("nowhere", "", "does not exist"), ("in", "elsewhere", "not inside")],
 )
-def test_inputs_that_are_not_there(tmp_path, monkeypatch, pattern, root, message) -> None:
+def test_rejects_missing_inputs(tmp_path, monkeypatch, pattern, root, message) -> None:
     monkeypatch.chdir(tmp_path)
     touch(tmp_path / "in/1.jpg")
     with pytest.raises((InputError, UsageError), match=message):
@@ -188,7 +181,7 @@ def listing(data: bytes, root: str = "/data", **kwargs) -> list[InputRef]:
     return list(parse_listing(data, "list.csv", root, **kwargs))
 
 
-def test_listings() -> None:
+def test_parses_listings() -> None:
     refs = listing(
         b"\xef\xbb\xbfpath, label,split,group\r\n"
         b'a/1.jpg,"cat, big",train,g1\r\n/data/2.jpg,dog,,\r\n'
@@ -219,27 +212,29 @@ def test_listings() -> None:
         (b"path,label\na\0b,a\n", "leads outside|NUL"),
     ],
 )
-def test_bad_listings_get_one_sentence(data: bytes, message: str) -> None:
+def test_rejects_malformed_listings(data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         listing(data)
 
 
-def test_gs_entries_do_not_climb() -> None:
+def test_rejects_gs_entries_outside_the_root() -> None:
     with pytest.raises(InputError, match="leads outside"):
         listing(b"uri,label\ngs://b/d/../x.jpg,a\n", "gs://b/d")
 
 
-def test_the_same_key_twice() -> None:
+def test_merges_entries_of_one_key() -> None:
     a, b = InputRef("k", "u", label="x"), InputRef("k", "u", label="x")
     assert list(merge_entries("k", [a, b])) == [a, Duplicate("k")]
     with pytest.raises(InputError, match="'k' is listed with the labels 'x' and 'y'"):
         list(merge_entries("k", [a, b._replace(label="y")]))
+    with pytest.raises(InputError, match="'k' is listed with the labels None and 'x'"):
+        list(merge_entries("k", [a, b._replace(label=None)]))
     with pytest.raises(InputError, match="with the splits"):
         list(merge_entries("k", [a, b._replace(split="test")]))
 
 
 def run_match(folder: Path, **kwargs) -> tuple[list[InputRef], MatchCounts]:
-    """Returns what the transform finds in a real pipeline."""
+    """Return the outputs of the transform in a pipeline."""
     result = folder / "found.pickle"
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         found = pipeline | MatchFiles(**kwargs)
@@ -252,7 +247,7 @@ def run_match(folder: Path, **kwargs) -> tuple[list[InputRef], MatchCounts]:
     return refs, counts
 
 
-def test_the_transform_finds_what_the_function_finds(tmp_path) -> None:
+def test_transform_equals_function(tmp_path) -> None:
     for name in ("a/1.jpg", "b/c/2.jpg", "3.jpg", "a/notes.txt", "Thumbs.db"):
         touch(tmp_path / "in" / name)
     spec = find_input(str(tmp_path / "in"))
@@ -265,7 +260,7 @@ def test_the_transform_finds_what_the_function_finds(tmp_path) -> None:
     ]
 
 
-def test_a_listing_in_the_pipeline(tmp_path) -> None:
+def test_transform_reads_listings(tmp_path) -> None:
     make_image(1).save(tmp_path / "1.jpg")
     (tmp_path / "sub").mkdir()
     touch(tmp_path / "list.csv", b"path,label\n1.jpg,x\n1.jpg,x\nmissing.jpg,y\nsub,z\n")
@@ -287,7 +282,7 @@ def test_a_listing_in_the_pipeline(tmp_path) -> None:
         (b"1.jpg,x\n../2.jpg,x\n", "list.csv, line 3: '../2.jpg' leads outside the root"),
     ],
 )
-def test_an_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
+def test_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
     touch(tmp_path / "1.jpg")
     touch(tmp_path / "list.csv", b"path,label\n" + entries)
     spec = find_input(str(tmp_path / "list.csv"))
