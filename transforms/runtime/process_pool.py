@@ -33,9 +33,9 @@ class ProcessPool:
 
     def __init__(self, processes: int) -> None:
         context = multiprocessing.get_context("spawn")  # fork copies locks that threads hold
-        ear, self._lifeline = context.Pipe(duplex=False)
+        child_end, self._lifeline = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            processes, mp_context=context, initializer=_live_with, initargs=(ear,)
+            processes, mp_context=context, initializer=_exit_with_parent, initargs=(child_end,)
         )
         _open.add(self)
 
@@ -96,11 +96,8 @@ def run_all(
     if wanted < 2:
         yield from ((item, function(item)) for item in items)
         return
-    pool = ProcessPool(wanted)
-    try:
+    with contextlib.closing(ProcessPool(wanted)) as pool:
         yield from pool.map(function, items)
-    finally:
-        pool.close()
 
 
 def close_all() -> None:
@@ -131,12 +128,12 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _live_with(parent: Connection) -> None:
+def _exit_with_parent(lifeline: Connection) -> None:
     """End this process when the one that started it closes the pool or dies."""
 
     def wait() -> None:
         with contextlib.suppress(EOFError, OSError):
-            parent.recv()
+            lifeline.recv()
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()

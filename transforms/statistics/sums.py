@@ -207,21 +207,15 @@ def _sum_int64(values: npt.NDArray[np.int64]) -> tuple[int, int]:
     bound = max(-int(values.min()), int(values.max()))
     if bound * bound * values.size < 1 << 63:
         return int(values.sum()), int((values * values).sum())
-    magnitudes = np.abs(values).view(np.uint64)  # abs(-2**63) overflows to the right uint64
-    high, low = magnitudes >> np.uint64(32), magnitudes & np.uint64(0xFFFFFFFF)
-    negative = values < 0
-    total = _sum_uint64(magnitudes[~negative]) - _sum_uint64(magnitudes[negative])
-    squares = (
-        (_sum_uint64(high * high) << 64)
-        + (_sum_uint64(high * low) << 33)
-        + _sum_uint64(low * low)
-    )  # fmt: skip
-    return total, squares
+    high, low = values >> 32, values & 0xFFFFFFFF  # value = high * 2**32 + low
+    low_squares = low.view(np.uint64) ** 2
+    squares = (_sum_wide(high * high) << 64) + (_sum_wide(high * low) << 33)
+    return _sum_wide(values), squares + _sum_wide(low_squares)
 
 
-def _sum_uint64(values: npt.NDArray[np.uint64]) -> int:
-    high, low = values >> np.uint64(32), values & np.uint64(0xFFFFFFFF)
-    return (int(high.sum()) << 32) + int(low.sum())
+def _sum_wide(values: npt.NDArray[Any]) -> int:
+    """Return the exact sum of fewer than 2**31 integers of 64 bits."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _sum_floats(values: npt.NDArray[Any]) -> tuple[int, int]:

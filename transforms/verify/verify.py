@@ -18,7 +18,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.publish.publish import recover_output
+from shardmill.transforms.publish.cleanup import recover_journal
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -91,8 +91,7 @@ def find_dataset(path: str) -> Dataset:
         raise InputError(f"{path} does not exist: give a dataset or its {shard_names.MANIFEST}.")
     folder = path
     if entry.kind == "dir":
-        if storage.stat(join(path, shard_names.JOURNAL)) is not None:
-            recover_output(storage, path)
+        recover_journal(storage, path)
         path = join(path, shard_names.MANIFEST)
     else:
         folder = path.rpartition("/")[0] or "."
@@ -127,6 +126,7 @@ def verify_dataset(
     Raises:
         StorageError: A storage call failed.
     """
+    progress = progress or Progress()
     findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
     checker, problem = make_checker(dataset)
     findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
@@ -137,14 +137,12 @@ def verify_dataset(
     tasks.sort(key=lambda task: -task[1].cost)
     if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
         processes = 1
-    if progress is not None:
-        progress.extend("verifying", sum(part.end - part.start for _, part in tasks))
+    progress.extend("verifying", sum(part.end - part.start for _, part in tasks))
     checked: dict[int, list[CheckedRange]] = {}
     for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
         checked.setdefault(result.shard, []).append(result)
-        if progress is not None:
-            damaged = result.violations > 0 or result.scanned.fault is not None
-            progress.add(result.scanned.end - result.scanned.start, damaged)
+        damaged = result.violations > 0 or result.scanned.fault is not None
+        progress.add(result.scanned.end - result.scanned.start, damaged)
     for number, shard in enumerate(shards):
         parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
         messages = compare_shard(shard, opened[number], parts, counted=dataset.counted)
@@ -248,14 +246,13 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
     """Yield contradictions between the numbers of a manifest."""
     file = shard_names.MANIFEST
     for name, split in manifest.splits.items():
-        examples = sum(shard.records for shard in split.shards)
-        if split.num_examples != examples:
-            message = f"the split {name} says {split.num_examples:,} examples, its shards"
-            yield Finding(file, f"{message} {examples:,}")
-        num_bytes = sum(shard.bytes for shard in split.shards)
-        if split.num_bytes != num_bytes:
-            message = f"the split {name} says {split.num_bytes:,} bytes, its shards"
-            yield Finding(file, f"{message} {num_bytes:,}")
+        for unit, stated, actual in (
+            ("examples", split.num_examples, sum(shard.records for shard in split.shards)),
+            ("bytes", split.num_bytes, sum(shard.bytes for shard in split.shards)),
+        ):
+            if stated != actual:
+                message = f"the split {name} has {stated:,} {unit}, but its shards have {actual:,}"
+                yield Finding(file, message)
         labelled = sum(split.label_counts.values())
         # Rows may lack a label that is optional in their schema.
         too_few = labelled < split.num_examples and "split_by" not in manifest.build.config

@@ -1,4 +1,4 @@
-"""Ordered calls on threads: order, errors, and how much is under way."""
+"""Ordered calls on threads: order of results, errors, and number of pending calls."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ from shardmill.transforms.runtime.map_ordered import map_ordered, storage_thread
 @pytest.mark.parametrize(
     ("path", "threads"), [("gs://bucket/ds", 16), ("/data/ds", 0), ("s3://bucket/ds", 16)]
 )
-def test_only_storages_with_shared_clients_get_threads(path, threads) -> None:
+def test_threads_of_storages(path, threads) -> None:
     assert storage_threads(path) == threads
 
 
 @pytest.mark.parametrize("threads", [0, 1, 16])
-def test_results_and_errors_come_in_the_order_of_items(threads) -> None:
+def test_results_and_errors_are_in_the_order_of_items(threads) -> None:
     names = set()
     barrier = threading.Barrier(threads or 1)
 
@@ -45,7 +45,7 @@ def test_results_and_errors_come_in_the_order_of_items(threads) -> None:
 @pytest.mark.parametrize(
     ("options", "most"), [({"window": 5}, 5), ({"window": 99, "max_size": 30}, 3), ({}, 4)]
 )
-def test_items_are_read_only_as_far_ahead_as_allowed(options, most) -> None:
+def test_read_ahead_is_limited(options, most) -> None:
     read = []
 
     def items():
@@ -59,7 +59,7 @@ def test_items_are_read_only_as_far_ahead_as_allowed(options, most) -> None:
     assert taken == 39
 
 
-def test_a_consumer_that_stops_waits_for_running_calls() -> None:
+def test_closing_waits_for_running_calls() -> None:
     running = []
 
     def call(number: int) -> int:
@@ -74,9 +74,9 @@ def test_a_consumer_that_stops_waits_for_running_calls() -> None:
     assert not running
 
 
-def test_a_do_fn_keeps_the_order_of_a_bundle_and_passes_side_inputs_and_tags() -> None:
+def test_do_fn_keeps_order_side_inputs_and_tags() -> None:
     def double(number: int, factor: int):
-        time.sleep(0.02 if number == 0 else 0)  # later elements are ready first
+        time.sleep(0.02 if number == 0 else 0)  # later elements finish first
         yield number * factor
         if number % 2:
             yield beam.pvalue.TaggedOutput("odd", number)

@@ -1,4 +1,4 @@
-"""Progress and outcomes of runs in one process never mix."""
+"""Progress and outcomes of several runs in one process are separate."""
 
 import threading
 
@@ -15,7 +15,7 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
     progress.current().add(5)
     with progress.collect(first):
         progress.current().add(1)
-        with progress.collect(second):  # the workers of two runs cannot be told from each other
+        with progress.collect(second):  # workers cannot be assigned to one of two runs
             progress.current().add(10)
             assert progress.is_collected()
         progress.current().add(2, 1)
@@ -24,14 +24,14 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
     assert (first.done, first.rejects, second.done) == (3, 1, 0)
 
 
-def test_outcomes_are_kept_apart_by_run() -> None:
+def test_outcomes_are_separate_for_each_run() -> None:
     report(Outcome("published"), "a")
     report(Outcome("failed"), "b")
     found = [take_reported(name) for name in ("a", "b", "a")]
     assert found == [Outcome("published"), Outcome("failed"), None]
 
 
-def test_two_runs_at_a_time_in_one_process_get_their_own_outcomes(tmp_path) -> None:
+def test_concurrent_runs_in_one_process_get_their_outcomes(tmp_path) -> None:
     counts = {"few": 3, "many": 11}
     found: dict[str, Outcome] = {}
 
