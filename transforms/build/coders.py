@@ -35,12 +35,6 @@ class _NamedTupleCoder(coders.Coder):
     def to_type_hint(self) -> type:
         return self.factory
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
 
 class InputRefCoder(_NamedTupleCoder):
     """Coder of ``InputRef``."""

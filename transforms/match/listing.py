@@ -11,7 +11,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import Duplicate
-from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
 _REMEDY = (
     "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group"
@@ -120,12 +120,8 @@ def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
         return ref.rejected("not_found", str(error))
     if entry is None:
         return ref.rejected("not_found", "the file does not exist")
-    if not scheme_of(ref.uri) and not follow_links:
-        real_root = os.path.realpath(root)
-        if os.path.commonpath((os.path.realpath(ref.uri), real_root)) != real_root:
-            return ref.rejected(
-                "outside_root", "the link leads outside the root; --follow_links allows that"
-            )
+    if not scheme_of(ref.uri) and not follow_links and leads_outside(ref.uri, root):
+        return ref.rejected(*OUTSIDE_ROOT)
     if entry.kind != "file":
         return ref.rejected("not_a_file", "a folder, pipe, socket or device")
     return ref._replace(size=entry.size, version=entry.version)

@@ -30,6 +30,7 @@ _OTHER_SUFFIXES = frozenset(
 
 
 Wanted = Literal["images", "records", "rows", "any"]
+OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
 _TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
 
 
@@ -74,6 +75,12 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def leads_outside(path: str, root: str) -> bool:
+    """Return whether the target of a local path is outside a folder."""
+    real_root = os.path.realpath(root)
+    return os.path.commonpath((os.path.realpath(path), real_root)) != real_root
 
 
 def glob_root(pattern: str) -> tuple[str, str]:
@@ -162,7 +169,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 class _LocalWalk:
     def __init__(self, root: str, *, follow_links: bool, exclude: str, wanted: Wanted) -> None:
         self.root = root
-        self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
         self.wanted: Wanted = wanted
         self.exclude = os.path.realpath(exclude) if exclude else None
@@ -201,14 +207,9 @@ class _LocalWalk:
 
     def _reject_link(self, path: str, relative: str) -> InputRef | None:
         """Return a rejected reference if a link leads outside the root and that is not allowed."""
-        if self.follow_links:
+        if self.follow_links or not leads_outside(path, self.root):
             return None
-        real = os.path.realpath(path)
-        if os.path.commonpath((real, self.real_root)) == self.real_root:
-            return None
-        return self._ref(relative, path).rejected(
-            "outside_root", "the link leads outside the root; --follow_links allows that"
-        )
+        return self._ref(relative, path).rejected(*OUTSIDE_ROOT)
 
     def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> InputRef:
         if not is_utf8(relative):
