@@ -21,7 +21,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import build_dataset, make_photos, shardmill
-from tests.transforms.publish.test_publish import journal_of, publish_by_hand
+from tests.support.publications import manifest_body, publish_by_hand, write_journal
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -29,26 +29,17 @@ SHARDS = {"train": [5, 0, 7, 4, 1], "validation": [3, 3], "test": []}
 
 
 def body(splits: dict[str, list[int]]) -> dict:
-    """The JSON of a manifest whose splits have shards of so many records."""
-    return {
-        "version": 1,
-        "splits": {
-            name: {
-                "num_examples": sum(records), "num_bytes": 0, "label_counts": {},
-                "shards": [
-                    {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
-                    for i, count in enumerate(records)
-                ],
-            }
-            for name, records in splits.items()
-        },
-        "written": sum(map(sum, splits.values())), "compression": "gzip",
-        "inputs": {"root": "", "matched": 0, "accepted": 0, "rejected": 0, "skipped": 0,
-                   "duplicates": 0, "rejected_by_reason": {}},
-        "build": {"config_id": "c", "input_id": "i", "config": {}, "versions": {}, "runner": "",
-                  "finished": ""},
-        "labels": [], "features": [], "warnings": [],
-    }  # fmt: skip
+    """Return the JSON of a manifest whose shards have these numbers of records."""
+    return manifest_body({
+        name: {
+            "num_examples": sum(records), "num_bytes": 0, "label_counts": {},
+            "shards": [
+                {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
+                for i, count in enumerate(records)
+            ],
+        }
+        for name, records in splits.items()
+    })  # fmt: skip
 
 
 def make(splits: dict[str, list[int]]) -> Manifest:
@@ -309,7 +300,7 @@ def test_an_unfinished_publish_is_completed_by_the_command(tmp_path, capsys):
     output = tmp_path / "out"
     assert publish_by_hand(output, make({"train": [0]}))
     for path in (output, output / "manifest.json"):
-        journal_of(output)
+        write_journal(output)
         (output / "manifest.json").unlink()
         with pytest.raises(InputError, match="complete it by `shardmill clean"):
             steps_per_epoch(path, "train", 4)

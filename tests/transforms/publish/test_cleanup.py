@@ -23,11 +23,10 @@ from shardmill.pipelines.commands.clean import age
 from shardmill.pipelines.report.numbers import parse_duration
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError, StaleBuildError, StorageError
-from shardmill.schemas.storage import Entry, Storage, join, open_storage
+from shardmill.schemas.storage import Entry, join, open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup
-from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import publish, read_manifest
+from shardmill.transforms.publish.publish import read_manifest
 from tests.conftest import SOAK, make_photos
 from tests.support.fault_tools import (
     JOURNAL,
@@ -40,15 +39,22 @@ from tests.support.fault_tools import (
     make_source,
     zygote,
 )
-from tests.transforms.publish.test_publish import journal_of, manifest, publish_by_hand
+from tests.support.publications import (
+    BUILD,
+    OTHER,
+    make_manifest,
+    publish_by_hand,
+    stage,
+    stage_journal,
+    write_journal,
+)
 
 pytest_plugins = ["tests.support.gcs_server"]
 
 HEX = "0123456789ab4def8123456789abcdef"  # as of uuid4().hex
 OUTCOME = f".outcome-{HEX[:12]}.json"
-BUILD = ".build-c0de5c0de5c0de50"
 OLD = 3 * 3600
-OTHER = ("--seed=9", "--overwrite")
+CHANGED = ("--seed=9", "--overwrite")
 NOW = "--older_than=0"
 HOUR = 3600 * 10**9
 
@@ -63,7 +69,7 @@ def published(source, tmp_path_factory) -> Path:
     """A dataset, and the build folder of another one that was killed after some parts."""
     output = tmp_path_factory.mktemp("clean") / "ds"
     built(source, output)
-    kill_build(source, output, *OTHER)
+    kill_build(source, output, *CHANGED)
     assert not (output / JOURNAL).exists()
     assert len(list(build_folder(output).rglob("*.part"))) >= 2
     return output
@@ -271,7 +277,7 @@ def test_deletes_builds_with_hostile_names(output):
 
 def test_completes_an_unfinished_publication(source, published, tmp_path):
     output = shutil.copytree(published, tmp_path / "ds")
-    kill_build(source, output, *OTHER, since=JOURNAL, at=8)
+    kill_build(source, output, *CHANGED, since=JOURNAL, at=8)
     assert (output / JOURNAL).exists()
     assert not (output / "manifest.json").exists()
     make_build(output)
@@ -285,14 +291,14 @@ def test_completes_an_unfinished_publication(source, published, tmp_path):
         line.replace("would remove", "removed") for line in planned.stdout.splitlines()[1:-1]
     ]
     wanted = tmp_path / "wanted"
-    built(source, wanted, *OTHER)
+    built(source, wanted, *CHANGED)
     assert check_dataset(output) == check_dataset(wanted)
 
 
 @pytest.fixture
 def by_hand(tmp_path) -> Path:
     """A dataset of one shard that is published without a build."""
-    assert publish_by_hand(tmp_path / "out", manifest())
+    assert publish_by_hand(tmp_path / "out", make_manifest())
     return tmp_path / "out"
 
 
@@ -310,14 +316,14 @@ def test_rejects_damaged_journal(text, flags, by_hand):
 
 def test_rolls_back_a_journal_without_files(by_hand):
     before = published_tree(by_hand)
-    journal_of(by_hand)
-    shutil.rmtree(by_hand / ".build-c")
+    write_journal(by_hand)
+    shutil.rmtree(by_hand / BUILD)
     done = run(by_hand)
     assert done.code == 0
     assert done.stdout.startswith("took back the unfinished publish")
     assert (published_tree(by_hand), hidden(by_hand)) == (before, [])
-    journal_of(by_hand)
-    shutil.rmtree(by_hand / ".build-c")
+    write_journal(by_hand)
+    shutil.rmtree(by_hand / BUILD)
     for name in ("manifest.json", "schema.pbtxt"):
         (by_hand / name).unlink()
     build = make_build(by_hand)
@@ -484,7 +490,7 @@ def test_two_cleans_at_once(output, tmp_path):
         assert (published_tree(copy), hidden(copy)) == (before, [])
 
 
-@pytest.mark.parametrize("flags", [(), OTHER][: 1 + SOAK])
+@pytest.mark.parametrize("flags", [(), CHANGED][: 1 + SOAK])
 def test_clean_during_a_build(flags, source, published, tmp_path):
     """The build succeeds or asks to run again, and the next run completes it."""
     wanted = tmp_path / "wanted"
@@ -534,32 +540,14 @@ def test_keeps_a_build_folder_that_changed_since_it_was_found(output):
 
 
 def test_completes_a_publication_that_began_since_the_listing(by_hand):
-    journal_of(by_hand)
-    item = cleanup.Leftover(".build-c", "build", 1, 1, 1)
+    write_journal(by_hand)
+    item = cleanup.Leftover(BUILD, "build", 1, 1, 1)
     assert not cleanup.remove(LocalStorage(), str(by_hand), item, 0, 0)
-    assert read_manifest(LocalStorage(), str(by_hand)) == manifest(input_id="j")
+    assert read_manifest(LocalStorage(), str(by_hand)) == OTHER
     assert hidden(by_hand) == []
 
 
 # Buckets.
-
-
-def stage(storage: Storage, output: str) -> list[Move]:
-    """Write a finished build of one shard and return its moves."""
-    moves = []
-    for name in ("schema.pbtxt", "rejects.jsonl", "train-0.gz"):
-        storage.replace(f"{output}/{BUILD}/shards/{name}", b"payload")
-        moves.append(Move(f"{BUILD}/shards/{name}", name, 7))
-    return moves
-
-
-def stage_journal(storage: Storage, output: str) -> bytes:
-    """Write a finished build with its manifest and return the journal that publishes it."""
-    text = manifest(input_id="j").to_json()
-    source = f"{BUILD}/final-{HEX[:12]}/manifest.json"
-    storage.replace(f"{output}/{source}", text.encode())
-    last = Move(source, "manifest.json", len(text.encode()))
-    return Journal(text, (*stage(storage, output), last), (), BUILD).to_json()
 
 
 @pytest.fixture
@@ -567,8 +555,8 @@ def stored(strict_bucket) -> str:
     """A dataset, an unfinished build and an outcome in a bucket."""
     output = f"{strict_bucket}/a/ds"
     storage = open_storage(output)
-    assert publish(storage, output, manifest(), stage(storage, output), BUILD, overwrite=False)
-    stage(storage, output)
+    assert publish_by_hand(output, make_manifest())
+    stage(output)
     storage.replace(f"{output}/{OUTCOME}", b"{}")
     storage.replace(f"{output}/.notes", b"mine")
     storage.replace(f"{strict_bucket}/a/ds2/{BUILD}/parts/x", b"of another dataset")
@@ -622,13 +610,13 @@ def test_publisher_that_is_first_in_a_bucket(stored, capsys, monkeypatch):
     def create_late(self, path, data, aside=""):
         if path.endswith(JOURNAL) and not done:
             done.append(1)
-            assert create(self, path, stage_journal(storage, stored))
+            assert create(self, path, stage_journal(stored))
         return create(self, path, data, aside)
 
     monkeypatch.setattr(type(storage), "create", create_late)
     code, _, err = call_main(capsys, stored, NOW)
     assert (code, err, done) == (0, "", [1])
-    assert read_manifest(storage, stored) == manifest(input_id="j")
+    assert read_manifest(storage, stored) == OTHER
     assert storage.read(f"{stored}/train-0.gz") == b"payload"
     assert not [path for path in objects(stored) if path.startswith(f"{stored}/.build")]
     assert storage.stat(f"{stored}/{JOURNAL}") is None
@@ -641,18 +629,17 @@ def test_publisher_that_is_second_in_a_bucket(stored, monkeypatch):
         patch.setattr(cleanup, "recover_output", lambda *_: None)
         cleanup._remove_by_journal(storage, stored, BUILD)
     assert storage.stat(f"{stored}/{JOURNAL}") is not None
-    assert read_manifest(storage, stored) == manifest()
-    new, moves = manifest(input_id="j"), stage(storage, stored)
+    assert read_manifest(storage, stored) == make_manifest()
     with pytest.raises(StaleBuildError, match="run again"):
-        publish(storage, stored, new, moves, BUILD, overwrite=True)
-    assert read_manifest(storage, stored) == manifest()
+        publish_by_hand(stored, OTHER, overwrite=True)
+    assert read_manifest(storage, stored) == make_manifest()
     assert storage.read(f"{stored}/train-0.gz") == b"payload"
-    assert publish(storage, stored, new, stage(storage, stored), BUILD, overwrite=True)
+    assert publish_by_hand(stored, OTHER, overwrite=True)
 
 
 def test_journals_in_a_bucket(stored, capsys):
     storage = open_storage(stored)
-    storage.replace(f"{stored}/{JOURNAL}", stage_journal(storage, stored))
+    storage.replace(f"{stored}/{JOURNAL}", stage_journal(stored))
     before = objects(stored)
     code, out, _ = call_main(capsys, stored, "--dry_run")
     assert (code, objects(stored)) == (0, before)
@@ -660,9 +647,9 @@ def test_journals_in_a_bucket(stored, capsys):
     code, out, _ = call_main(capsys, stored)
     assert code == 0
     assert out.startswith("completed the unfinished publish")
-    assert read_manifest(storage, stored) == manifest(input_id="j")
+    assert read_manifest(storage, stored) == OTHER
     storage.replace(f"{stored}/{JOURNAL}", b"{")
-    stage(storage, stored)
+    stage(stored)
     before = objects(stored)
     code, out, err = call_main(capsys, stored, NOW)
     assert (code, out, objects(stored)) == (1, "", before)

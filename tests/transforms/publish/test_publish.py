@@ -12,7 +12,7 @@ import pytest
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.publish.journal import Journal, Move
+from shardmill.transforms.publish.journal import Move
 from shardmill.transforms.publish.publish import (
     check_output,
     publish,
@@ -30,6 +30,15 @@ from tests.support.fault_tools import (
     images,
     make_source,
     zygote,
+)
+from tests.support.publications import (
+    BUILD,
+    FILES,
+    OTHER,
+    make_manifest,
+    publish_by_hand,
+    stage,
+    write_journal,
 )
 
 NEW = ("--num_shards=2", "--seed=5", "--overwrite")
@@ -157,47 +166,11 @@ def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_
 # Publications without a build, for states that commands do not reach.
 
 
-def manifest(**changes: object) -> Manifest:
-    """Return the manifest of one shard with the bytes ``payload``."""
-    body = {
-        "version": 1,
-        "splits": {"train": {"num_examples": 0, "num_bytes": 7, "label_counts": {}, "shards": [
-            {"file": "train-0.gz", "records": 0, "bytes": 7, "crc32c": "00000000"}]}},
-        "written": 0, "compression": "gzip",
-        "inputs": {"root": "", "matched": 0, "accepted": 0, "rejected": 0, "skipped": 0,
-                   "duplicates": 0, "rejected_by_reason": {}},
-        "build": {"config_id": "c", "input_id": "i", "config": {}, "versions": {}, "runner": "",
-                  "finished": ""},
-        "labels": [], "features": [], "warnings": [],
-    }  # fmt: skip
-    body["build"].update(changes)
-    return Manifest.from_json(json.dumps(body))
-
-
-def stage(output: Path) -> list[Move]:
-    """Write a finished build of one shard and return its moves."""
-    moves = []
-    for name in ("schema.pbtxt", "rejects.jsonl", "train-0.gz"):
-        path = output / ".build-c" / "shards" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"payload")
-        moves.append(Move(f".build-c/shards/{name}", name, 7))
-    return moves
-
-
-def publish_by_hand(output: Path, new: Manifest, *, overwrite: bool = False) -> bool:
-    return publish(LocalStorage(), str(output), new, stage(output), ".build-c", overwrite=overwrite)
-
-
 @pytest.fixture
 def published(tmp_path) -> Path:
     output = tmp_path / "out"
-    assert publish_by_hand(output, manifest())
+    assert publish_by_hand(output, make_manifest())
     return output
-
-
-FILES = {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
-OTHER = manifest(input_id="j")
 
 
 def manifest_of(output: Path) -> Manifest:
@@ -206,10 +179,10 @@ def manifest_of(output: Path) -> Manifest:
 
 def test_publishes_once_and_replaces_only_with_overwrite(published):
     assert set(files_of(published)) == FILES
-    assert not publish_by_hand(published, manifest())
+    assert not publish_by_hand(published, make_manifest())
     with pytest.raises(OutputError, match="add --overwrite"):
         publish_by_hand(published, OTHER)
-    assert manifest_of(published) == manifest()
+    assert manifest_of(published) == make_manifest()
     assert publish_by_hand(published, OTHER, overwrite=True)
     assert manifest_of(published) == OTHER
     assert {path.name for path in published.iterdir()} == FILES
@@ -220,46 +193,35 @@ def test_keeps_foreign_file_with_the_name_of_a_shard(tmp_path):
     output.mkdir()
     (output / "train-0.gz").write_text("mine")
     with pytest.raises(OutputError, match="is not a Shardmill dataset"):
-        publish_by_hand(output, manifest(), overwrite=True)
+        publish_by_hand(output, make_manifest(), overwrite=True)
     (output / "train-0.gz").rename(tmp_path / "aside")
-    publish_by_hand(output, manifest())
+    publish_by_hand(output, make_manifest())
     (output / "train-1.gz").write_text("mine")
-    moves = [*stage(output), Move(".build-c/shards/more", "train-1.gz", 7)]
-    (output / ".build-c/shards/more").write_bytes(b"payload")
+    moves = [*stage(output), Move(f"{BUILD}/shards/more", "train-1.gz", 7)]
+    (output / f"{BUILD}/shards/more").write_bytes(b"payload")
     with pytest.raises(OutputError, match=r"train-1.gz exists and is not part"):
-        publish(LocalStorage(), str(output), OTHER, moves, ".build-c", overwrite=True)
+        publish(LocalStorage(), str(output), OTHER, moves, BUILD, overwrite=True)
     assert (output / "train-1.gz").read_text() == "mine"
-    assert manifest_of(output) == manifest()
+    assert manifest_of(output) == make_manifest()
 
 
 def test_reports_a_build_deleted_before_the_journal(published):
     moves = stage(published)
-    (published / ".build-c/shards/train-0.gz").unlink()
+    (published / f"{BUILD}/shards/train-0.gz").unlink()
     with pytest.raises(StaleBuildError, match="run again"):
-        publish(LocalStorage(), str(published), OTHER, moves, ".build-c", overwrite=True)
-    assert manifest_of(published) == manifest()
+        publish(LocalStorage(), str(published), OTHER, moves, BUILD, overwrite=True)
+    assert manifest_of(published) == make_manifest()
     assert not (published / JOURNAL).exists()
 
 
-def journal_of(output: Path, **changes: object) -> Path:
-    """Write the journal that a publisher leaves if it is killed right after writing it."""
-    text = OTHER.to_json()
-    moves = [*stage(output), Move(".build-c/new/manifest.json", "manifest.json", len(text))]
-    (output / ".build-c/new").mkdir()
-    (output / ".build-c/new/manifest.json").write_text(text)
-    body = json.loads(Journal(text, tuple(moves), (), ".build-c").to_json())
-    (output / JOURNAL).write_text(json.dumps({**body, **changes}))
-    return output / JOURNAL
-
-
 def test_follows_a_journal(published):
-    journal_of(published)
+    write_journal(published)
     assert recover_output(LocalStorage(), str(published)) == OTHER
     assert {path.name for path in published.iterdir()} == FILES
 
 
 def test_reads_the_new_manifest_while_files_are_moved(published):
-    journal_of(published)
+    write_journal(published)
     (published / "manifest.json").unlink()
     assert read_manifest(LocalStorage(), str(published)) == OTHER
     assert not (published / "manifest.json").exists()
@@ -267,18 +229,18 @@ def test_reads_the_new_manifest_while_files_are_moved(published):
 
 
 def test_rolls_back_a_journal_whose_build_folder_was_deleted(published):
-    journal_of(published)
-    shutil.rmtree(published / ".build-c")
-    assert recover_output(LocalStorage(), str(published)) == manifest()
+    write_journal(published)
+    shutil.rmtree(published / BUILD)
+    assert recover_output(LocalStorage(), str(published)) == make_manifest()
     assert not (published / JOURNAL).exists()
     assert (published / "train-0.gz").read_bytes() == b"payload"
 
 
 def test_reports_a_publication_that_cannot_be_completed(published):
-    journal_of(published)
+    write_journal(published)
     (published / "manifest.json").unlink()
     (published / "schema.pbtxt").unlink()
-    shutil.rmtree(published / ".build-c")
+    shutil.rmtree(published / BUILD)
     with pytest.raises(OutputError, match=r"schema\.pbtxt, so the publication cannot be"):
         recover_output(LocalStorage(), str(published))
 
@@ -293,14 +255,14 @@ def test_rejects_journal_with_path_outside_the_output(published, tmp_path, name,
     victim.mkdir()
     (victim / "file").write_text("precious")
     before = files_of(published)
-    path = journal_of(published)
+    path = write_journal(published)
     body = json.loads(path.read_text())
     if where == "delete":
         body["deletes"] = [name]
     elif where == "build":
         body["build"] = name
     elif where == "below":
-        body["moves"][0]["source"] = f".build-c/x/{name}" if name != "a/b" else "x/a/b"
+        body["moves"][0]["source"] = f"{BUILD}/x/{name}" if name != "a/b" else "x/a/b"
     else:
         body["moves"][0][where] = name
     path.write_text(json.dumps(body))
@@ -355,7 +317,7 @@ def test_keeps_folder_with_the_name_of_a_file(published):
     (published / "schema.pbtxt").mkdir()
     with pytest.raises(OutputError, match="move it away"):
         publish_by_hand(published, OTHER, overwrite=True)
-    assert manifest_of(published) == manifest()
+    assert manifest_of(published) == make_manifest()
 
 
 def test_dataset_with_a_damaged_shard_is_not_up_to_date(source, olds, tmp_path):
