@@ -109,38 +109,35 @@ def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
     yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
 
 
-class _WritePart(beam.DoFn):
-    def __init__(self, spec: SinkSpec, encoder: Encoder[Any]) -> None:
-        self._spec = spec
-        self._encoder = encoder
+def _write_part(
+    element: tuple[PartKey, Iterable[PlacedRef]], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
+) -> tuple[tuple[str, str], Part]:
+    key, placed = element
+    refs, duplicates = order_refs(placed)
+    with _raise_if_stale():
+        part = _find_or_write(key, refs, duplicates, plan, spec, encoder)
+    (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
+    metrics.EXAMPLES.inc(part.records)
+    metrics.REJECTS.inc(sum(part.rejects.values()))
+    metrics.PART_BYTES.update(part.num_bytes)
+    return (key.split, key.label), part
 
-    def process(
-        self, element: tuple[PartKey, Iterable[PlacedRef]], plan: Plan
-    ) -> Iterator[tuple[tuple[str, str], Part]]:
-        key, placed = element
-        refs, duplicates = order_refs(placed)
-        with _raise_if_stale():
-            part = self._make(key, refs, duplicates, plan)
-        (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
-        metrics.EXAMPLES.inc(part.records)
-        metrics.REJECTS.inc(sum(part.rejects.values()))
-        metrics.PART_BYTES.update(part.num_bytes)
-        yield (key.split, key.label), part
 
-    def _make(self, key: PartKey, refs: Sequence[Reference], duplicates: int, plan: Plan) -> Part:
-        spec, encoder = self._spec, self._encoder
-        storage = open_storage(spec.output)
-        name = part_id(spec.config_id, key, refs, plan.labels)
-        existing = find_part(storage, spec.parts, name)
-        counts_inputs = spec.hooks.reports_inputs
-        if existing is not None:
-            if counts_inputs:
-                progress.current().add(len(refs), sum(existing.rejects.values()))
-            return existing
-        packing = encoder.packing if spec.compression == "gzip" else "none"
-        job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
-        items = encode_refs(encoder, refs, plan.labels)
-        return write_part(storage, job, _counted(items) if counts_inputs else items)
+def _find_or_write(
+    key: PartKey, refs: Sequence[Reference], duplicates: int, plan: Plan, spec: SinkSpec,
+    encoder: Encoder[Any],
+) -> Part:  # fmt: skip
+    storage, counts_inputs = open_storage(spec.output), spec.hooks.reports_inputs
+    name = part_id(spec.config_id, key, refs, plan.labels)
+    existing = find_part(storage, spec.parts, name)
+    if existing is not None:
+        if counts_inputs:
+            progress.current().add(len(refs), sum(existing.rejects.values()))
+        return existing
+    packing = encoder.packing if spec.compression == "gzip" else "none"
+    job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
+    items = encode_refs(encoder, refs, plan.labels)
+    return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
@@ -208,7 +205,8 @@ def announce(
     progress.leave_total(spec.build, round(parts))
 
 
-def _announced(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+def _plan_and_announce(census: Census, spec: SinkSpec, expected_bytes: int | None) -> Plan:
+    plan = make_plan(spec, expected_bytes, census)
     inputs = census.refs - sum(census.series[series][0] for series in plan.reused)
     announce(spec, plan, "encoding", inputs, census.series)
     return plan
@@ -235,7 +233,6 @@ class WriteShards(beam.PTransform):
     ) -> beam.PCollection[Outcome]:
         """Wires census, plan and placement."""
         spec, place = self.spec, self.spec.place
-        expected = self.encoder.expected_bytes
         matched = MatchedInputs.of(inputs)
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
@@ -249,7 +246,7 @@ class WriteShards(beam.PTransform):
             | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
         )
         plan = census | "PlanParts" >> beam.Map(
-            lambda census: _announced(make_plan(spec, expected, census), census, spec)
+            _plan_and_announce, spec, self.encoder.expected_bytes
         )
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
@@ -291,7 +288,8 @@ class BuildShards(beam.PTransform):
         parts = (
             inputs.placed
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts" >> beam.ParDo(_WritePart(spec, encoder), plan=AsSingleton(inputs.plan))
+            | "WriteParts"
+            >> beam.Map(_write_part, AsSingleton(inputs.plan), spec=spec, encoder=encoder)
         )
         totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, Totals.add))
         files = parts | "ListPartFiles" >> beam.MapTuple(
