@@ -1,4 +1,4 @@
-"""Statistics in the manifest are those of the records, however the work is divided."""
+"""Statistics in the manifest equal those of the records, on any number of parts and threads."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_ranges_and_threads_do_not_change_statistics(
 
 
 def test_statistics_leave_out_duplicates_and_conflicts(tmp_path) -> None:
-    """Some files repeat rows, others contradict them with values outside the range of the rest."""
+    """Some files repeat rows; others have conflicting rows with values outside the range."""
     folder = tmp_path / "in"
     rows = [(str(row), row, f"{row / 7:.6g}") for row in range(200)]
     make_table(folder / "a.csv", ("key", "n", "x"), rows)
@@ -142,7 +142,7 @@ def test_statistics_leave_out_duplicates_and_conflicts(tmp_path) -> None:
     assert statistics_of(manifest) == statistics_of(once)
 
 
-def test_class_weights_are_those_of_sklearn(rows_built) -> None:
+def test_class_weights_equal_those_of_sklearn(rows_built) -> None:
     out, manifest = rows_built
     weigh = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight
     body = json.loads((out / "manifest.json").read_text())
@@ -153,7 +153,7 @@ def test_class_weights_are_those_of_sklearn(rows_built) -> None:
             zip(classes.tolist(), weigh("balanced", classes=classes, y=words), strict=True)
         )
         assert body["splits"][name]["class_weights"] == wanted
-        # By hand: each class weighs as much as another, and all weigh as many as there are.
+        # The weights of all records sum to their number.
         counts = Counter(words)
         assert sum(wanted[word] * counts[word] for word in counts) == pytest.approx(len(words))
 
@@ -188,7 +188,7 @@ def test_transformed_rows_may_have_lists_and_nan(tmp_path) -> None:
 
 
 def decoded(folder: Path, manifest: Manifest, split: str) -> np.ndarray:
-    """Return all pixels of a split, decoded by Pillow or NumPy from what tf.data reads."""
+    """Return all pixels of a split, read by tf.data and decoded by Pillow or NumPy."""
     pixels = []
     for shard in manifest.splits[split].shards:
         for record in tf_examples(folder / shard.file):
@@ -232,10 +232,10 @@ def test_statistics_of_images_are_those_of_the_records(
     jsonschema.validate(body, JSON_SCHEMA)
     for name, split in body["splits"].items():
         pixels = decoded(out, manifest, name)
-        said = split["statistics"]["pixels"]
-        assert said["count"] == len(pixels)
+        actual = split["statistics"]["pixels"]
+        assert actual["count"] == len(pixels)
         wanted = [mean_and_std(Counter(column)) for column in pixels.T.tolist()]
-        assert list(zip(said["mean"], said["std"], strict=True)) == wanted
+        assert list(zip(actual["mean"], actual["std"], strict=True)) == wanted
         assert len(wanted) == channels
 
 
@@ -252,20 +252,19 @@ def test_shards_and_threads_do_not_change_statistics_of_images(photo_folder, tmp
 
 
 def test_statistics_are_close_to_those_of_decoded_jpegs(shared_data, tmp_path) -> None:
-    """The bounds are those of docs/images.md."""
+    """The bounds are stated in docs/images.md."""
     out = tmp_path / "ds"
     folder = shared_data / "photos" / "flower_photos"
     _, manifest = build_dataset(input=folder, output=out, image_size="224", splits="train:1")
     pixels = decoded(out, manifest, "train").astype(np.float64)
-    said = manifest.splits["train"].statistics.pixels
-    assert said.count == len(pixels)
-    apart = np.array(said.mean) - pixels.mean(axis=0), np.array(said.std) - pixels.std(axis=0)
-    assert np.abs(apart[0]).max() < 0.25
-    assert np.abs(apart[1]).max() < 0.75
+    actual = manifest.splits["train"].statistics.pixels
+    assert actual.count == len(pixels)
+    assert np.abs(np.array(actual.mean) - pixels.mean(axis=0)).max() < 0.25
+    assert np.abs(np.array(actual.std) - pixels.std(axis=0)).max() < 0.75
 
 
-def test_a_resumed_build_has_the_same_statistics(tables, tmp_path) -> None:
-    """Too many bad rows stop a build after all parts are made; the next build finds them."""
+def test_resumed_build_has_the_same_statistics(tables, tmp_path) -> None:
+    """Too many rejects stop a build after all parts are written; the next build reuses them."""
     folder = tmp_path / "in"
     folder.mkdir()
     for path in tables.iterdir():
