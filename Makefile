@@ -9,7 +9,7 @@ DEMO := demo
 
 ifdef UV
 NEW_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
-# Compiled once: else each process of a test would compile Beam or TensorFlow anew.
+# Compiled once: else each process of a test would compile Beam or TensorFlow again.
 INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt
 else
 NEW_VENV = $(PYTHON) -m venv $(VENV)
@@ -35,25 +35,25 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
-test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests, but for those that have a target of their own
+test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy'
 
-test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run what kills, races, trains, starts servers, follows the docs
+test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run slow tests: kills, races, training, servers, commands of the docs
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m heavy
 
-test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a Flink cluster, on one of its own
+test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a Flink cluster, which it starts
 	@deploy/flink/install.sh
 	@$(BIN)/python -m pytest -q --timeout 900 tests/cluster/test_flink*.py
 
-test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run what needs Prism
+test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on Prism
 	@deploy/prism/install.sh
 	@$(BIN)/python -m pytest -q tests/cluster/test_prism.py
 
-test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run what fails gs:// in every way, on an emulator
+test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an emulator
 	@deploy/gcs/install_emulator.sh
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup tests/cluster/test_gcs*.py
 
-test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run what needs a strict server of s3://
+test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
@@ -131,7 +131,7 @@ types: $(VENV)/.installed-dev-$(STATE)  ## Check types
 	@ln -s $(abspath $(wildcard api/*) loaders pipelines schemas transforms) .cache/types/shardmill
 	@MYPYPATH=.cache/types $(BIN)/mypy --package shardmill
 
-format: $(VENV)/.installed-lint-$(STATE)  ## Mend what style checks can mend
+format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 

@@ -1,4 +1,4 @@
-"""What many tests share: made-up photos, the real data beside the project, and the command."""
+"""Shared by many tests: generated photos, the real data, builds and commands."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
 from tests.support import beam_cache
 
-# Examples are judged by what they give; how long one takes says more of the machine.
+# The time of an example depends on the load of the machine.
 settings.register_profile("shardmill", deadline=None)
 settings.load_profile("shardmill")
 
-# Many tests start processes, which need not compile the same modules each.
+# Child processes can load compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
@@ -65,14 +65,14 @@ SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))
 
 
 def make_image(seed: int, width: int = 96, height: int = 64, mode: str = "RGB") -> Image.Image:
-    """Returns a smooth, photo-like picture that depends on the seed alone."""
+    """Return a smooth, photo-like picture that depends only on the seed."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (5, 7, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
 
 
 def make_photos(folder: Path, classes: dict[str, int], *, size: tuple[int, int] = (96, 64)) -> Path:
-    """Writes photos in class folders: ``{"cat": 3}`` gives cat/000.jpg to cat/002.jpg."""
+    """Write photos in class folders: ``{"cat": 3}`` gives cat/000.jpg to cat/002.jpg."""
     seed = 0
     for label, count in classes.items():
         (folder / label).mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def cpu_seconds(*args: str | Path) -> float:
 
 
 def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
-    """Builds in this process, by Beam's in-memory runner, and returns what came of it."""
+    """Build in this process with Beam's in-memory runner; return outcome and manifest."""
     config = ImagesConfig(**{name: _text(value) for name, value in options.items()})
     job = resolve(config, runner=run.IN_MEMORY)
     outcome = run.run_pipeline(
@@ -139,12 +139,12 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The real data beside the project; skips where it is missing."""
+    """The folder of real data; skips the test if it is missing."""
     if not SHARED.is_dir():
-        pytest.skip(f"the real data is not at {SHARED}")
+        pytest.skip(f"there is no real data in {SHARED}")
     return SHARED
 
 
 def examples(count: int) -> int:
-    """Returns how many examples a property is tried on: all in `make soak`, else a third."""
+    """Return the number of examples of a property: all in `make soak`, else a third."""
     return count if SOAK else count // 3

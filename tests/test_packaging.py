@@ -84,7 +84,7 @@ def test_base_dependencies_are_light(wheel: Path) -> None:
         assert any(line.startswith(f"Requires-Dist: {name}") for line in base), name
 
 
-def test_it_runs_beside_a_distribution_that_owns_transforms(wheel: Path, tmp_path) -> None:
+def test_runs_next_to_a_distribution_with_a_package_transforms(wheel: Path, tmp_path) -> None:
     source = tmp_path / "neighbour"
     (source / "transforms").mkdir(parents=True)
     (source / "transforms" / "__init__.py").write_text("WHO = 'neighbour'\n")

@@ -280,7 +280,7 @@ def test_a_task_marked_as_failed_leaves_no_process(airflow, base):
     wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
     airflow.call(f"{run.path}/taskInstances/images", {"new_state": "failed"}, "PATCH")
     gone(run, "images", 1, 30)
-    wait_until(lambda: "Stopped by Airflow" in run.log("images", 1).last_words_of_exit, 30)
+    wait_until(lambda: "Stopped by Airflow" in run.log("images", 1).exit_message, 30)
     assert not (base / "ds" / "steady" / "2026-01-23" / "manifest.json").exists()
 
 
@@ -312,10 +312,10 @@ def test_a_failure_is_one_plain_sentence(dag, day, task, begins, holds, airflow)
     run = airflow.trigger(dag, f"failing-{day}", day=day)
     run.wait_for(task, "up_for_retry", "failed")
     log = run.log(task, 1)
-    assert log.last_words.startswith(begins)
-    assert holds in log.last_words
-    assert log.last_words.endswith(".")
-    assert log.last_words.count(". ") == 0
+    assert log.last_error.startswith(begins)
+    assert holds in log.last_error
+    assert log.last_error.endswith(".")
+    assert log.last_error.count(". ") == 0
     assert log.tracebacks == 0
     assert "Traceback" not in log.text
     wait_until(lambda: run.tries_of(task) > 1)  # it is retried
@@ -328,7 +328,7 @@ def test_a_wrong_command_line_is_not_retried(airflow):
         "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
     }  # fmt: skip
     assert run.tries_of("images") == 1
-    assert run.log("images", 1).last_words.startswith(
+    assert run.log("images", 1).last_error.startswith(
         "shardmill: --image_size=large is not a size: "
     )
 
@@ -339,7 +339,7 @@ def test_a_run_without_a_day_fails_with_a_sentence(airflow):
     run = airflow.trigger("shardmill_titanic", "dayless")
     assert run.wait()["rows"] == "failed"
     assert run.tries_of("rows") == 1
-    assert run.log("rows", 1).last_words == (
+    assert run.log("rows", 1).last_error == (
         "This run has no date: trigger it with the parameter day, as in 2026-11-20."
     )
 
@@ -350,7 +350,7 @@ def test_a_missing_command(airflow, base):
     build_dataset(input=base / "in" / "flowers" / DAY, output=dataset, image_size=24)
     run = airflow.trigger("shardmill_demanding_training", "missing", dataset=dataset)
     assert run.wait() == {"steps": "success", "train": "failed"}
-    assert run.log("train", 1).last_words == (
+    assert run.log("train", 1).last_error == (
         "/opt/nothing/bin/python cannot be run: No such file or directory. "
         "Set the path of the command in the settings."
     )

@@ -21,7 +21,7 @@ import trustme
 from google.cloud import dataflow
 
 from tests.support import gcs_hosts
-from tests.support.dataflow_server import PROJECT, REGION, Refusal, Service, State
+from tests.support.dataflow_server import PROJECT, REGION, Rejection, Service, State
 from tests.support.dataflow_tools import page
 from tests.support.fault_tools import PROGRESS
 
@@ -74,9 +74,9 @@ class Calls(grpc.GenericRpcHandler):
 
     def _create(self, request, context):
         assert (request.project_id, request.location) == (PROJECT, REGION)
-        refusal = self.fake.refusal
-        if refusal is not None:
-            context.abort(grpc.StatusCode[refusal.status], refusal.message)
+        rejection = self.fake.rejection
+        if rejection is not None:
+            context.abort(grpc.StatusCode[rejection.status], rejection.message)
         return self.fake.create(request.job).job
 
     def _get(self, request, _context):
@@ -146,28 +146,28 @@ def test_builds_a_dataset(calls, client, service, album, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    "rejection",
     [
-        Refusal(403, "PERMISSION_DENIED", "Dataflow API is disabled."),
-        Refusal(404, "NOT_FOUND", "Location is not found."),
-        Refusal(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation."),
+        Rejection(403, "PERMISSION_DENIED", "Dataflow API is disabled."),
+        Rejection(404, "NOT_FOUND", "Location is not found."),
+        Rejection(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation."),
     ],
-    ids=lambda refusal: refusal.status,
+    ids=lambda rejection: rejection.status,
 )
-def test_a_rejected_job_is_one_sentence(refusal, calls, client, service):
-    service.refusal = refusal
+def test_a_rejected_job_is_one_sentence(rejection, calls, client, service):
+    service.rejection = rejection
     process = started(client)
     out, err = process.communicate(timeout=250)
     assert (process.returncode, out) == (1, "")
     (said,) = PROGRESS.sub("", err).splitlines()
     print(said)
     assert said.startswith(
-        f"shardmill: DataflowRunner rejected the job ({refusal.code}: {refusal.message[:-1]}): "
+        f"shardmill: DataflowRunner rejected the job ({rejection.code}: {rejection.message[:-1]}): "
     )
 
 
 def test_ctrl_c_cancels_the_job_and_waits(calls, client, service):
-    service.hold, service.letting_go = True, 3.0
+    service.hold, service.cancel_seconds = True, 3.0
     process = started(client)
     deadline = time.monotonic() + 120
     while not service.works:

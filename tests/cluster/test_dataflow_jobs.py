@@ -11,7 +11,7 @@ import time
 import pytest
 
 from shardmill.schemas.storage import open_storage
-from tests.support.dataflow_server import PROJECT, REGION, Refusal, State
+from tests.support.dataflow_server import PROJECT, REGION, Rejection, State
 from tests.support.dataflow_tools import page, staged_job, wait_for
 
 pytest_plugins = [
@@ -77,28 +77,28 @@ def test_unusable_inputs_fail_the_command_but_not_the_job(client, service):
 
 
 def test_an_error_of_foreign_code_is_reported_by_its_last_line(client, service):
-    service.fate = [FOREIGN]
+    service.errors = [FOREIGN]
     said = client.sentence()
     assert "failed on DataflowRunner: ModuleNotFoundError: No module named 'shardmill'; " in said
     assert page() in said
 
 
 @pytest.mark.parametrize(
-    ("refusal", "remedy"),
+    ("rejection", "remedy"),
     [
-        (Refusal(401, "UNAUTHENTICATED", "Invalid credentials."), "run `gcloud auth application-"),
-        (Refusal(403, "PERMISSION_DENIED", "Dataflow API is disabled."), "enable the Dataflow API"),
-        (Refusal(404, "NOT_FOUND", "Location is not found."), "correct --project or --region."),
+        (Rejection(401, "UNAUTHENTICATED", "Invalid credentials."), "run `gcloud auth application-"),
+        (Rejection(403, "PERMISSION_DENIED", "Dataflow API is disabled."), "enable the Dataflow API"),
+        (Rejection(404, "NOT_FOUND", "Location is not found."), "correct --project or --region."),
     ],
 )  # fmt: skip
-def test_a_rejected_job_is_one_sentence(refusal, remedy, client, service):
-    service.refusal = refusal
+def test_a_rejected_job_is_one_sentence(rejection, remedy, client, service):
+    service.rejection = rejection
     said = client.sentence()
-    assert said.startswith(f"DataflowRunner rejected the job ({refusal.code}: ")
-    assert f"{refusal.message.rstrip('.')}): {remedy}" in said
+    assert said.startswith(f"DataflowRunner rejected the job ({rejection.code}: ")
+    assert f"{rejection.message.rstrip('.')}): {remedy}" in said
     assert service.works == []
     # The client library requests a new token after a 401.
-    assert service.calls.count(("POST", POSTED)) == (3 if refusal.code == 401 else 1)
+    assert service.calls.count(("POST", POSTED)) == (3 if rejection.code == 401 else 1)
 
 
 def test_a_missing_staging_bucket(client):
@@ -110,16 +110,16 @@ def test_a_missing_staging_bucket(client):
 
 
 def test_a_job_whose_log_is_not_readable_is_still_monitored(client, service):
-    service.silent = {"messages"}
+    service.denied = {"messages"}
     code, out, err = client.images()
     assert code == 0, err
     assert "written    24 examples" in out
-    service.fate = [FOREIGN]
+    service.errors = [FOREIGN]
     assert "The job failed on DataflowRunner: it does not say why; " in client.sentence()
 
 
 def test_a_job_whose_state_is_not_readable(client, service):
-    service.silent, service.hold = {"messages", "job"}, True
+    service.denied, service.hold = {"messages", "job"}, True
     assert client.sentence() == (
         "DataflowRunner does not return the job's state (403: The caller does not have permission): "
         f"it may still run; see its page {page()}; run again once it has ended."
@@ -128,7 +128,7 @@ def test_a_job_whose_state_is_not_readable(client, service):
 
 def test_a_job_cancelled_on_its_page(client, service, monkeypatch):
     """Beam stops polling long before the workers have stopped."""
-    service.hold, service.letting_go = True, 9.0  # Beam polls 50 times: 5 s
+    service.hold, service.cancel_seconds = True, 9.0  # Beam polls 50 times: 5 s
     create = service.create
 
     def create_and_cancel(given):
@@ -166,7 +166,7 @@ def test_a_staged_job_fails_on_its_own(client, service):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_cancels_the_job_and_waits(number, code, client, service):
-    service.hold, service.letting_go = True, 3.0
+    service.hold, service.cancel_seconds = True, 3.0
     process = started(client.argv("images"))
     until(lambda: service.works)
     time.sleep(1.5)

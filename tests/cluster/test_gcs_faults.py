@@ -15,7 +15,7 @@ from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, shardmill
 from tests.pipelines.test_count import count
 from tests.pipelines.test_images_gcs import upload
-from tests.support.gcs_builds import KINDS, PASSING, PIPELINES, build
+from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build
 from tests.support.gcs_faults import Storm
 from tests.transforms.verify.test_verify import findings_of
 
@@ -23,7 +23,7 @@ pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.mark.parametrize("how", PASSING)
+@pytest.mark.parametrize("how", TRANSIENT)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_builds_survive_transient_faults_of_every_call(
     pipeline, how, album, strict_bucket, front, tmp_path
@@ -45,7 +45,7 @@ def test_builds_survive_transient_faults_of_every_call(
         album.check(pipeline, output, tmp_path / "out", **shards)
 
 
-@pytest.mark.parametrize("how", [*PASSING, "corrupt"])
+@pytest.mark.parametrize("how", [*TRANSIENT, "corrupt"])
 def test_other_commands_survive_transient_faults(
     how, album, strict_bucket, front, tmp_path, capsys
 ):
@@ -78,12 +78,12 @@ SEEDS = range(30) if SOAK else range(3)
 def test_builds_survive_random_faults(pipeline, seed, album, strict_bucket, front, tmp_path):
     """One call in fourteen fails: the bytes are the same and no temporary object is left."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
-    front.storm = Storm(seed, 0.07, (*PASSING, "slow", "late"))
+    front.storm = Storm(seed, 0.07, (*TRANSIENT, "slow", "late"))
     for options in ({}, {"num_shards": 3, "overwrite": True}):
         outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
         assert outcome.status == "published", outcome
-    assert front.storm.befell.total() > 5
-    print(dict(front.storm.befell))
+    assert front.storm.injected.total() > 5
+    print(dict(front.storm.injected))
     front.storm = None
     album.check(pipeline, output, tmp_path / "out", num_shards=3)
 
@@ -96,10 +96,10 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
     data = [rng.randbytes(rng.randint(0, 50)) for _ in pieces]
     for path, content in zip(pieces, data, strict=True):
         storage.replace(path, content)
-    front.storm = Storm(seed, 0.1, PASSING)
+    front.storm = Storm(seed, 0.1, TRANSIENT)
     sources = pieces * 17  # 1,190 objects, so 38 and 2 in between
     storage.concat([*sources[:3], b"tail", *sources[3:], b"end"], f"{strict_bucket}/joined")
-    befell = front.storm.befell.total()
+    befell = front.storm.injected.total()
     front.storm = None
     assert befell > 3
     whole = data * 17
@@ -177,13 +177,13 @@ def test_the_command_survives_random_faults_with_real_backoff(
     album, strict_bucket, front, tmp_path
 ):
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
-    front.storm = Storm(1, 0.05, PASSING)
+    front.storm = Storm(1, 0.05, TRANSIENT)
     done = shardmill(
         "images", f"--input={inputs}/images", f"--output={output}", "--image_size=16",
         "--num_shards=2", "--splits=train:0.8,validation:0.2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert front.storm.befell.total() > 2
+    assert front.storm.injected.total() > 2
     front.storm = None
     album.check("images", output, tmp_path / "out")
 

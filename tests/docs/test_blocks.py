@@ -1,4 +1,4 @@
-"""Every command and every piece of code in the docs runs, and gives what the page shows."""
+"""All commands and code of the docs run, and print what the page shows."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags
 from tests.conftest import ROOT, SHARED
-from tests.support.docs_pages import BEFORE, ELSEWHERE, OWN, PREPARE, Shelf, elsewhere
+from tests.support.docs_pages import BEFORE, DEDICATED, ELSEWHERE, PREPARE, Shelf, elsewhere
 from tests.support.docs_tools import (
     PAGES,
     RUN,
@@ -21,14 +21,14 @@ from tests.support.docs_tools import (
     shardmill_commands,
 )
 
-# In one process of `make test`: TensorFlow, Beam and what pages find are loaded and made once.
+# In one process: TensorFlow is imported once, and the files of the pages are created once.
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("docs")]
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-TOLD = [block for block in BLOCKS if block.language in RUN]
+RUNNABLE = [block for block in BLOCKS if block.language in RUN]
 HERE = [
     block
-    for block in TOLD
-    if elsewhere(block) is None and not (block.page in OWN and block.language == "python")
+    for block in RUNNABLE
+    if elsewhere(block) is None and not (block.page in DEDICATED and block.language == "python")
 ]
 FOLLOWED = sorted({block.page for block in HERE})
 
@@ -41,8 +41,8 @@ def shelf(tmp_path_factory) -> Shelf:
 
 
 @pytest.mark.parametrize("page", FOLLOWED)
-def test_a_page_can_be_followed(page, shelf, tmp_path, monkeypatch) -> None:
-    assert page in PREPARE, f"{page} has commands: say in docs_pages.py what they find"
+def test_commands_of_a_page_run(page, shelf, tmp_path, monkeypatch) -> None:
+    assert page in PREPARE, f"{page} has commands: list its files in PREPARE of docs_pages.py"
     PREPARE[page](shelf, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -54,22 +54,22 @@ def test_a_page_can_be_followed(page, shelf, tmp_path, monkeypatch) -> None:
             shell.run(block)
 
 
-def test_what_runs_elsewhere_is_run_there() -> None:
-    found = Counter(there for block in TOLD if (there := elsewhere(block)) is not None)
+def test_tests_that_run_blocks_elsewhere_exist() -> None:
+    found = Counter(there for block in RUNNABLE if (there := elsewhere(block)) is not None)
     assert set(found) <= set(ELSEWHERE.values())
     for there in set(ELSEWHERE.values()):
         path, _, name = there.partition(" " if there.startswith(".ci") else "::")
         text = (ROOT / path).read_text()
         pattern = rf"^{re.escape(name)}$" if there.startswith(".ci") else rf"^def {name}\("
-        assert re.search(pattern, text, re.MULTILINE), f"{there} is not there"
+        assert re.search(pattern, text, re.MULTILINE), f"{there} does not exist"
 
 
 @pytest.mark.parametrize(
     "block",
-    [block for block in TOLD if elsewhere(block)],
+    [block for block in RUNNABLE if elsewhere(block)],
     ids=lambda block: f"{block.page}:{block.line}",
 )
-def test_what_runs_elsewhere_is_well_written(block) -> None:
+def test_commands_that_run_elsewhere_are_valid(block) -> None:
     for command, _ in commands_of(block):
         done = subprocess.run(["bash", "-nc", command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_what_runs_elsewhere_is_well_written(block) -> None:
         check_beam_flags(rest, [f"--{name}" for name in vars(known)])
 
 
-def test_every_command_is_in_a_block_that_is_run() -> None:
+def test_all_commands_are_in_blocks_that_are_run() -> None:
     assert len(HERE) > 20
     for block in BLOCKS:
         if block.language not in RUN:
@@ -93,21 +93,19 @@ def test_every_command_is_in_a_block_that_is_run() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("$ shardmill steps ds --split=train --batch_size=32\n4\n", "it says\n3"),
+        ("$ shardmill steps ds --split=train --batch_size=32\n4\n", "the command prints\n3"),
         ("$ shardmill steps nowhere --split=train --batch_size=32\n4\n", "nowhere"),
         ("$ echo a; false\na\n", "echo a; false"),
     ],
 )
-def test_a_page_that_says_something_wrong_is_found(
-    text, words, shelf, tmp_path, monkeypatch
-) -> None:
+def test_detects_wrong_output(text, words, shelf, tmp_path, monkeypatch) -> None:
     shelf.put(tmp_path, "ds")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match=re.escape(words)):
         Shell(tmp_path).run(Block("a page", 1, "console", text))
 
 
-def test_dots_stand_for_any_lines_and_times_for_any_time() -> None:
+def test_dots_match_any_lines_and_times_any_time() -> None:
     alike("a\n  ...\nz\n", "a\nb\nc\nz\n", "")
     alike("a\n  time       1.0 s, 9 rows/s\n", "a\n  time       2.0 s, 7 rows/s\n", "")
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Docs say what the code does."""
+"""The docs agree with the code: flags, reasons, faults, links."""
 
 import ast
 import re
@@ -18,8 +18,8 @@ from shardmill.transforms.rows.types import typed_cells
 from tests.conftest import ROOT
 from tests.support.docs_tools import PAGES
 
-# Where a reason stands among the arguments of what refuses an input.
-REFUSALS = {
+# Position of the reason among the arguments of each function that rejects an input.
+REASON_POSITIONS = {
     "RejectedError": 1,
     "Reject": 3,
     "RowReject": 2,
@@ -41,7 +41,7 @@ def test_every_reason_is_explained() -> None:
     assert explained == set(REASONS.items())
 
 
-def test_every_reason_that_is_given_is_a_known_one() -> None:
+def test_every_reason_in_the_code_is_known() -> None:
     given = set(typed_cells._REASONS.values())
     for folder in ("schemas", "transforms"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -51,15 +51,15 @@ def test_every_reason_that_is_given_is_a_known_one() -> None:
 
 
 def reasons_in(tree: ast.AST) -> Iterator[str]:
-    """Yields the reasons that some code spells out."""
+    """Yield the reasons that are literals in some code."""
     for node in ast.walk(tree):
         found: ast.expr | None = None
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            place = REFUSALS.get(name, len(node.args))
+            place = REASON_POSITIONS.get(name, len(node.args))
             found = node.args[place] if place < len(node.args) else None
             for keyword in node.keywords:
-                if keyword.arg == "error" and name in ("_replace", *REFUSALS):
+                if keyword.arg == "error" and name in ("_replace", *REASON_POSITIONS):
                     found = keyword.value
         elif isinstance(node, ast.Lambda) and isinstance(node.body, ast.Tuple):
             found = node.body.elts[0]
@@ -89,14 +89,16 @@ def test_every_flag_in_the_docs_exists() -> None:
 
 def test_every_flag_is_in_the_docs() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
-    silent = {"--help", "-h"}
+    undocumented = {"--help", "-h"}
     for parser in PARSERS.values():
         for action in parser._actions:
             for flag in action.option_strings:
-                assert flag in text or flag in silent, flag
+                assert flag in text or flag in undocumented, flag
     rows = (ROOT / "docs/rows.md").read_text()
     for action in PARSERS["rows"]._actions:
-        assert set(action.option_strings) & silent or action.option_strings[-1] in rows, action
+        assert set(action.option_strings) & undocumented or action.option_strings[-1] in rows, (
+            action
+        )
     for field in FIELDS:
         assert f"{{{field}" in text
 
@@ -108,12 +110,12 @@ def test_every_fault_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page) -> None:
+def test_links_have_targets(page) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-def test_nothing_tells_of_one_machine() -> None:
+def test_no_file_contains_paths_of_one_machine() -> None:
     # The patterns are cut in two so that this file does not match itself.
     pattern = "(^|[ \"'=(])/(" + "|".join(["wor" + "k", "roo" + "t", "far" + "m"]) + ")/"
     found = subprocess.run(
@@ -123,7 +125,7 @@ def test_nothing_tells_of_one_machine() -> None:
     assert found.stdout == ""
 
 
-def test_the_schema_on_the_page_is_one() -> None:
+def test_the_schema_of_the_page_is_valid() -> None:
     (text,) = re.findall(r"```textproto\n(.*?)```", (ROOT / "docs/rows.md").read_text(), re.DOTALL)
     assert parse_schema(text, "rows.md") == (
         Column("zip", "bytes"),

@@ -1,4 +1,4 @@
-"""Every sentence that the code can end with stands on the page of errors, and no other."""
+"""docs/errors.md lists all error messages of the code, and no other."""
 
 import functools
 import re
@@ -9,18 +9,18 @@ from tests.conftest import ROOT
 from tests.support.error_tools import ANY, all_errors
 
 PAGE = ROOT / "docs" / "errors.md"
-# Texts of others that are passed on as they are; what they say stands in rows of its own.
+# Messages that are passed on; their parts have separate rows.
 PASSED_ON = {
-    "": "a problem that is none",
-    ANY: "a sentence that was made elsewhere",
-    f"--splits={ANY}: {ANY}.": "schemas/dataset/splits.py: what a share is, in rows of its own",
-    f"{ANY}: {ANY}": "schemas/schema_pbtxt/columns.py: a line of a schema, and what the feature is",
+    "": "no problem",
+    ANY: "a message of another module",
+    f"--splits={ANY}: {ANY}.": "schemas/dataset/splits.py: the problem of a share, which has separate rows",
+    f"{ANY}: {ANY}": "schemas/schema_pbtxt/columns.py: a line of a schema, and the problem of the feature",
     f"{ANY}: {ANY}: {ANY}.": "pipelines/commands/check.py: a rule, its value, the remedy",
 }
 
 
 def rows() -> set[str]:
-    """Returns each message of the page."""
+    """Return all messages of the page."""
     return set(re.findall(r"^\| `+(.+?)`+ \| .*\|$", PAGE.read_text(), re.MULTILINE))
 
 
@@ -30,7 +30,7 @@ def _pattern(text: str) -> re.Pattern:
 
 
 def one(row: str, text: str) -> bool:
-    """Tells whether a row stands for a text: one says what the other leaves open."""
+    """Report whether a row matches a message: either may have ANY for a part of the other."""
     return bool(_pattern(row).fullmatch(text) or _pattern(text).fullmatch(row))
 
 
@@ -57,9 +57,9 @@ def test_every_row_is_an_error_of_the_code(texts) -> None:
     page = rows()
     assert len(page) > 200
     for row in page:
-        assert any(one(row, text) for text in texts), f"nothing says: {row}"
+        assert any(one(row, text) for text in texts), f"no error has this message: {row}"
         fitting = sum(one(row, text) for text in texts)
-        assert fitting < 16, f"{row} stands for {fitting} errors: say more"
+        assert fitting < 16, f"{row} matches {fitting} errors: be more specific"
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_every_row_is_an_error_of_the_code(texts) -> None:
             f"{ANY}: b is purple",
         ),
         (
-            "raise OutputError(told())\ndef told():\n    return f'{here} is purple'",
+            "raise OutputError(problem())\ndef problem():\n    return f'{here} is purple'",
             f"{ANY} is purple",
         ),
     ],
 )
-def test_an_error_that_is_new_is_missed(code, text, tmp_path, monkeypatch) -> None:
+def test_detects_new_errors(code, text, tmp_path, monkeypatch) -> None:
     from tests.support import error_tools
 
     monkeypatch.setattr(error_tools, "ROOT", tmp_path)

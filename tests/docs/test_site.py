@@ -1,4 +1,4 @@
-"""What checks the built docs site finds what it is there for."""
+"""docs/_tools/check_site.py detects broken links and external resources."""
 
 import importlib.util
 import re
@@ -14,7 +14,7 @@ def faults(folder) -> list[str]:
     return module.faults(folder)
 
 
-def test_links_that_lead_nowhere_and_what_comes_from_elsewhere(tmp_path) -> None:
+def test_detects_broken_links_and_external_resources(tmp_path) -> None:
     (tmp_path / "a.html").write_text(
         '<h1 id="top">A</h1><a href="b.html#here">b</a><a href="#top">t</a><img src="p.png">'
         '<a href="https://example.com/x">far</a><link href="style.css?v=1">'

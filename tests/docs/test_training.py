@@ -83,7 +83,7 @@ def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
         assert re.sub(digits, "", str(error.value)) == re.sub(digits, "", message)
 
 
-def test_damaged_bytes_are_found_as_described(folder, monkeypatch) -> None:
+def test_damage_is_reported_as_on_the_page(folder, monkeypatch) -> None:
     import tensorflow as tf
 
     monkeypatch.chdir(folder)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.heavy
 
 
 def run_example(name: str, *args: object) -> str:
-    """Runs an example and returns its output."""
+    """Run an example and return its output."""
     command = [sys.executable, str(ROOT / "examples" / name), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def test_encode_images_with_another_sink(photos, tmp_path) -> None:
 
 
 def build_titanic(folder: Path, name: str, **options) -> Manifest:
-    """Builds a dataset of the Titanic table and returns its manifest."""
+    """Build a dataset of the Titanic table and return its manifest."""
     table = folder / "titanic.csv"
     if not table.exists():
         assert write_titanic(table) == 1309

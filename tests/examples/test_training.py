@@ -33,7 +33,7 @@ def digits(tmp_path_factory) -> Path:
 
 
 def train(name: str, dataset: Path) -> tuple[dict[str, str], str]:
-    """Runs an example; returns its output by the first word of a line, and its stderr."""
+    """Run an example; return its output by the first word of a line, and its stderr."""
     command = [sys.executable, str(ROOT / "examples" / name), str(dataset)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def train(name: str, dataset: Path) -> tuple[dict[str, str], str]:
 
 
 def check_accuracy(output: dict[str, str], dataset: Path) -> None:
-    """Compares the accuracy with that of predicting the most frequent label."""
+    """Compare the accuracy with that of predicting the most frequent label."""
     split = json.loads((dataset / "manifest.json").read_text())["splits"]["validation"]
     majority = max(split["label_counts"].values()) / split["num_examples"]
     assert majority < 0.2, "the labels are too imbalanced"
@@ -50,7 +50,7 @@ def check_accuracy(output: dict[str, str], dataset: Path) -> None:
 
 
 def sizes(dataset: Path) -> tuple[int, int]:
-    """Returns the numbers of examples in the splits, counted with gzip and record headers."""
+    """Return the numbers of examples in the splits, counted with gzip and record headers."""
     from tests.support.readers import gzip_records
 
     each = {

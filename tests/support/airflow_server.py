@@ -1,4 +1,4 @@
-"""A real Airflow for tests: scheduler, DAG processor and API server, in a folder of their own."""
+"""A real Airflow for tests: scheduler, DAG processor and API server in a separate folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = ("api-server", "dag-processor", "scheduler")
 
 
 def installed() -> Path:
-    """Returns the environment that Airflow is in; skips where it was not installed."""
+    """Return the environment of Airflow; skip the test if it is not installed."""
     found = os.environ.get("AIRFLOW_ENV", "")
     if not found:
         pytest.skip("AIRFLOW_ENV is not set: run `make test-airflow`")
@@ -40,14 +40,14 @@ def installed() -> Path:
 
 
 def wait_until(true: Callable[[], Any], timeout: float = 120, what: str = "") -> Any:
-    """Waits for a condition and returns what it gave."""
+    """Wait for a condition and return its value."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         found = true()
         if found:
             return found
         time.sleep(0.2)
-    raise AssertionError(f"it did not come within {timeout} s: {what or true}")
+    raise AssertionError(f"not true within {timeout} s: {what or true}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Try:
         return "\n".join(self.events)
 
     @property
-    def last_words(self) -> str:
-        """What the last line at the level of an error says: the exit or the exception."""
+    def last_error(self) -> str:
+        """The last line at level error: the exit code or the exception."""
         line = [line for line in self.lines if line["level"] == "error"][-1]
         if line["event"] == "Task exited":
             return str(line["exit_code"])
@@ -74,8 +74,8 @@ class Try:
         return str(line["error_detail"][0]["exc_value"])
 
     @property
-    def last_words_of_exit(self) -> str:
-        """What the exit says, where Airflow says more after it."""
+    def exit_message(self) -> str:
+        """The exit code, if Airflow logs other lines after it."""
         return "".join(
             str(line["exit_code"]) for line in self.lines if line["event"] == "Task exited"
         )
@@ -118,17 +118,17 @@ class Run:
         return int(self.tasks()[task]["try_number"])
 
     def wait(self, timeout: float = 180) -> dict[str, str]:
-        """Waits for its end and returns the states of its tasks."""
+        """Wait for its end and return the states of its tasks."""
         wait_until(lambda: self.state() in ENDED, timeout, f"{self.path}: {self.tasks()}")
         return {name: task["state"] for name, task in self.tasks().items()}
 
     def wait_for(self, task: str, *states: str, timeout: float = 120) -> str:
-        """Waits until a task is in one of some states."""
+        """Wait until a task is in one of some states."""
         wait_until(lambda: self.state_of(task) in states, timeout, f"{task} of {self.path}")
         return self.state_of(task)
 
     def clear(self, *tasks: str) -> None:
-        """Clears tasks, so that they run again."""
+        """Clear tasks, so that they run again."""
         body = {
             "dry_run": False, "dag_run_id": self.run_id, "task_ids": list(tasks),
             "only_failed": False, "include_downstream": False,
@@ -136,14 +136,14 @@ class Run:
         self.airflow.call(f"/dags/{self.dag_id}/clearTaskInstances", body)
 
     def log(self, task: str, number: int) -> Try:
-        """Returns the log of a try of a task, the first being 1."""
+        """Return the log of a try of a task; the first is 1."""
         folder = self.airflow.home / "logs" / f"dag_id={self.dag_id}" / f"run_id={self.run_id}"
         path = folder / f"task_id={task}" / f"attempt={number}.log"
         text = wait_until(lambda: path.exists() and path.read_text(), 90, str(path))
         return Try([json.loads(line) for line in text.splitlines()])
 
     def processes(self, task: str) -> list[psutil.Process]:
-        """All processes of a task's command: those that inherited its name, the keeper too."""
+        """Return all processes of a task's command, by environment variables; also the keeper."""
         wanted = {
             "AIRFLOW_CTX_DAG_ID": self.dag_id, "AIRFLOW_CTX_DAG_RUN_ID": self.run_id,
             "AIRFLOW_CTX_TASK_ID": task,
@@ -156,7 +156,7 @@ class Run:
         return found
 
     def keeper(self, task: str) -> psutil.Process:
-        """Waits for a task's command; returns its keeper, whose parent is the task."""
+        """Wait for a task's command; return its keeper, whose parent is the task."""
 
         def found() -> psutil.Process | None:
             for each in self.processes(task):
@@ -170,12 +170,12 @@ class Run:
 
 @dataclass
 class Airflow:
-    """An Airflow that runs.
+    """A running Airflow.
 
     Attributes:
-        home: Its folder: configuration, database and logs.
-        env: Where it is installed.
-        settings: Of the DAGs.
+        home: Folder of configuration, database and logs.
+        env: Environment in which it is installed.
+        settings: Settings file of the DAGs.
     """
 
     home: Path
@@ -184,8 +184,8 @@ class Airflow:
     port: int = field(default_factory=free_port)
     parts: dict[str, subprocess.Popen] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
-    minder: threading.Thread | None = None
-    resting: set[str] = field(default_factory=set)
+    monitor: threading.Thread | None = None
+    paused: set[str] = field(default_factory=set)
     token: str = ""
 
     @property
@@ -203,20 +203,20 @@ class Airflow:
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
             "USAGE_DATA_COLLECTION__ENABLED": False,
-            # Who finds it locked waits longer than five seconds.
+            # Wait longer than five seconds for the lock.
             "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
         }  # fmt: skip
         return os.environ | {
             "AIRFLOW_HOME": str(self.home),
             "SHARDMILL_SETTINGS": str(self.settings),
             "PATH": f"{self.env}/bin:{os.environ['PATH']}",
-            # Of the tests' environment, which must not reach the command.
+            # Replaces that of the tests, which must not reach the command.
             "PYTHONPATH": str(DAGS),
             **{f"AIRFLOW__{name}": str(value) for name, value in own.items()},
         }
 
     def command(self, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Runs a program of Airflow's environment to its end."""
+        """Run a program of Airflow's environment to its end."""
         name, *rest = map(str, args)
         return subprocess.run(
             [self.env / "bin" / name, *rest], env=self.environment, capture_output=True, text=True,
@@ -224,40 +224,40 @@ class Airflow:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Starts all three parts; the API server first, as tasks report to it."""
+        """Start all three parts; the API server first, since tasks report to it."""
         done = self.command("airflow", "db", "migrate")
         assert done.returncode == 0, done.stderr
         for name in PARTS:
             self.parts[name] = self._start(name)
             if name == "api-server":
                 wait_until(self._answers, 120, "Airflow's API")
-        self.minder = threading.Thread(target=self._keep_up, daemon=True)
-        self.minder.start()
+        self.monitor = threading.Thread(target=self._restart_parts, daemon=True)
+        self.monitor.start()
 
     def _start(self, name: str) -> subprocess.Popen:
         with (self.home / f"{name}.log").open("a") as log:
             return subprocess.Popen(
-                # A test that is killed takes its Airflow along.
+                # If the test is killed, Airflow ends too.
                 ["setpriv", "--pdeathsig", "TERM", self.env / "bin" / "airflow", name],
                 env=self.environment, stdout=log, stderr=log, cwd=self.home, start_new_session=True,
             )  # fmt: skip
 
-    def _keep_up(self) -> None:
-        """Starts again what ended, as a service manager does: on SQLite a scheduler may give up."""
+    def _restart_parts(self) -> None:
+        """Restart parts that ended, as a service manager does: on SQLite a scheduler may fail."""
         while not self.stopping.wait(1):
             for name, part in self.parts.items():
-                if name not in self.resting and part.poll() is not None:
+                if name not in self.paused and part.poll() is not None:
                     self.parts[name] = self._start(name)
 
     @contextlib.contextmanager
     def without_scheduler(self) -> Iterator[None]:
-        """Stops the scheduler when nothing runs, for a long transaction: SQLite would refuse one."""
+        """Stop the scheduler when no run is active, for a long transaction: SQLite allows one."""
         wait_until(lambda: not self.call("/dags/~/dagRuns?state=running")["dag_runs"], 300)
-        self.resting.add("scheduler")
+        self.paused.add("scheduler")
         self.parts["scheduler"].terminate()
         self.parts["scheduler"].wait(120)
         yield
-        self.resting.remove("scheduler")
+        self.paused.remove("scheduler")
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
@@ -268,10 +268,10 @@ class Airflow:
         return False
 
     def stop(self) -> None:
-        """Ends all of it, tasks and their commands too."""
+        """Stop all parts, tasks and their commands."""
         self.stopping.set()
-        if self.minder is not None:
-            self.minder.join()
+        if self.monitor is not None:
+            self.monitor.join()
         for part in reversed(self.parts.values()):
             everything = []
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -285,7 +285,7 @@ class Airflow:
             part.wait()
 
     def call(self, path: str, body: Any = None, method: str = "") -> Any:
-        """Calls the API."""
+        """Call the API."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/api/v2{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -299,20 +299,20 @@ class Airflow:
             raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from error
 
     def trigger(self, dag_id: str, run_id: str, **conf: str) -> Run:
-        """Starts a run as a person does, without a logical date."""
+        """Start a run manually, without a logical date."""
         body = {"logical_date": None, "dag_run_id": run_id, "conf": conf}
         self.call(f"/dags/{dag_id}/dagRuns", body)
         return Run(self, dag_id, run_id)
 
     def runs(self, dag_id: str) -> list[Run]:
-        """Returns all runs of a DAG."""
+        """Return all runs of a DAG."""
         found = self.call(f"/dags/{dag_id}/dagRuns?limit=100")["dag_runs"]
         return [Run(self, dag_id, each["dag_run_id"]) for each in found]
 
 
 @contextlib.contextmanager
 def run_airflow(home: Path, settings: Path) -> Iterator[Airflow]:
-    """Runs an Airflow until the block ends."""
+    """Run an Airflow until the block ends."""
     airflow = Airflow(home, installed(), settings)
     try:
         airflow.start()

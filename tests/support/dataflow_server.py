@@ -1,9 +1,9 @@
-"""A stand-in of Google Dataflow: the calls of its API that Beam makes, and jobs that really run.
+"""A fake Google Dataflow service: the calls of its API that Beam makes, and jobs that really run.
 
-The service speaks the v1b3 REST API over HTTP. What a call says is read and answered with the
-message types of Google's own client library, so a field that the API does not know is refused. A job
-is run by ``dataflow_worker.py`` in a process of its own, from the pipeline that was staged in the
-bucket: DONE means that the pipeline went through. The forms of messages are those of the service.
+The service implements the v1b3 REST API over HTTP. Requests and responses use the message types of
+Google's client library, so a request with an unknown field is an error. ``dataflow_worker.py`` runs
+each job in a separate process, from the pipeline that was staged in the bucket: DONE means that the
+pipeline succeeded. Messages have the format of the real service.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ item was attempted on these workers:
 State, Importance = dataflow.JobState, dataflow.JobMessageImportance
 
 
-class Refusal(NamedTuple):
-    """What the service answers to the creation of a job that it does not take."""
+class Rejection(NamedTuple):
+    """The error response to a request."""
 
     code: int
     status: str
@@ -58,13 +58,13 @@ class Refusal(NamedTuple):
 
 
 class Work:
-    """A job of the stand-in.
+    """A job of the fake service.
 
     Attributes:
-        job: What the service tells of it.
-        given: What it was asked for.
-        messages: What its log says.
-        metrics: Its counters, once it is over.
+        job: The job as the service reports it.
+        given: The job as it was submitted.
+        messages: Log messages.
+        metrics: Counters and distributions, once the job has ended.
     """
 
     def __init__(self, number: int, given: dataflow.Job) -> None:
@@ -80,11 +80,11 @@ class Work:
 
     @property
     def options(self) -> dict:
-        """The pipeline options that the job was sent with."""
+        """The pipeline options that the job was submitted with."""
         return dict(self.given.environment.sdk_pipeline_options["options"])
 
     def say(self, importance: Importance, text: str) -> None:
-        """Adds a line to the job's log."""
+        """Add a message to the log of the job."""
         number = len(self.messages) + 1
         self.messages.append(
             dataflow.JobMessage(
@@ -97,17 +97,17 @@ class Work:
 
 
 class Service:
-    """The service.
+    """The fake service.
 
     Attributes:
-        url: Where clients find it: a value for ``--dataflow_endpoint``.
+        url: Its URL: a value for ``--dataflow_endpoint``.
         works: The jobs, oldest first.
         calls: (method, path) of all calls.
-        refusal: What new jobs are answered with, if they are not taken.
-        silent: What refuses to be told: ``job``, ``messages`` or both.
+        rejection: The response to new jobs; None if they are accepted.
+        denied: What the caller may not read: ``job``, ``messages`` or both.
         hold: Whether jobs stay in state RUNNING until they are cancelled.
-        letting_go: Seconds that a cancelled job takes to be over.
-        fate: A log of errors that new jobs fail with, instead of being run.
+        cancel_seconds: Time from the cancellation of a job to its end.
+        errors: Error messages with which new jobs fail instead of being run.
     """
 
     def __init__(self, worker_env: dict[str, str]) -> None:
@@ -121,46 +121,46 @@ class Service:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def reset(self) -> None:
-        """Forgets jobs, calls and what is to go wrong; ends what it runs."""
+        """Remove all jobs, calls and faults, and kill running jobs."""
         for work in self.works:
             if work.process is not None:
                 work.process.kill()
                 work.process.wait()
         self.works = []
         self.calls: list[tuple[str, str]] = []
-        self.refusal: Refusal | None = None
-        self.silent: set[str] = set()
+        self.rejection: Rejection | None = None
+        self.denied: set[str] = set()
         self.hold = False
-        self.letting_go = 0.0
-        self.fate: list[str] = []
+        self.cancel_seconds = 0.0
+        self.errors: list[str] = []
 
     def close(self) -> None:
-        """Ends it and what it runs."""
+        """Stop the service and its jobs."""
         self.reset()
         self._server.shutdown()
         self._server.server_close()
 
     def create(self, given: dataflow.Job) -> Work:
-        """Takes a job."""
+        """Start a job."""
         work = Work(len(self.works) + 1, given)
         self.works.append(work)
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
         return work
 
     def find(self, name: str) -> Work | None:
-        """Returns the job of an id."""
+        """Return the job with an id."""
         return next((work for work in self.works if work.id == name), None)
 
     def cancel(self, work: Work) -> None:
-        """Ends a job; its machines take a while."""
+        """Cancel a job; it ends after ``cancel_seconds``."""
         if work.job.current_state in (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING):
             work.job.current_state = State.JOB_STATE_CANCELLING
-            threading.Thread(target=self._let_go, args=(work,), daemon=True).start()
+            threading.Thread(target=self._cancel_later, args=(work,), daemon=True).start()
 
-    def _let_go(self, work: Work) -> None:
+    def _cancel_later(self, work: Work) -> None:
         if work.process is not None:
             work.process.kill()
-        time.sleep(self.letting_go)
+        time.sleep(self.cancel_seconds)
         work.job.current_state = State.JOB_STATE_CANCELLED
 
     def _run(self, work: Work) -> None:
@@ -170,7 +170,7 @@ class Service:
         work.say(Importance.JOB_MESSAGE_BASIC, f"Worker configuration: e2-standard-2 in {REGION}.")
         if self.hold:
             return
-        errors = self.fate or self._really_run(work)
+        errors = self.errors or self._really_run(work)
         if work.job.current_state != State.JOB_STATE_RUNNING:
             return
         for text in errors:
@@ -178,16 +178,16 @@ class Service:
         work.job.current_state = State.JOB_STATE_FAILED if errors else State.JOB_STATE_DONE
 
     def _really_run(self, work: Work) -> list[str]:
-        """Runs a job's pipeline; returns the errors in the form of the service."""
+        """Run the pipeline of a job; return its errors in the format of the service."""
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(WORKER), work.options["pipelineUrl"]]
             command += [work.options["pipelineProtoHash"], f"{folder}/metrics.json"]
             work.process = subprocess.Popen(
                 command, env=self.worker_env, stderr=subprocess.PIPE, text=True, cwd=folder
             )
-            said = work.process.communicate()[1]
+            stderr = work.process.communicate()[1]
             if work.process.returncode:
-                trace = said[said.find("Traceback (most recent call last)") :].strip()
+                trace = stderr[stderr.find("Traceback (most recent call last)") :].strip()
                 return [WORKER_ERROR.format(trace), WORK_ITEM_ERROR.format(work.given.name)]
             for each in json.loads(Path(folder, "metrics.json").read_text()):
                 work.metrics += _updates(each)
@@ -195,7 +195,7 @@ class Service:
 
 
 def _updates(metric: dict) -> Iterator[dataflow.MetricUpdate]:
-    """Yields a counter or distribution as the service tells it: committed, and tentative."""
+    """Yield a metric as the service reports it: committed and tentative."""
     for more in ({}, {"tentative": "true"}):
         context = {"namespace": metric["namespace"], "step": metric["step"], **more}
         name = dataflow.MetricStructuredName(origin="user", name=metric["name"], context=context)
@@ -221,11 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"access_token": TOKEN, "expires_in": 3600}))
             return
         if not (self.headers.get("Authorization") or "").startswith("Bearer "):
-            self._refuse(Refusal(401, "UNAUTHENTICATED", "Request had invalid credentials."))
+            self._reject(Rejection(401, "UNAUTHENTICATED", "Request had invalid credentials."))
             return
         found = re.fullmatch(rf"{JOBS}(?:/([^/]+)(/messages|/metrics)?)?", split.path)
         if not found or found[1] != PROJECT or found[2] != REGION:
-            self._refuse(Refusal(404, "NOT_FOUND", f"No such place: {split.path}."))
+            self._reject(Rejection(404, "NOT_FOUND", f"No such place: {split.path}."))
             return
         self._jobs(found[3], found[4], query, body)
 
@@ -234,38 +234,40 @@ class _Handler(BaseHTTPRequestHandler):
     def _jobs(self, name: str | None, what: str | None, query: dict, body: bytes) -> None:
         service = self.service
         if name is None and self.command == "POST":
-            if service.refusal is not None:
-                self._refuse(service.refusal)
+            if service.rejection is not None:
+                self._reject(service.rejection)
             else:
-                self._tell(service.create(_parse(body, dataflow.Job)).job)
+                self._send(service.create(_parse(body, dataflow.Job)).job)
             return
         if name is None:
             jobs = [work.job for work in service.works if work.job.name == query.get("name")]
-            self._tell(dataflow.ListJobsResponse(jobs=jobs))
+            self._send(dataflow.ListJobsResponse(jobs=jobs))
             return
         work = service.find(name)
         if work is None:
-            self._refuse(Refusal(404, "NOT_FOUND", f"({name}): Information about job not found."))
-        elif self.command == "GET" and (what or "/job")[1:] in service.silent:
-            self._refuse(Refusal(403, "PERMISSION_DENIED", "The caller does not have permission."))
+            self._reject(Rejection(404, "NOT_FOUND", f"({name}): Information about job not found."))
+        elif self.command == "GET" and (what or "/job")[1:] in service.denied:
+            self._reject(
+                Rejection(403, "PERMISSION_DENIED", "The caller does not have permission.")
+            )
         elif what == "/messages":
             since = query.get("startTime", "")
-            told = [each for each in work.messages if each.time.rfc3339() >= since]
-            self._tell(dataflow.ListJobMessagesResponse(job_messages=told))
+            messages = [each for each in work.messages if each.time.rfc3339() >= since]
+            self._send(dataflow.ListJobMessagesResponse(job_messages=messages))
         elif what == "/metrics":
-            self._tell(dataflow.JobMetrics(metrics=work.metrics))
+            self._send(dataflow.JobMetrics(metrics=work.metrics))
         else:
             if self.command == "PUT":
                 wanted = _parse(body, dataflow.Job).requested_state
                 assert wanted == State.JOB_STATE_CANCELLED, wanted
                 service.cancel(work)
-            self._tell(work.job)
+            self._send(work.job)
 
-    def _tell(self, message) -> None:
+    def _send(self, message) -> None:
         self._answer(200, json_format.MessageToJson(type(message).pb(message)))
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self._answer(refusal.code, json.dumps({"error": refusal._asdict()}))
+    def _reject(self, rejection: Rejection) -> None:
+        self._answer(rejection.code, json.dumps({"error": rejection._asdict()}))
 
     def _answer(self, status: int, text: str) -> None:
         data = text.encode()
@@ -279,12 +281,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _parse(body: bytes, kind):
     message = kind()
-    json_format.Parse(body, kind.pb(message))  # what the API does not know is an error
+    json_format.Parse(body, kind.pb(message))  # an unknown field is an error
     return message
 
 
 def _write_key(path: Path, url: str) -> None:
-    """Writes the file of a service account that only the stand-in knows."""
+    """Write the key file of a service account that only the fake service knows."""
     key = rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -298,7 +300,7 @@ def _write_key(path: Path, url: str) -> None:
 
 @pytest.fixture(scope="session")
 def shared_service(shared_front: Front, tmp_path_factory) -> Iterator[tuple[Service, Path]]:
-    """The stand-in, and the key to it; Beam looks for credentials once in a process."""
+    """The service and its key file; Beam looks for credentials once per process."""
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     found = Service({**env, "STORAGE_EMULATOR_HOST": shared_front.url, "NO_GCE_CHECK": "true"})
     key = tmp_path_factory.mktemp("service") / "key.json"
@@ -309,7 +311,7 @@ def shared_service(shared_front: Front, tmp_path_factory) -> Iterator[tuple[Serv
 
 @pytest.fixture
 def service(front: Front, shared_service: tuple[Service, Path], monkeypatch) -> Iterator[Service]:
-    """The stand-in, which reads and writes where the strict front of the emulator is."""
+    """The service, without jobs; they read and write on the strict front of the emulator."""
     found, key = shared_service
     found.reset()
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))

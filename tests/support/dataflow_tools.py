@@ -1,4 +1,4 @@
-"""The command with a stand-in of Dataflow, everything in a bucket: what tests of jobs share."""
+"""Run commands on a fake Dataflow service, with all files in a bucket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {
 
 @pytest.fixture
 def short_pauses(monkeypatch) -> None:
-    """Beam looks at a job every five seconds, which are short here; what it asks stays its own."""
+    """Shorten the five seconds between two polls of Beam."""
     clock = types.SimpleNamespace(
         time=time.time, sleep=lambda seconds: time.sleep(min(seconds, 0.1))
     )
@@ -34,13 +34,13 @@ def short_pauses(monkeypatch) -> None:
 
 
 class Client:
-    """The command.
+    """Runs commands on the fake service.
 
     Attributes:
-        service: Its Dataflow.
+        service: The service.
         inputs: The folder of all inputs, in the bucket.
         output: The folder of the dataset.
-        flags: What it takes to reach the service.
+        flags: Flags of Beam that select the service.
     """
 
     def __init__(self, service: Service, bucket: str, inputs: str, capsys) -> None:
@@ -53,22 +53,23 @@ class Client:
         ]  # fmt: skip
 
     def argv(self, command: str, *more: str, inputs: str = "") -> list[str]:
-        """Returns the arguments of a build."""
+        """Return the arguments of a build."""
         places = [f"--input={self.inputs}/{inputs or command}", f"--output={self.output}"]
         return [command, *places, *OPTIONS[command], *self.flags, *more]
 
     def run(self, argv: list[str]) -> tuple[int, str, list[str]]:
-        """Returns the exit code, what was printed, and the errors without progress."""
+        """Return the exit code, stdout, and the lines of stderr without progress."""
         code = main(argv)
-        said = self.capsys.readouterr()
-        return code, said.out, [each for each in PROGRESS.sub("", said.err).splitlines() if each]
+        captured = self.capsys.readouterr()
+        lines = PROGRESS.sub("", captured.err).splitlines()
+        return code, captured.out, [line for line in lines if line]
 
     def images(self, *more: str, inputs: str = "") -> tuple[int, str, list[str]]:
-        """Builds of images; see ``run``."""
+        """Run a build of images; see ``run``."""
         return self.run(self.argv("images", *more, inputs=inputs))
 
     def sentence(self, *more: str, inputs: str = "") -> str:
-        """Returns the one sentence of a build that fails."""
+        """Return the error message of a build that fails."""
         code, out, err = self.images(*more, inputs=inputs)
         assert (code, out) == (1, "")
         *notices, last = err
@@ -85,7 +86,7 @@ def client(service: Service, album: Album, strict_bucket: str, capsys) -> Client
 
 
 def page(number: int = 1) -> str:
-    """Returns the page of a job of the stand-in."""
+    """Return the URL of the page of a job."""
     return (
         f"https://console.cloud.google.com/dataflow/jobs/{REGION}/"
         f"2026-01-01_00_00_00-{number:019d}?project={PROJECT}"
@@ -93,14 +94,14 @@ def page(number: int = 1) -> str:
 
 
 def staged_job(place: str) -> dataflow.Job:
-    """Returns a job that was put down."""
+    """Return a job that was written to a file."""
     job = dataflow.Job()
     json_format.Parse(open_storage(place).read(place), dataflow.Job.pb(job))
     return job
 
 
 def wait_for(work: Work) -> None:
-    """Waits until a job is over."""
+    """Wait until a job has ended."""
     deadline = time.monotonic() + 100
     while work.job.current_state in (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING):
         assert time.monotonic() < deadline

@@ -1,8 +1,8 @@
-"""What the stand-in of Dataflow runs a job with: the staged pipeline, by Beam's in-memory runner.
+"""Run a job of the fake Dataflow service: the staged pipeline, on Beam's in-memory runner.
 
     dataflow_worker.py PIPELINE_URL SHA256 METRICS_FILE
 
-It knows of a job what was staged, and nothing else.
+It receives the staged pipeline and nothing else of the job.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 
-def main(url: str, digest: str, metrics: str) -> None:
-    """Runs a staged pipeline to its end."""
+def main(url: str, digest: str, metrics_file: str) -> None:
+    """Run a staged pipeline to its end."""
     bucket, _, name = url.removeprefix("gs://").partition("/")
     client = storage.Client(project="none", credentials=AnonymousCredentials())
     data = client.bucket(bucket).blob(name).download_as_bytes()
@@ -35,23 +35,23 @@ def main(url: str, digest: str, metrics: str) -> None:
         environment.payload = b""
     result = FnApiRunner().run_via_runner_api(proto, PipelineOptions([]))
     result.wait_until_finish()
-    Path(metrics).write_text(json.dumps(found(result)))
+    Path(metrics_file).write_text(json.dumps(user_metrics(result)))
 
 
-def found(result) -> list[dict]:
-    """Returns the user's counters and distributions."""
-    told = []
+def user_metrics(result) -> list[dict]:
+    """Return the counters and distributions of the user."""
+    metrics = []
     queried = result.metrics().query()
     for kind, name in (("counters", "scalar"), ("distributions", "distribution")):
         for metric in queried[kind]:
             value = metric.committed
             if kind == "distributions":
                 value = {key: getattr(value, key) for key in ("count", "sum", "min", "max")}
-            told.append({
+            metrics.append({
                 "namespace": metric.key.metric.namespace, "name": metric.key.metric.name,
                 "step": metric.key.step, "kind": name, "value": value,
             })  # fmt: skip
-    return told
+    return metrics
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the Python of a page of the docs, and checks what its comments say. Loads nothing else."""
+"""Run the Python code of the docs, and compare values with comments. Imports nothing else."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 
 def code_of(text: str) -> list[str]:
-    """Returns the Python blocks of a page, or of a section of it."""
+    """Return the Python blocks of a page or a section."""
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def run_checked(code: str, names: dict[str, Any]) -> int:
-    """Runs code; what a comment behind an expression says must be its repr. Counts those."""
+    """Run code; a comment after an expression must be its repr. Return the number of those."""
     lines = code.splitlines()
     checked = 0
 
     def check(value: object, line: int) -> None:
         nonlocal checked
-        said = lines[line - 1].split("  # ", 1)[1].strip()
-        assert repr(value) == said, f"{lines[line - 1]}: {value!r}"
+        comment = lines[line - 1].split("  # ", 1)[1].strip()
+        assert repr(value) == comment, f"{lines[line - 1]}: {value!r}"
         checked += 1
 
     class Checks(ast.NodeTransformer):

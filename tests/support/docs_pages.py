@@ -1,4 +1,4 @@
-"""Which commands of the docs are run where, and what each page finds when it is followed."""
+"""Where the commands of the docs are run, and the files that each page expects."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.support.docs_tools import Block
 from tests.support.examples_data import write_digits, write_titanic
 from tests.support.rows_tools import build_rows
 
-# Blocks that need what only a cluster, a cloud or a network has: their page and how they begin, and
-# what runs the same there: a test, or a line of .ci/run.
+# Blocks that need a cluster, a cloud or a network: their page and first words, and the test or the
+# line of .ci/run that runs the same commands.
 ELSEWHERE = {
     ("README.md", "make demo"): ".ci/run make demo",
     ("README.md", "shardmill images --input=gs://"): (
         "tests/cluster/test_flink_builds.py::test_one_task_manager"
     ),
     ("docs/getting-started.md", "python3 -m venv"): (
-        "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+        "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
     ),
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
         "tests/deploy/test_dataflow_template.py::test_make_shows_what_it_would_do"
@@ -36,8 +36,11 @@ ELSEWHERE = {
         "tests/docs/test_add_an_input_kind.py::test_the_new_kind_builds_a_dataset"
     ),
     ("docs/architecture.md", "make lint types"): ".ci/run make docs",
-    ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_process",
-    ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_process",
+    ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
+    (
+        "docs/flink.md",
+        "for shard in",
+    ): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
     (
         "docs/flink.md",
         "REGISTRY=",
@@ -46,22 +49,22 @@ ELSEWHERE = {
         "tests/deploy/test_kubernetes.py::test_kustomize_makes_the_same_of_it"
     ),
     ("docs/airflow.md", "python3 -m venv /opt/shardmill"): (
-        "tests/test_packaging.py::test_it_runs_beside_a_distribution_that_owns_transforms"
+        "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
     ),
     ("docs/airflow.md", "deploy/airflow/install.sh"): (
-        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+        "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
     ),
     ("docs/airflow.md", "airflow dags trigger"): (
         "tests/cluster/test_airflow.py::test_a_backfill_of_three_days"
     ),
     ("docs/airflow.md", "make test-airflow"): (
-        "tests/cluster/test_airflow.py::test_the_dags_are_read_at_once_without_beam"
+        "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
     ),
     ("docs/gcs.md", "pip install"): (
         "tests/pipelines/test_images_gcs.py::test_the_command_from_bucket_to_bucket"
     ),
     ("docs/gcs.md", "deploy/gcs/install_emulator.sh"): (
-        "tests/cluster/test_gcs_beam.py::test_the_page_tells_how_to_try_it_with_an_emulator"
+        "tests/cluster/test_gcs_beam.py::test_the_emulator_commands_of_the_page_work"
     ),
     ("docs/runners.md", "deploy/prism/install.sh"): (
         "tests/cluster/test_prism.py::test_the_same_bytes"
@@ -70,22 +73,22 @@ ELSEWHERE = {
         "tests/schemas/storage/test_s3.py::test_images_equal_those_built_on_disk"
     ),
 }
-# Pages whose Python code a test of their own runs, with the errors and the frameworks of the page.
-OWN = {
+# Pages whose Python code a dedicated test runs.
+DEDICATED = {
     "docs/training.md": "tests/docs/test_training.py",
     "docs/add-an-input-kind.md": "tests/docs/test_add_an_input_kind.py",
 }
 
 
 class Shelf:
-    """What pages find: made once, copied for each page."""
+    """Files that pages expect: created once, copied for each page."""
 
     def __init__(self, base: Path) -> None:
         base.mkdir(exist_ok=True)
         self.base = base
 
     def put(self, folder: Path, *names: str) -> None:
-        """Puts things of the shelf into a folder."""
+        """Copy files or folders of the shelf into a folder."""
         for name in names:
             made = self.base / name
             if not made.exists():
@@ -141,7 +144,7 @@ def _arrays_page(_: Shelf, folder: Path) -> None:
 
 
 def _labels_page(_: Shelf, folder: Path) -> None:
-    """Ten shards: of five birds, in two splits; then one more bird comes."""
+    """Ten shards of five birds in two splits; then the photos of a sixth bird."""
     birds = dict.fromkeys(["crow", "duck", "gull", "hawk", "kite"], 40)
     make_photos(folder / "birds", birds, size=(8, 8))
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in [*birds, "owl"]))
@@ -153,7 +156,7 @@ def _labels_page(_: Shelf, folder: Path) -> None:
 
 
 def _counting_page(shelf: Shelf, folder: Path) -> None:
-    """Beside what is sound, the same files with one damaged and one that is none."""
+    """Undamaged files, and copies of which one is damaged and one is a pointer of git-lfs."""
     shelf.put(folder, "taxi", "ds", "counted.json")
     shutil.copytree(folder / "taxi", folder / "broken")
     name = "broken/Split-eval/data_tfrecord-{:05d}-of-00012.gz"
@@ -191,7 +194,7 @@ def _has(*names: str) -> Callable[[Shelf, Path], None]:
 
 
 def _dots(shelf: Shelf, folder: Path) -> None:
-    """A black and a white pixel, and the reader."""
+    """A black and a white pixel, and the reader by hand."""
     for name, value in (("black", 0), ("white", 255)):
         (folder / "dots" / name).mkdir(parents=True)
         Image.new("L", (1, 1), value).save(folder / "dots" / name / "0.png")
@@ -199,13 +202,13 @@ def _dots(shelf: Shelf, folder: Path) -> None:
 
 
 def _few_small(shelf: Shelf, folder: Path) -> None:
-    """Photos as small as they may be: what is shown is that it trains, not how well."""
+    """Small photos: the block must train, but its accuracy does not matter."""
     shutil.rmtree(folder / "ds")
     photos = make_photos(folder / "small", dict.fromkeys("abcde", 8), size=(32, 32))
     build_dataset(input=photos, output=folder / "ds", image_size=32, num_shards=1)
 
 
-# What lies in the folder in which a page's commands are run, one after the other.
+# Creates the files in the folder in which the commands of a page are run.
 PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "README.md": _front,
     "docs/arrays.md": _arrays_page,
@@ -223,12 +226,12 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
 }
 
 
-# What is changed before a block that would take long with the page's own data.
+# Replaces the data before a block that would take long with the data of its page.
 BEFORE = {("README.md", "import keras"): _few_small}
 
 
 def elsewhere(block: Block) -> str | None:
-    """Returns what runs a block where it can be run, or None where it is run here."""
+    """Return the test that runs a block elsewhere, or None if it is run here."""
     for (page, beginning), there in ELSEWHERE.items():
         if block.page == page and block.first.startswith(beginning):
             return there

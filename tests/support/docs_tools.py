@@ -1,4 +1,4 @@
-"""Runs the code and the commands of a page of the docs, and checks what they are said to give."""
+"""Run the code and the commands of the docs, and compare their output with the page."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.docs_code import run_checked
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("sh", "console", "python")
-# What differs from run to run: how long it took, when it was.
+# Durations and times, which differ from run to run.
 _CHANGING = [
     (re.compile(r"^  time .*\n", re.MULTILINE), ""),
     (re.compile(r"^  [\d.,]+ s, [\d.,]+ \w*B/s$", re.MULTILINE), "  (time)"),
     (re.compile(r"finished .* ago, at \S+,"), "finished (time),"),
     (re.compile(r"built \d{4}-\d\d-\d\d \d\d:\d\d"), "built (time)"),
 ]
-# What only a shell does.
+# Characters that need a shell.
 _SHELL = re.compile(r"[|<>;&`$*]")
 
 
@@ -38,9 +38,9 @@ class Block:
 
     Attributes:
         page: The page's path below the root of the repository.
-        line: Where its text begins.
-        language: What stands behind the fence.
-        text: What is in it.
+        line: Line number of its first line.
+        language: The language after the opening fence.
+        text: Its contents.
     """
 
     page: str
@@ -50,12 +50,12 @@ class Block:
 
     @property
     def first(self) -> str:
-        """Its first line, by which tables know it."""
+        """Its first command or line."""
         return self.text.strip().splitlines()[0].removeprefix("$ ")
 
 
 def blocks_of(path: Path) -> list[Block]:
-    """Returns the fenced blocks of a page in their order."""
+    """Return the fenced blocks of a page in their order."""
     text = path.read_text(encoding="utf-8")
     return [
         Block(
@@ -67,9 +67,9 @@ def blocks_of(path: Path) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
-    """Returns each command of a block of shell, and the output that follows it.
+    """Return each command of a shell block, and the output that follows it.
 
-    In a ``console`` block ``$`` stands before a command. A backslash joins lines.
+    In a ``console`` block, commands begin with ``$``. A backslash joins lines.
     """
     text = block.text.replace("\\\n", " ")
     if block.language == "console":
@@ -82,10 +82,10 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """A folder in which a page is followed, command by command.
+    """A folder in which the commands of a page are run, one after the other.
 
-    ``shardmill`` runs in this process where the line needs nothing of a real shell: it need not
-    load Beam each time then. All else runs in bash, with the ``shardmill`` beside this Python.
+    ``shardmill`` runs in this process if the command needs no shell, so that Beam is loaded once.
+    Other commands run in bash, with the ``shardmill`` of this environment.
     """
 
     def __init__(self, folder: Path, *others: Path) -> None:
@@ -93,21 +93,21 @@ class Shell:
         self.names: dict[str, Any] = {"__name__": "a_page"}
 
     def run(self, block: Block) -> None:
-        """Runs a block, and checks its output where it shows some."""
+        """Run a block, and compare its output if the page shows it."""
         if block.language == "python":
             run_checked(block.text, self.names)
             return
         for command, shown in commands_of(block):
             where = f"{block.page}:{block.line}: {command}"
             if re.search(r"\bjq ", command) and not shutil.which("jq"):
-                continue  # a program of the reader's; nothing of ours runs in it
-            code, said = self._run(command)
+                continue  # jq is not a dependency
+            code, output = self._run(command)
             fails = re.search(r"^(shardmill: |  damaged )", shown, re.MULTILINE) is not None
-            assert (code != 0) == fails, f"{where}\n{said}"
+            assert (code != 0) == fails, f"{where}\n{output}"
             if block.language == "console":
                 for folder in self.folders:
-                    said = said.replace(str(folder), "/data")
-                alike(shown, said, where)
+                    output = output.replace(str(folder), "/data")
+                alike(shown, output, where)
 
     def _run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command, comments=True)
@@ -134,20 +134,20 @@ def _called(arguments: list[str]) -> tuple[int, str]:
     return code, out.read() + (err.read() if code else "")
 
 
-def alike(shown: str, said: str, where: str) -> None:
-    """Checks that a page shows what was said; ``...`` stands for any lines."""
+def alike(shown: str, output: str, where: str) -> None:
+    """Assert that a page shows an output; ``...`` matches any lines."""
     for pattern, instead in _CHANGING:
-        shown, said = pattern.sub(instead, shown), pattern.sub(instead, said)
+        shown, output = pattern.sub(instead, shown), pattern.sub(instead, output)
     pattern = r"".join(
         r"(?:.*\n)*" if line.strip() == "..." else re.escape(line.rstrip()) + r" *\n"
         for line in shown.splitlines()
     )
-    if not re.fullmatch(pattern, said):  # pytest would indent the message of an assert
-        raise AssertionError(f"{where}\nthe page shows\n{shown}\nit says\n{said}")
+    if not re.fullmatch(pattern, output):  # pytest would indent the message of an assert
+        raise AssertionError(f"{where}\nthe page shows\n{shown}\nthe command prints\n{output}")
 
 
 def shardmill_commands(block: Block) -> Iterator[list[str]]:
-    """Yields the arguments of each ``shardmill`` that a block of shell calls."""
+    """Yield the arguments of each ``shardmill`` command of a shell block."""
     for line in block.text.replace("\\\n", " ").splitlines():
         found = re.search(r"(?:^|[\s/])shardmill (\w.*)", line)
         if found and found[1].split()[0] in cli.COMMANDS:

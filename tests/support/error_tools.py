@@ -1,4 +1,4 @@
-"""Which sentences the code can end with: found in its syntax trees, never typed again."""
+"""Find the error messages of the code in its syntax trees."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 FOLDERS = ("schemas", "loaders", "transforms", "pipelines")
-# The errors that reach a person, as a sentence or as a part of one.
+# Errors whose messages reach the user, as a whole or in part.
 OURS = {
     "UsageError", "InputError", "OutputError", "StorageError", "DeniedError", "StaleBuildError",
     "FormatError", "ChangedError", "PreconditionError", "ShardmillError", "SchemaMismatchError",
 }  # fmt: skip
-ANY = "\N{HORIZONTAL ELLIPSIS}"  # stands for a value
+ANY = "\N{HORIZONTAL ELLIPSIS}"  # replaces a value
 
 
 class Module:
-    """A file of the code, and the texts that its expressions can be.
+    """A module of the code, and the possible texts of its expressions.
 
     Args:
         path: The file.
@@ -31,7 +31,7 @@ class Module:
         self.functions = {node.name: node for node in self.all}
 
     def errors(self) -> Iterator[tuple[int, str]]:
-        """Yields the line and text of each error of ours that is made here."""
+        """Yield the line and text of each error that the module raises."""
         for function in [self.tree, *self.all]:
             for node in _own(function):
                 if isinstance(node, ast.Call) and _name(node.func) in OURS and node.args:
@@ -39,7 +39,7 @@ class Module:
                         yield node.lineno, text
 
     def texts(self, node: ast.expr, inside: ast.AST, depth: int = 0) -> set[str]:
-        """Returns what an expression can be, each value in it as one sign."""
+        """Return the possible texts of an expression, with ANY in place of each value."""
         if isinstance(node, ast.Constant):
             return {node.value} if isinstance(node.value, str) else {ANY}
         if isinstance(node, ast.JoinedStr):
@@ -79,7 +79,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a function or module, without those of functions in it."""
+    """Yield the nodes of a function or module, without those of nested functions."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, ast.FunctionDef):
             yield child
@@ -87,7 +87,7 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def all_errors() -> dict[str, list[str]]:
-    """Returns each text that an error can have, and where it is made."""
+    """Return each possible error message, and where it is raised."""
     found: dict[str, list[str]] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -10,13 +10,13 @@ from tests.conftest import ROOT
 
 
 def write_titanic(path: Path) -> int:
-    """Writes the table of the examples and returns the number of rows."""
+    """Write the table of the examples and return the number of rows."""
     count: int = _example("titanic").write_titanic(path)
     return count
 
 
 def write_digits(folder: Path) -> int:
-    """Writes the digits of the examples and returns their number."""
+    """Write the digits of the examples and return their number."""
     count: int = _example("digits").write_digits(folder)
     return count
 

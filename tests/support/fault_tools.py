@@ -1,4 +1,4 @@
-"""What the tests of faults share: forked commands, and a judge of datasets that uses none of ours."""
+"""Run commands in forked processes, and check datasets without code of Shardmill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.conftest import ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
 from tests.support.readers import framed_payloads
 
-SOAK = _SOAK  # for those who test faults
+SOAK = _SOAK  # re-exported
 SMALL = ("--image_size=16", "--shard_examples=8", "--max_reject_fraction=0.2")
 JOURNAL = ".publish.json"
 PROGRESS = re.compile(
@@ -43,12 +43,12 @@ class Ended:
 
     @property
     def said(self) -> str:
-        """What stderr says beside progress, which a log gets where a command takes seconds."""
+        """Stderr without lines of progress, which depend on the speed of the machine."""
         return PROGRESS.sub("", self.stderr)
 
     @property
     def sentence(self) -> str:
-        """The one plain sentence of a failure; asserts that there is nothing else."""
+        """The only line of stderr, an error message; asserts that there is no other line."""
         lines = self.said.splitlines()
         assert len(lines) == 1, self.stderr
         assert lines[0].startswith("shardmill: "), self.stderr
@@ -56,14 +56,14 @@ class Ended:
         return lines[0]
 
     def parts(self) -> tuple[int, int]:
-        """Parts (made, found) as the summary says."""
+        """Parts (made, found) of the summary."""
         words = next(line for line in self.stdout.splitlines() if "parts " in line).split()
         return int(words[1]), int(words[3]) if "found" in words else 0
 
 
 @dataclass
 class Command:
-    """A command that was started."""
+    """A running command."""
 
     pid: int
     zygote: Zygote
@@ -71,25 +71,25 @@ class Command:
     ended: Ended | None = None
 
     def wait(self) -> Ended:
-        """Waits for its end."""
+        """Wait for its end."""
         answer = self.zygote.ask(order="wait", pid=self.pid)
-        assert "code" in answer, "it was stopped and not ended"
+        assert "code" in answer, "the command is stopped and has not ended"
         return self._end(answer)
 
     def wait_stopped(self) -> bool:
-        """Waits until it stopped itself; False when it ended before."""
+        """Wait until it stops itself; return False if it ends before."""
         answer = self.zygote.ask(order="wait", pid=self.pid)
         if "code" in answer:
             self._end(answer)
         return bool(answer.get("stopped"))
 
     def _end(self, answer: dict) -> Ended:
-        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
-        self.ended = Ended(answer["code"], *said, answer["peak"] >> 10)
+        output = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        self.ended = Ended(answer["code"], *output, answer["peak"] >> 10)
         return self.ended
 
     def send(self, number: int) -> None:
-        """Sends a signal."""
+        """Send a signal."""
         os.kill(self.pid, number)
 
 
@@ -113,7 +113,7 @@ class Watched:
 
 @dataclass
 class Zygote:
-    """The process that forks commands; see ``fault_zygote``."""
+    """A process that forks commands; see ``fault_zygote``."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -170,24 +170,24 @@ def output_of_process(code: str) -> str:
 
 @functools.cache
 def zygote() -> Zygote:
-    """The one zygote of this test run; it ends when its stdin does."""
+    """Return the zygote of this test process; it ends when its stdin is closed."""
     return Zygote()
 
 
 def images(source: Path, output: Path, *flags: object) -> list[str]:
-    """The arguments of a small build."""
+    """Return the arguments of a small build."""
     return ["images", f"--input={source}", f"--output={output}", *SMALL, *map(str, flags)]
 
 
 def built(source: Path, output: Path, *flags: object) -> Ended:
-    """Runs a small build that must succeed."""
+    """Run a small build that must succeed."""
     ended = zygote().run(*images(source, output, *flags))
     assert ended.code == 0, ended.stderr
     return ended
 
 
 def check_manifest(folder: Path) -> dict:
-    """Asserts that every shard a manifest names is there, whole and right, and returns it."""
+    """Assert that the shards of a manifest are complete and undamaged; return the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for split in manifest["splits"].values():
         for shard in split["shards"]:
@@ -200,9 +200,9 @@ def check_manifest(folder: Path) -> dict:
 
 
 def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]:
-    """Asserts that a dataset is whole and nothing else is there; returns its lasting files.
+    """Assert that a folder has exactly the files of a dataset; return their contents.
 
-    Of the manifest, which tells of the run too, they are the splits.
+    Of the manifest, whose other fields depend on the run, only the splits are returned.
     """
     manifest = check_manifest(folder)
     own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
@@ -214,13 +214,13 @@ def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]
 
 
 def build_folder(output: Path) -> Path:
-    """The one build folder of an output."""
+    """Return the only build folder of an output."""
     (found,) = output.glob(".build-*")
     return found
 
 
 def make_source(folder: Path, classes: dict[str, int] | None = None) -> Path:
-    """Writes photos in two classes and two files that will be rejects."""
+    """Write photos in two classes and two files that are rejected."""
     make_photos(folder, classes or {"cat": 24, "dog": 18}, size=(40, 30))
     (folder / "cat" / "text.jpg").write_text("no image at all")
     (folder / "dog" / "empty.jpg").write_bytes(b"")

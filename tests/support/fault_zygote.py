@@ -7,7 +7,7 @@ string hashes have another seed than those of the tests.
 Orders are JSON lines on stdin, answers are JSON lines on stdout. A child can send itself a signal
 right before its n-th change to the file system below a folder, or copy the folder right before
 each change, which is what a kill at that moment would leave: an audit hook of the interpreter is
-called before each change, whichever code makes it.
+called before each change, in any library.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Watch:
 
     Args:
         root: The folder.
-        since: Counting starts with the first change whose path holds this text.
-        at: Before which changes, from 1.
+        since: Counting starts with the first change whose path contains this text.
+        at: Numbers of the changes before which the signal is sent, from 1.
         number: The signal.
         copies: Folder for copies of the root, one before each change; empty for none.
-        log: Where the changes are written, one a line; empty for nowhere.
+        log: File to which changes are written, one a line; empty for none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Watch:
     def __call__(self, event: str, args: tuple) -> None:
         paths = self._paths(event, args)
         if paths and event != "open" and os.path.lexists(paths[0]) == (event == "os.mkdir"):
-            return  # a step that was made before, by another process: no change
+            return  # another process made this change before
         if not any(self._below(path) for path in paths):
             return
         self.begun = self.begun or any(self.since in path for path in paths)

@@ -27,8 +27,8 @@ from tests.support.gcs_server import free_port
 
 SCRIPTS = ROOT / "deploy" / "flink"
 INSTALLED = Path(os.environ.get("FLINK_DIR", ROOT / ".cache" / "flink"))
-# What a run on a cluster says on the way, beside its summary and errors.
-_TOLD = re.compile(
+# Progress lines of a run on a cluster.
+_PROGRESS = re.compile(
     r"^(starting|planning|matching|reading|encoding|assembling|running|job|counting)\b.*\n",
     re.MULTILINE,
 )
@@ -41,11 +41,11 @@ class OnCluster(Ended):
     @property
     def said(self) -> str:
         """See ``Ended.said``."""
-        return _TOLD.sub("", self.stderr)
+        return _PROGRESS.sub("", self.stderr)
 
     @property
     def job(self) -> str:
-        """The job's id, as the command showed it with its page."""
+        """The id of the job, which the command prints with the URL of its page."""
         found = re.search(r"^job: ([0-9a-f]{32})  (\S+)$", self.stderr, re.MULTILINE)
         assert found, self.stderr
         assert found.group(2).startswith("http://"), self.stderr
@@ -55,13 +55,13 @@ class OnCluster(Ended):
 
 @dataclass
 class Client:
-    """A command that runs; it talks into files, which never fill up as pipes do."""
+    """A running command; it writes to files, which cannot fill up as pipes do."""
 
     process: subprocess.Popen
     folder: Path
 
     def wait(self, timeout: float = 600) -> OnCluster:
-        """Waits for its end."""
+        """Wait for its end."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -82,11 +82,11 @@ class Client:
 
 @dataclass
 class Cluster:
-    """A cluster in a folder of its own, on ports of its own.
+    """A cluster in a separate folder, on free ports.
 
     Attributes:
         folder: Configuration, logs, workers, and the pool.
-        task_managers: How many it starts with; each has two slots.
+        task_managers: Number of TaskManagers; each has two slots.
     """
 
     folder: Path
@@ -118,7 +118,7 @@ class Cluster:
         }
 
     def script(self, name: str, *args: str) -> str:
-        """Runs one of the scripts to its end and returns what it said."""
+        """Run one of the scripts to its end and return its output."""
         done = subprocess.run(
             [str(SCRIPTS / name), *args], env=self.environment, capture_output=True, text=True,
             check=False, timeout=180,
@@ -132,7 +132,7 @@ class Cluster:
         return {name: int(pid) for name, pid in (line.split() for line in lines)}
 
     def workers(self) -> list[psutil.Process]:
-        """All processes of workers: those that live in the folders of workers."""
+        """All processes of workers: their working directories are in the folders of workers."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -146,7 +146,7 @@ class Cluster:
         return [p for p in self.workers() if p.pid in boots or os.getsid(p.pid) in boots]
 
     def rest(self, path: str, method: str = "GET") -> dict:
-        """Calls Flink's API."""
+        """Call Flink's API."""
         request = urllib.request.Request(f"http://{self.master}{path}", method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             body = answer.read()
@@ -156,18 +156,18 @@ class Cluster:
         return self.rest(f"/jobs/{job}")["state"]
 
     def running(self) -> list[str]:
-        """Ids of jobs that are not over."""
+        """Ids of jobs that have not ended."""
         jobs = self.rest("/jobs")["jobs"]
         return [
             job["id"] for job in jobs if job["status"] not in ("FINISHED", "CANCELED", "FAILED")
         ]
 
     def flags(self, kind: str = "PROCESS", *, own_server: bool = False) -> list[str]:
-        """The flags that bring a command to this cluster.
+        """Return the flags that run a command on this cluster.
 
         Args:
-            kind: How TaskManagers get workers.
-            own_server: Whether the command starts a job server of its own.
+            kind: How TaskManagers start workers: the environment type of Beam.
+            own_server: Whether the command starts its own job server.
         """
         config = {
             "PROCESS": json.dumps({"command": str(SCRIPTS / "worker.sh")}),
@@ -180,14 +180,14 @@ class Cluster:
             if own_server
             else f"--job_endpoint=localhost:{self.job_port}",
             "--parallelism=2",
-            # Less than a next command takes to start its job: each job has workers of its own.
+            # Less than the next command needs to start its job: jobs do not share workers.
             "--environment_cache_millis=3000",
             f"--environment_type={kind}",
         ]
         return [*flags, f"--environment_config={config[kind]}"] if kind in config else flags
 
     def start_command(self, *args: object, **how: object) -> Client:
-        """Starts ``shardmill ARGS`` on this cluster; see ``flags`` for how."""
+        """Start ``shardmill ARGS`` on this cluster; see ``flags`` for the options."""
         folder = self.folder / f"client-{len(self.clients)}"
         folder.mkdir()
         command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
@@ -200,11 +200,11 @@ class Cluster:
         return self.clients[-1]
 
     def run(self, *args: object, **how: object) -> OnCluster:
-        """Runs ``shardmill ARGS`` on this cluster to its end."""
+        """Run ``shardmill ARGS`` on this cluster to its end."""
         return self.start_command(*args, **how).wait()
 
     def stop(self) -> None:
-        """Ends it all."""
+        """Stop the cluster, its workers and clients."""
         for client in self.clients:
             client.kill()
         self.script("pool.sh", "stop")
@@ -220,7 +220,7 @@ def _cwd(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def run_cluster(folder: Path, task_managers: int) -> Iterator[Cluster]:
-    """Runs a cluster; skips the test where none is installed."""
+    """Run a cluster; skip the test if Flink is not installed."""
     if not (INSTALLED / "bin" / "boot").exists():
         pytest.skip(f"Flink is not installed in {INSTALLED}: run `make test-flink`")
     cluster = Cluster(folder, task_managers)
@@ -234,7 +234,7 @@ def run_cluster(folder: Path, task_managers: int) -> Iterator[Cluster]:
 
 
 def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
-    """Waits for something to happen; fails where it does not."""
+    """Wait for a condition; fail after a timeout."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -243,18 +243,18 @@ def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
 
 
 def finished_parts(output: Path) -> int:
-    """How many parts of an unfinished build there are."""
+    """Return the number of finished parts of an unfinished build."""
     return len(list(output.glob(".build-*/parts/*.json")))
 
 
 @dataclass
 class Attempts:
-    """The attempts at parts that were seen in a build folder, by their file names."""
+    """The attempts at parts that were seen in a build folder, as file names."""
 
     seen: set[str] = field(default_factory=set)
 
     def by_part(self) -> Counter[str]:
-        """How many attempts were made at each part."""
+        """Return the number of attempts at each part."""
         attempts = {
             found.group(1)
             for found in (re.match(r"\.?([0-9a-f]{32}-[0-9a-f]{12})\b", name) for name in self.seen)
@@ -265,7 +265,7 @@ class Attempts:
 
 @contextlib.contextmanager
 def watch_attempts(output: Path) -> Iterator[Attempts]:
-    """Looks at the build folder all the time: it is gone once the build is published."""
+    """Poll the build folder, which is deleted when the build is published."""
     attempts, ended = Attempts(), threading.Event()
 
     def look() -> None:
@@ -283,13 +283,13 @@ def watch_attempts(output: Path) -> Iterator[Attempts]:
 
 
 def kill(process: int | psutil.Process) -> None:
-    """SIGKILL."""
+    """Send SIGKILL to a process."""
     pid = process if isinstance(process, int) else process.pid
     os.kill(pid, signal.SIGKILL)
 
 
 def published(folder: Path) -> tuple[dict[str, bytes], dict]:
-    """The files of a dataset beside its manifest, and the manifest less what tells of the run.
+    """Return the files of a dataset, and its manifest without the fields about the run.
 
     Asserts that nothing else is in the folder.
     """
@@ -299,21 +299,21 @@ def published(folder: Path) -> tuple[dict[str, bytes], dict]:
         name for name in ("schema.pbtxt", "labels.txt", "rejects.jsonl") if (folder / name).exists()
     }
     assert {path.name for path in folder.iterdir()} == own | {"manifest.json"}
-    for told in ("runner", "finished"):
-        assert manifest["build"].pop(told)
+    for name in ("runner", "finished"):
+        assert manifest["build"].pop(name)
     return {name: (folder / name).read_bytes() for name in sorted(own)}, manifest
 
 
 @dataclass(frozen=True)
 class Case:
-    """A command, and what it writes on the in-memory runner.
+    """A command, and its result on the in-memory runner.
 
     Attributes:
-        flags: All but where the dataset goes.
-        files: What it writes, as ``published`` returns it.
-        manifest: The same.
-        parts: How many parts it makes.
-        counters: Beam's counters, as --debug shows them.
+        flags: All flags but --output.
+        files: Files of the dataset, as ``published`` returns them.
+        manifest: Manifest of the dataset, as ``published`` returns it.
+        parts: Number of parts.
+        counters: Beam's counters, as --debug prints them.
     """
 
     flags: Sequence[str]
@@ -326,7 +326,7 @@ class Case:
         return [*self.flags, f"--output={output}"]
 
     def check(self, output: Path) -> None:
-        """Asserts that the same was written, and nothing else."""
+        """Assert that a dataset equals that of the in-memory runner."""
         files, manifest = published(output)
         assert manifest == self.manifest
         assert files.keys() == self.files.keys()
@@ -334,12 +334,12 @@ class Case:
 
 
 def counters_in(stderr: str) -> dict[str, str]:
-    """Beam's counters, as --debug shows them."""
+    """Return Beam's counters, as --debug prints them."""
     return dict(re.findall(r"^counter (\w+): (.*)$", stderr, re.MULTILINE))
 
 
 def make_case(folder: Path, *flags: object) -> Case:
-    """Runs a command on the in-memory runner."""
+    """Run a command on the in-memory runner."""
     texts = [str(flag) for flag in flags]
     done = shardmill(*texts, f"--output={folder / 'in-memory'}", "--debug")
     assert done.returncode == 0, done.stderr

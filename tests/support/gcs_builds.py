@@ -1,4 +1,4 @@
-"""What the tests of whole builds on gs:// share: their inputs, and who judges what they leave."""
+"""Inputs of builds on gs://, and the comparison with builds on a local disk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.readers import dataset_files
 from tests.support.rows_tools import build_rows
 
 PIPELINES = ("images", "rows", "arrays")
-# All that may go wrong with a call and go well when it is made again.
-PASSING = ("503", "429", "500", "408", "drop", "reset", "lose", "truncate")
+# Transient faults: a retry succeeds.
+TRANSIENT = ("503", "429", "500", "408", "drop", "reset", "lose", "truncate")
 KINDS = ("upload", "download", "get", "list", "compose", "rewrite", "delete")
 
 
 def make_inputs(folder: Path) -> Path:
-    """Writes the inputs of all three pipelines, none of them refused."""
+    """Write the inputs of all three pipelines; all of them are accepted."""
     make_photos(folder / "images", {"cat": 14, "dog": 10}, size=(40, 30))
     (folder / "rows").mkdir(parents=True)
     for number in range(3):
@@ -39,7 +39,7 @@ def make_inputs(folder: Path) -> Path:
 
 
 def build(pipeline: str, source: Path | str, output: Path | str, **options) -> Outcome:
-    """Builds in this process and returns what came of it."""
+    """Build in this process and return the outcome."""
     if pipeline == "images":
         return run(source, output, **{"image_size": "16", "num_shards": 2, **options})
     if pipeline == "rows":
@@ -50,7 +50,7 @@ def build(pipeline: str, source: Path | str, output: Path | str, **options) -> O
 
 
 class Album:
-    """Inputs on disk and in a bucket, and what is built of them from disk to disk."""
+    """Inputs on disk and in a bucket, and the datasets that local builds make of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,11 +58,11 @@ class Album:
         self._wanted: dict[tuple, dict[str, bytes]] = {}
 
     def upload(self, bucket: str) -> str:
-        """Copies the inputs to a bucket."""
+        """Copy the inputs to a bucket."""
         return upload(self.inputs, f"{bucket}/in")
 
     def wanted(self, pipeline: str, **options) -> dict[str, bytes]:
-        """Returns the files of a dataset that was built without any bucket."""
+        """Return the files of a dataset that was built without a bucket."""
         key = pipeline, tuple(sorted(options.items()))
         if key not in self._wanted:
             output = self.folder / f"wanted{len(self._wanted)}"
@@ -72,7 +72,7 @@ class Album:
         return self._wanted[key]
 
     def check(self, pipeline: str, output: str, folder: Path, **options) -> None:
-        """Asserts that a dataset is, byte for byte, the local one, and nothing is beside it."""
+        """Assert that a folder has exactly the files of the local dataset."""
         wanted = self.wanted(pipeline, **options)
         found = dataset_files(download(output, folder))
         assert found == wanted
@@ -87,7 +87,7 @@ def album(tmp_path_factory) -> Album:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Makes the pauses before repetitions short; that they are made stays the library's choice."""
+    """Shorten the pauses before retries; the library still decides about retries."""
     clock = types.SimpleNamespace(
         monotonic=time.monotonic, sleep=lambda seconds: time.sleep(min(seconds, 0.01))
     )

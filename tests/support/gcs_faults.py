@@ -11,7 +11,7 @@ from tests.support.gcs_rules import Call
 
 @dataclass
 class Fault:
-    """What befalls some calls; see ``Front.fail``."""
+    """A fault of some calls; see ``Front.fail``."""
 
     kind: str
     how: str
@@ -20,7 +20,7 @@ class Fault:
     skip: int = 0
 
     def takes(self, call: Call) -> bool:
-        """Tells whether it befalls a call, and notes that it did."""
+        """Report whether the fault applies to a call, and count it."""
         fits = self.kind in ("*", call.kind) and call.name.endswith(self.name) and self.times > 0
         if fits and self.skip:
             self.skip -= 1
@@ -34,24 +34,24 @@ class Storm:
     """Random faults, the same for the same seed and order of calls.
 
     Attributes:
-        seed: Of the choice.
-        share: How many calls fail.
-        hows: What may befall them.
-        befell: How many calls each fault befell, by (kind, how).
+        seed: Seed of the random choice.
+        share: Share of calls that fail.
+        hows: Possible faults; see ``Front.fail``.
+        injected: Number of injected faults by (kind, how).
     """
 
     seed: int
     share: float
     hows: tuple[str, ...]
-    befell: Counter[tuple[str, str]] = field(default_factory=Counter)
+    injected: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
     def choose(self, call: Call) -> str:
-        """Returns what befalls a call."""
+        """Return the fault of a call; empty for none."""
         if self._random.random() >= self.share:
             return ""
         how = self._random.choice(self.hows)
-        self.befell[call.kind, how] += 1
+        self.injected[call.kind, how] += 1
         return how

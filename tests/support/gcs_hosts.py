@@ -1,8 +1,8 @@
 """Google's own host names, answered on this machine: for clients that know no emulator setting.
 
-A client that heeds ``https_proxy`` asks a proxy for a tunnel to ``storage.googleapis.com``; ours
-leads to a front that speaks TLS, with a certificate that an authority of this test made. Nothing in
-the client changes: it needs only the environment that ``Hosts.env`` tells.
+A client that uses ``https_proxy`` asks a proxy for a tunnel to ``storage.googleapis.com``; this
+proxy connects it to a front with TLS, with a certificate of an authority that the test creates. The
+client needs no change but the environment variables of ``Hosts.env``.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class _Proxy(socketserver.ThreadingTCPServer):
 
 
 class Hosts:
-    """A proxy and a TLS front that stand for Google's hosts.
+    """A proxy and a TLS front in place of Google's hosts.
 
     Attributes:
-        front: Counts and judges what clients ask.
-        asked: Where clients asked the proxy to lead them.
-        env: What a client's environment must say, on top of its own.
+        front: Records and checks the calls of clients.
+        asked: Hosts and ports that clients asked the proxy for.
+        env: Environment variables that a client needs.
     """
 
     def __init__(self, upstream: str, folder: Path) -> None:
@@ -84,13 +84,13 @@ class Hosts:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Ends both servers."""
+        """Stop both servers."""
         self._proxy.shutdown()
         self._proxy.server_close()
         self.front.close()
 
     def client_env(self) -> dict[str, str]:
-        """Returns the environment of a process whose client shall ask here."""
+        """Return the environment of a process whose client uses this proxy."""
         hidden = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST")
         return {**{k: v for k, v in os.environ.items() if k not in hidden}, **self.env}
 

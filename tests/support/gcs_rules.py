@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 Forward = Callable[..., Answer]  # (method, path, body, headers)
 
 
-def refusal(status: int, message: str) -> Answer:
+def error_answer(status: int, message: str) -> Answer:
     """Return an error in the format of the service."""
     body = {"error": {"code": status, "message": message, "errors": [{"message": message}]}}
     return Answer(status, {"Content-Type": "application/json"}, json.dumps(body).encode())
@@ -162,29 +162,29 @@ class Rules:
         if call.kind == "compose":
             wrong = self._wrong_sources(call, forward)
         elif call.kind == "rewrite" and self._find(call.bucket, call.name, forward) is None:
-            wrong = refusal(404, f"No such object: {call.bucket}/{call.name}")
+            wrong = error_answer(404, f"No such object: {call.bucket}/{call.name}")
         if wrong is not None:
             return wrong
         if call.kind in (*_READS, "delete"):
             wanted = call.query.get("generation")
             if found is None or (wanted and found["generation"] != wanted):
-                return refusal(404, f"No such object: {call.bucket}/{call.name}")
+                return error_answer(404, f"No such object: {call.bucket}/{call.name}")
         return _unmet(call.query, found)
 
     def _wrong_sources(self, call: Call, forward: Forward) -> Answer | None:
         sources = call.sources
         if not sources:
-            return refusal(400, "You must provide at least one source component.")
+            return error_answer(400, "You must provide at least one source component.")
         if len(sources) > MAX_COMPONENTS:
-            return refusal(
+            return error_answer(
                 400, f"The number of source components provided ({len(sources)}) exceeds the "
                 f"maximum ({MAX_COMPONENTS})",
             )  # fmt: skip
         for source in sources:
             if {key for key, value in source.items() if value} != {"name"}:
-                return refusal(501, "conditions of sources are not implemented")
+                return error_answer(501, "conditions of sources are not implemented")
             if self._find(call.bucket, source["name"], forward) is None:
-                return refusal(404, f"No such object: {call.bucket}/{source['name']}")
+                return error_answer(404, f"No such object: {call.bucket}/{source['name']}")
         return None
 
     def _chunk(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
@@ -211,8 +211,8 @@ class Rules:
         for permission, bucket in self.permissions(call, found):
             self.needed.add(permission)
             if self.granted is not None and permission not in self.granted:
-                return refusal(
-                    403, f"somebody@example.com does not have {permission} access to the Google "
+                return error_answer(
+                    403, f"user@example.com does not have {permission} access to the Google "
                     f"Cloud Storage {'bucket' if permission.endswith('list') else 'object'} in "
                     f"{bucket}. Permission '{permission}' denied on resource (or it may not exist).",
                 )  # fmt: skip
@@ -220,8 +220,8 @@ class Rules:
         if found is None and call.kind in _READS:
             self.needed.add("storage.objects.list")
             if self.granted is not None and "storage.objects.list" not in self.granted:
-                return refusal(
-                    403, "somebody@example.com does not have storage.objects.list access to the "
+                return error_answer(
+                    403, "user@example.com does not have storage.objects.list access to the "
                     f"Google Cloud Storage bucket {call.bucket}.",
                 )  # fmt: skip
         return None
@@ -331,8 +331,8 @@ def _unmet(query: dict[str, Any], found: dict[str, Any] | None) -> Answer | None
     """Return the rejection of a call whose precondition does not hold, or None."""
     for name in query:
         if name == "sourceGeneration" or (name.startswith("if") and name != "ifGenerationMatch"):
-            return refusal(501, f"{name} is not implemented")
+            return error_answer(501, f"{name} is not implemented")
     wanted = query.get("ifGenerationMatch")
     if wanted in (None, "0" if found is None else str(found["generation"])):
         return None
-    return refusal(412, "conditionNotMet")
+    return error_answer(412, "conditionNotMet")

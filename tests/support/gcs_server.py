@@ -32,7 +32,7 @@ import pytest
 from shardmill.schemas.storage import base
 from tests.conftest import ROOT
 from tests.support.gcs_faults import Fault, Storm
-from tests.support.gcs_rules import Answer, Call, Rules, refusal
+from tests.support.gcs_rules import Answer, Call, Rules, error_answer
 
 CACHE = ROOT / ".cache" / "bin"
 INSTALLER = ROOT / "deploy" / "gcs" / "install_emulator.sh"
@@ -57,7 +57,7 @@ def find_emulator() -> str:
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that nobody listens on."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
@@ -75,7 +75,7 @@ def _wait_until_up(process: subprocess.Popen, url: str) -> None:
 
 @contextlib.contextmanager
 def run_emulator() -> Iterator[str]:
-    """Runs an emulator that keeps all in memory, and gives its URL."""
+    """Run an emulator that stores objects in memory; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ["-scheme=http", "-host=127.0.0.1", f"-port={port}", "-backend=memory"]
@@ -90,7 +90,7 @@ def run_emulator() -> Iterator[str]:
 
 
 def make_bucket(url: str) -> str:
-    """Makes an empty bucket and returns its gs:// URI."""
+    """Create an empty bucket and return its gs:// URI."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     request = urllib.request.Request(
         f"{url}/storage/v1/b", json.dumps({"name": name}).encode(), {"Content-Type": "text/json"}
@@ -100,16 +100,16 @@ def make_bucket(url: str) -> str:
 
 
 class Front:
-    """Stands between client and emulator.
+    """A proxy between client and emulator that enforces rules and injects faults.
 
     Attributes:
-        url: Where clients find it.
-        rules: What it demands of calls.
+        url: Its URL for clients.
+        rules: The rules that it enforces.
         calls: All calls since the last ``reset``.
-        connections: How many connections clients made since then.
+        connections: Number of connections of clients since then.
         storm: Random faults, or None.
-        pause: Seconds that a slow or late answer takes.
-        hook: Called with each call before it is carried out; may wait.
+        pause: Delay of a slow or late answer, in seconds.
+        hook: Called with each call before it is executed; may wait.
     """
 
     def __init__(self, upstream: str, context: ssl.SSLContext | None = None) -> None:
@@ -127,7 +127,7 @@ class Front:
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def reset(self) -> None:
-        """Forgets calls, faults, permissions and the page size."""
+        """Remove calls, faults, permissions and the page size."""
         self.rules.reset()
         self.calls: list[Call] = []
         self.connections = 0
@@ -137,32 +137,32 @@ class Front:
         self._faults: list[Fault] = []
 
     def close(self) -> None:
-        """Stops it."""
+        """Stop the proxy."""
         self.server.shutdown()
         self.server.server_close()
 
     def counts(self) -> Counter[str]:
-        """Returns how many calls of each kind were made."""
+        """Return the number of calls of each kind."""
         return Counter(call.kind for call in self.calls)
 
     def fail(self, kind: str, how: str, times: int = 1, name: str = "", skip: int = 0) -> None:
-        """Makes the next calls of a kind fail.
+        """Let the next calls of a kind fail.
 
         Args:
             kind: As ``Call.kind``, or ``*`` for all.
-            how: ``lose`` carries the call out and hangs up instead of answering; ``late`` carries
-                it out and answers after a pause, ``slow`` pauses before; ``drop`` only hangs up;
-                ``reset`` does so with a TCP reset; ``truncate`` announces the whole answer and
-                sends half; ``corrupt`` spoils the answer's first byte, ``spoil`` a byte of what is
-                uploaded; a number is the status it is answered with, not carried out.
-            times: How many calls.
-            name: What the object's name ends with.
-            skip: How many such calls go well before.
+            how: ``lose`` executes the call and closes the connection without an answer; ``late``
+                executes it and answers after a pause, ``slow`` pauses before; ``drop`` only closes
+                the connection, ``reset`` with a TCP reset; ``truncate`` announces the whole answer
+                and sends half; ``corrupt`` changes the first byte of the answer, ``spoil`` a byte
+                of the upload; a number is the status of the answer to a call that is not executed.
+            times: Number of calls.
+            name: Suffix of the object's name.
+            skip: Number of such calls that succeed before.
         """
         self._faults.append(Fault(kind, how, times, name, skip))
 
     def take_fault(self, call: Call) -> str:
-        """Returns what befalls a call, and notes that it did."""
+        """Return the fault of a call, and count it."""
         with self.lock:
             for fault in self._faults:
                 if fault.takes(call):
@@ -171,7 +171,7 @@ class Front:
 
     @property
     def faults_left(self) -> int:
-        """How many calls are yet to fail."""
+        """Number of calls that will still fail."""
         return sum(fault.times for fault in self._faults)
 
 
@@ -180,7 +180,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing: clients of tests die on purpose."""
+        """Print nothing: tests kill clients on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("drop", "reset"):
             self._hang_up(reset=fault == "reset")
         elif fault.isdigit():
-            self._answer(refusal(int(fault), "injected"))
+            self._answer(error_answer(int(fault), "injected"))
         else:
             answer = front.rules.carry_out(call, dict(self.headers.items()), self._forward)
             if fault == "late":
@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(answer, cut=fault == "truncate")
 
     def _batch(self, body: bytes) -> Answer:
-        """Carries out the calls of a batch, each by itself."""
+        """Execute each call of a batch."""
         message = email.message_from_bytes(
             b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body
         )
@@ -270,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hang_up(self, *, reset: bool) -> None:
         self.close_connection = True
-        if reset:  # nothing lingers: the kernel answers with RST at once
+        if reset:  # the kernel sends RST at once
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             os.close(self.connection.detach())
@@ -291,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def _pointed_at(url: str) -> Iterator[None]:
-    """Makes the client library, here and in child processes, talk to url."""
+    """Let the client library use a URL, in this process and in its children."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", url)
         base._storage_of.cache_clear()

@@ -23,7 +23,7 @@ def photo_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def images(photo_folder, tmp_path_factory) -> Callable[[str], Path]:
-    """Returns a function that builds a dataset of IMAGES on first use."""
+    """Return a function that builds a dataset of IMAGES on first use."""
     made: dict[str, Path] = {}
 
     def build(kind: str) -> Path:
@@ -55,5 +55,5 @@ def table(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def dataset(images, table) -> Callable[[str], Path]:
-    """Returns a function from a name of IMAGES, or ``rows``, to the dataset."""
+    """Return a function from a name of IMAGES, or ``rows``, to the dataset."""
     return lambda kind: table if kind == "rows" else images(kind)

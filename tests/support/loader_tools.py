@@ -47,7 +47,7 @@ CELLS = ("number", "ratio", "count", "name", "tags", "sizes", "kind", "price")
 
 
 def cells(number: int) -> list[object]:
-    """Returns a row of the table; every optional column is empty in some rows."""
+    """Return a row of the table; every optional column is empty in some rows."""
     return [
         number - 40,
         "" if number % 3 == 0 else number / 8,
@@ -61,12 +61,12 @@ def cells(number: int) -> list[object]:
 
 
 def float32(value: object) -> float:
-    """Returns a number as rounded to float32."""
+    """Return a number as rounded to float32."""
     return float(struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
 
 
 def expected_cells(row: Sequence[object], fill: Mapping[str, object]) -> dict[str, object]:
-    """Returns the values that a loader should give for a row of the table; lists for lists."""
+    """Return the expected values of a loader for a row of the table; lists for lists."""
     cell = dict(zip(CELLS, map(str, row), strict=True))
     return {
         "number": int(cell["number"]),
@@ -81,7 +81,7 @@ def expected_cells(row: Sequence[object], fill: Mapping[str, object]) -> dict[st
 
 
 def make_shard(groups: Groups, pack: Callable[[bytes], bytes] | None = stored_member) -> bytes:
-    """Returns a shard with a member for each group; uncompressed if ``pack`` is None."""
+    """Return a shard with a member for each group; uncompressed if ``pack`` is None."""
     if pack is None:
         return framed([payload for group in groups for payload in group])
     return indexed(groups, pack) if groups else empty_shard()
@@ -97,7 +97,7 @@ def make_dataset(
     config: Mapping[str, object] | None = None,
     **changes,
 ) -> Path:
-    """Writes a dataset with a handmade manifest.
+    """Write a dataset with a handmade manifest.
 
     Args:
         folder: Folder of the dataset.
@@ -137,7 +137,7 @@ def make_dataset(
 def write_dataset(
     folder: Path, shards: Sequence[Groups], schema: str, pack: Callable | None = stored_member
 ) -> Path:
-    """Writes an undamaged dataset with one split ``train``."""
+    """Write an undamaged dataset with one split ``train``."""
     names = [f"train-{number}.tfrecord" for number in range(len(shards))]
     compression = "none" if pack is None else "gzip"
     return make_dataset(
@@ -172,7 +172,7 @@ def write_numbered(
 
 
 def tf_payloads(folder: Path, split: str) -> list[bytes]:
-    """Returns all payloads of the splits in file order, as tf.data reads them."""
+    """Return all payloads of the splits in file order, as tf.data reads them."""
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     packing = "GZIP" if manifest.compression == "gzip" else ""
     shards = [shard for name in split.split("+") for shard in manifest.splits[name].shards]

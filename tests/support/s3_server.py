@@ -1,7 +1,7 @@
-"""Servers that speak as Amazon S3 does, for tests: moto, and the stricter Versity S3 Gateway.
+"""Servers of the S3 protocol for tests: moto, and the stricter Versity S3 Gateway.
 
-Moto comes with the test dependencies and lets anybody in. The gateway is a program in Go over a
-folder; it checks keys and signatures, and is quick.
+Moto is a test dependency and checks no keys. The gateway is a Go program that serves a folder; it
+checks keys and signatures, and is fast.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.gcs_server import free_port
 CACHE = ROOT / ".cache" / "bin"
 GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
-# What a machine's own settings would add.
+# Settings of the machine that would change the client.
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_MAX_ATTEMPTS")
 
 
 @contextlib.contextmanager
 def run_server() -> Iterator[str]:
-    """Runs a server that keeps all in memory, and gives its URL."""
+    """Run a server that stores objects in memory; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -48,7 +48,7 @@ def run_server() -> Iterator[str]:
 
 
 def wait_until_up(process: subprocess.Popen, url: str, seconds: float = 60) -> None:
-    """Waits until a URL answers; fails when the process ends before."""
+    """Wait until a URL answers; fail if the process ends before."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -60,7 +60,7 @@ def wait_until_up(process: subprocess.Popen, url: str, seconds: float = 60) -> N
 
 
 def find_gateway() -> str:
-    """Returns the gateway's program, installed once where Go is; skips the test where it is not."""
+    """Return the path of the gateway; install it with Go, or skip the test without Go."""
     binary = CACHE / "versitygw"
     if shutil.which("go") is None and not binary.exists():
         pytest.skip("neither versitygw nor Go is installed")
@@ -78,10 +78,10 @@ def find_gateway() -> str:
 
 
 def attributes_of(folder: Path) -> list[str]:
-    """Returns the gateway's flags for where it keeps the ETags of objects.
+    """Return the gateway's flags for the storage of ETags.
 
-    Extended attributes change at once with the file. Not every disk has them; with files instead,
-    a reader may get the ETag of one version and the bytes of another.
+    Extended attributes change atomically with the file, but not every file system has them. With
+    separate files, a reader may get the ETag of one version and the bytes of another.
     """
     try:
         os.setxattr(folder, "user.test", b"x")
@@ -93,7 +93,7 @@ def attributes_of(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def run_gateway(folder: Path) -> Iterator[str]:
-    """Runs a gateway to a folder, and gives its URL."""
+    """Run a gateway to a folder; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     (folder / "buckets").mkdir()
@@ -115,7 +115,7 @@ def run_gateway(folder: Path) -> Iterator[str]:
 
 
 def client(url: str):
-    """Returns the vendor's own client, which knows nothing of Shardmill."""
+    """Return a boto3 client, which is independent of Shardmill."""
     import boto3
 
     return boto3.client(
@@ -126,7 +126,7 @@ def client(url: str):
 
 
 def make_bucket(url: str) -> str:
-    """Makes an empty bucket and returns its s3:// URI."""
+    """Create an empty bucket and return its s3:// URI."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     client(url).create_bucket(Bucket=name)
     return f"s3://{name}"
@@ -134,7 +134,7 @@ def make_bucket(url: str) -> str:
 
 @contextlib.contextmanager
 def environment(url: str) -> Iterator[None]:
-    """Points everything that reads AWS's variables, children too, at a server."""
+    """Set the AWS variables of this process and its children to a server."""
     with pytest.MonkeyPatch.context() as patch:
         for name in OTHERS:
             patch.delenv(name, raising=False)
@@ -154,20 +154,20 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3_environment(s3_url) -> Iterator[None]:
-    """The server's address and keys stand in the environment."""
+    """Environment variables with the address and keys of the server."""
     with environment(s3_url):
         yield
 
 
 @pytest.fixture
 def s3(s3_url, s3_environment):
-    """The vendor's own client of the server."""
+    """A boto3 client of the server."""
     return client(s3_url)
 
 
 @pytest.fixture(scope="module")
 def s3_storage(s3_environment) -> S3Storage:
-    """A storage whose client is made once: that takes a third of a second."""
+    """A storage that is created once: its client takes a third of a second."""
     return S3Storage()
 
 
@@ -186,7 +186,7 @@ def gateway_url(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def gateway_environment(gateway_url) -> Iterator[None]:
-    """The gateway's address and keys stand in the environment."""
+    """Environment variables with the address and keys of the gateway."""
     with environment(gateway_url):
         yield
 
@@ -199,5 +199,5 @@ def gateway_bucket(gateway_url, gateway_environment) -> str:
 
 @pytest.fixture
 def gateway_s3(gateway_url, gateway_environment):
-    """The vendor's own client of the gateway."""
+    """A boto3 client of the gateway."""
     return client(gateway_url)

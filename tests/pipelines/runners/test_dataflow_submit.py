@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.dataflow_server import Refusal, State
+from tests.support.dataflow_server import Rejection, State
 from tests.support.dataflow_tools import page
 
 pytest_plugins = [
@@ -52,12 +52,12 @@ def test_done(client, service, album, tmp_path):
 
 
 def test_our_own_error_in_the_jobs_log_is_told_as_it_is(client, service):
-    service.fate = [TRACE, WORK_ITEM]
+    service.errors = [TRACE, WORK_ITEM]
     assert client.sentence() == "The bucket 'x' does not exist; create it or correct its name."
 
 
 def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, service):
-    service.fate = [FAILED]
+    service.errors = [FAILED]
     assert client.sentence() == (
         f"The job failed on DataflowRunner: {FAILED.rstrip('.')}; see its page {page()}; "
         "run again to resume."
@@ -65,7 +65,7 @@ def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, ser
 
 
 def test_a_job_that_is_not_taken(client, service):
-    service.refusal = Refusal(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation.")
+    service.rejection = Rejection(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation.")
     assert client.sentence() == (
         "DataflowRunner rejected the job (429: Quota exceeded for job creation): wait, or ask "
         "for more quota, and run again."
