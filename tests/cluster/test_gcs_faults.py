@@ -99,9 +99,9 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
     front.storm = Storm(seed, 0.1, TRANSIENT)
     sources = pieces * 17  # 1,190 objects, so 38 and 2 in between
     storage.concat([*sources[:3], b"tail", *sources[3:], b"end"], f"{strict_bucket}/joined")
-    befell = front.storm.injected.total()
+    injected = front.storm.injected.total()
     front.storm = None
-    assert befell > 3
+    assert injected > 3
     whole = data * 17
     wanted = b"".join(whole[:3]) + b"tail" + b"".join(whole[3:]) + b"end"
     assert storage.read(f"{strict_bucket}/joined") == wanted
