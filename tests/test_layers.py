@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import build_dataset
+from tests.conftest import build_dataset, make_photos
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -79,22 +79,19 @@ def test_no_import_cycles() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "shardmill.schemas.dataset.manifest, shardmill.schemas.schema_pbtxt.image_features, shardmill.schemas.storage",
-        "shardmill.schemas.tfrecord.member_index, shardmill.schemas.dataset.shard_names",
-        "shardmill.schemas.storage.s3, shardmill.schemas.storage.gcs",
-        "shardmill, shardmill.loaders",
-        "shardmill.pipelines.cli",
-        "shardmill.schemas.tfrecord.ranges, shardmill.transforms.runtime.process_pool, shardmill.transforms.verify.verify",
-        "shardmill.pipelines.commands.verify, shardmill.pipelines.commands.show",
-        "shardmill.pipelines.commands.clean, shardmill.pipelines.commands.steps",
-    ],
-)
-def test_light_imports_load_neither_beam_nor_tensorflow(modules: str) -> None:
+LIGHT_MODULES = """shardmill shardmill.loaders shardmill.pipelines.cli
+    shardmill.schemas.dataset.manifest shardmill.schemas.dataset.shard_names
+    shardmill.schemas.schema_pbtxt.image_features shardmill.schemas.tfrecord.member_index
+    shardmill.schemas.storage.s3 shardmill.schemas.storage.gcs shardmill.schemas.tfrecord.ranges
+    shardmill.transforms.runtime.process_pool shardmill.transforms.verify.verify
+    shardmill.pipelines.commands.verify shardmill.pipelines.commands.show
+    shardmill.pipelines.commands.clean shardmill.pipelines.commands.steps"""
+
+
+def test_light_imports_load_neither_beam_nor_tensorflow() -> None:
     code = (
-        f"import sys, {modules}; print('apache_beam' in sys.modules, 'tensorflow' in sys.modules)"
+        f"import sys, {', '.join(LIGHT_MODULES.split())}\n"
+        "print('apache_beam' in sys.modules, 'tensorflow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
@@ -130,27 +127,35 @@ for function in (keras_dataset, feature_spec):
 """
 
 
-def test_records_are_read_where_neither_beam_nor_tensorflow_is(photos, tmp_path) -> None:
-    outcome, _ = build_dataset(input=photos, output=tmp_path / "ds", image_size="16x24")
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("layers")
+    photos = make_photos(folder / "photos", {"cat": 3, "dog": 2})
+    outcome, _ = build_dataset(
+        input=photos, output=folder / "ds", image_size="16x24", splits="train:1"
+    )
     assert outcome.status == "published"
-    code = f"DS = {str(tmp_path / 'ds')!r}\n{WITHOUT_THEM}"
+    return folder / "ds"
+
+
+def test_records_are_read_without_beam_and_tensorflow(dataset) -> None:
+    code = f"DS = {str(dataset)!r}\n{WITHOUT_THEM}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["images", "rows"])
-def test_a_build_never_loads_tensorflow(command, photos, tmp_path) -> None:
+def test_builds_never_load_tensorflow(photos, tmp_path) -> None:
     (tmp_path / "table.csv").write_text("a,b\n1,x\n2,y\n")
-    source = photos if command == "images" else tmp_path / "table.csv"
-    code = (
-        "import sys\n"
-        "from shardmill.pipelines.cli import main\n"
-        f"code = main(['{command}', '--input={source}', '--output={tmp_path}/ds'])\n"
-        "assert code == 0\n"
-        "assert 'apache_beam' in sys.modules\n"
-        "loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "assert not loaded & {'tensorflow', 'tensorflow_transform', 'tfx_bsl'}, loaded\n"
-    )
+    inputs = {"images": photos, "rows": tmp_path / "table.csv"}
+    code = "import sys\nfrom shardmill.pipelines.cli import main\n"
+    for command, source in inputs.items():
+        code += (
+            f"code = main(['{command}', '--input={source}', '--output={tmp_path}/{command}'])\n"
+            "assert code == 0\n"
+            "assert 'apache_beam' in sys.modules\n"
+            "loaded = {name.split('.')[0] for name in sys.modules}\n"
+            "assert not loaded & {'tensorflow', 'tensorflow_transform', 'tfx_bsl'}, loaded\n"
+        )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -180,8 +185,7 @@ def test_no_file_or_function_outgrew_its_name() -> None:
         ("import_module('shardmill.loaders.torch_data')", "PyTorch is not installed: pip install"),
     ],
 )
-def test_a_framework_that_is_missing_is_told_in_one_sentence(photos, tmp_path, call, words) -> None:
-    build_dataset(input=photos, output=tmp_path / "ds", image_size=8)
+def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> None:
     code = (
         "import sys, importlib.util\n"
         "from importlib import import_module\n"
@@ -190,7 +194,7 @@ def test_a_framework_that_is_missing_is_told_in_one_sentence(photos, tmp_path, c
         "importlib.util.find_spec = lambda name: None if name in gone else real(name)\n"
         "from shardmill import loaders\n"
         "import shardmill.loaders\n"
-        f"path = {str(tmp_path / 'ds')!r}\n"
+        f"path = {str(dataset)!r}\n"
         f"try:\n    {call}\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )

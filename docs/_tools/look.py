@@ -1,10 +1,11 @@
-"""Looks at the built docs site in Chromium: nothing is wider than the page, nothing fails to load.
+"""Check the built docs site in Chromium: no page scrolls sideways, all resources load.
 
 usage: python docs/_tools/look.py build/docs build/look
 
 Every page is opened at the width of a phone and of a desk; one that scrolls sideways, logs an
-error or asks for anything from elsewhere ends this with exit code 1. Pictures of some pages, light
-and dark, lie in the second folder. As root on Debian, Chromium is installed where it is missing.
+error or loads a resource of another site causes exit code 1. Pictures of some pages, light
+and dark, are written to the second folder. As root on Debian, Chromium is installed if it is
+missing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_threads_share_one_client_and_its_connections(strict_bucket, front, capl
 
     for _ in range(3):  # as a pool of decoding threads for each part
         with ThreadPoolExecutor(20) as pool:
-            assert set(pool.map(work, range(200))) == {b"data"}
+            assert set(pool.map(work, range(60))) == {b"data"}
     assert len(clients) == 1
     assert front.connections <= 21
     assert "pool is full" not in caplog.text

@@ -158,6 +158,8 @@ def test_class_weights_equal_those_of_sklearn(rows_built) -> None:
         assert sum(wanted[word] * counts[word] for word in counts) == pytest.approx(len(words))
 
 
+@pytest.mark.heavy
+@pytest.mark.xdist_group("transform")
 def test_transformed_rows_may_have_lists_and_nan(tmp_path) -> None:
     pytest.importorskip("tensorflow_transform")
     program = tmp_path / "preprocessing.py"

@@ -20,7 +20,7 @@ from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool
 from shardmill.transforms.verify import verify
 from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dataset
-from tests.conftest import build_dataset, make_photos, shardmill
+from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
 from tests.support.readers import tf_records
 from tests.support.record_tools import make_payloads, write_records
@@ -106,7 +106,7 @@ def test_intact_dataset_has_no_findings(
 def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
     shard = first_shard(dataset)
     whole = shard.read_bytes()
-    for at in range(0, len(whole), max(1, len(whole) // 150)):
+    for at in range(0, len(whole), len(whole) // examples(150)):
         shard.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
         found = findings_of(dataset)
         assert [finding.file for finding in found] == [shard.name], at
