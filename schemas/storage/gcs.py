@@ -39,12 +39,13 @@ class GcsStorage(ObjectStorage):
 
     def __init__(self) -> None:
         try:
-            import google.cloud.storage  # noqa: F401 - a missing package is reported here
+            from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
             raise UsageError(
                 "gs:// needs google-cloud-storage: pip install 'shardmill[gcp]'."
             ) from error
         super().__init__(make_client)
+        self._retry = DEFAULT_RETRY
 
     def _blob(self, uri: str) -> storage.Blob:
         bucket, name = split_uri(uri)
@@ -53,6 +54,14 @@ class GcsStorage(ObjectStorage):
     def _get(self, uri: str) -> storage.Blob | None:
         bucket, name = split_uri(uri)
         return self._client().bucket(bucket).get_blob(name) if name else None
+
+    def _download(self, blob: storage.Blob, **options: Any) -> bytes:
+        """Download an object; also retry if the response of an error is truncated.
+
+        The library retries failures during the transfer of an object, but not of an error.
+        """
+        data: bytes = self._retry(blob.download_as_bytes)(**options)
+        return data
 
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""
@@ -70,7 +79,7 @@ class GcsStorage(ObjectStorage):
         """See ``Storage.read_version``."""
         with translate_errors("read", path):
             blob = self._blob(path)
-            return _download(blob, checksum="crc32c"), str(blob.generation)
+            return self._download(blob, checksum="crc32c"), str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the object's generation is the version.
@@ -84,7 +93,7 @@ class GcsStorage(ObjectStorage):
         with translate_errors("read", path):
             blob = self._blob(path)
             try:
-                data = _download(blob, if_generation_match=int(version), checksum="crc32c")
+                data = self._download(blob, if_generation_match=int(version), checksum="crc32c")
             except exceptions.PreconditionFailed as error:
                 raise ChangedError(f"it was replaced after generation {version}") from error
             except exceptions.Forbidden as error:
@@ -118,7 +127,7 @@ class GcsStorage(ObjectStorage):
         # no longer mean that the object was deleted.
         with translate_errors("read", entry.path):
             try:
-                return _download(
+                return self._download(
                     self._blob(entry.path), start=start, end=stop - 1, raw_download=True,
                     checksum=None, if_generation_match=int(entry.version),
                 )  # fmt: skip
@@ -128,15 +137,13 @@ class GcsStorage(ObjectStorage):
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
         """See ``Storage.open_write``; one upload with a checksum."""
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             with translate_errors("write", path):
                 yield file
             with require_bucket("write", path):
                 # With its size known, a small file takes one call instead of two.
                 self._blob(path).upload_from_file(
-                    file, size=file.tell(), rewind=True, checksum="crc32c", retry=DEFAULT_RETRY
+                    file, size=file.tell(), rewind=True, checksum="crc32c", retry=self._retry
                 )
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
@@ -169,10 +176,8 @@ class GcsStorage(ObjectStorage):
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
         with require_bucket("write", path):
-            self._blob(path).upload_from_string(data, checksum="crc32c", retry=DEFAULT_RETRY)
+            self._blob(path).upload_from_string(data, checksum="crc32c", retry=self._retry)
 
     def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
         """See ``Storage.concat``; a tree of server-side composes."""
@@ -211,31 +216,26 @@ class GcsStorage(ObjectStorage):
         return joined
 
     def _compose(self, pieces: list[str], path: str) -> None:
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
         with translate_errors("compose", path):
-            self._blob(path).compose([self._blob(piece) for piece in pieces], retry=DEFAULT_RETRY)
+            self._blob(path).compose([self._blob(piece) for piece in pieces], retry=self._retry)
 
     def _copy(self, source: str, path: str) -> str:
-        from google.cloud.storage.retry import DEFAULT_RETRY
-
         with translate_errors("move", source):
             origin, target = self._blob(source), self._blob(path)
-            token, _, _ = target.rewrite(origin, retry=DEFAULT_RETRY)
+            token, _, _ = target.rewrite(origin, retry=self._retry)
             while token is not None:
-                token, _, _ = target.rewrite(origin, token=token, retry=DEFAULT_RETRY)
+                token, _, _ = target.rewrite(origin, token=token, retry=self._retry)
         return ""
 
     def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``; a retried call never deletes a newer generation."""
         from google.api_core import exceptions
-        from google.cloud.storage.retry import DEFAULT_RETRY
 
         generation = int(version) if version else None
         # The precondition fails if the object was replaced: then it is not deleted.
         replaced = contextlib.suppress(exceptions.PreconditionFailed)
         with contextlib.suppress(FileNotFoundError), translate_errors("delete", path), replaced:
-            self._blob(path).delete(if_generation_match=generation, retry=DEFAULT_RETRY)
+            self._blob(path).delete(if_generation_match=generation, retry=self._retry)
 
     def _objects(self, action: str, path: str) -> Iterator[Entry]:
         bucket, name = split_uri(path)
@@ -261,17 +261,6 @@ class GcsStorage(ObjectStorage):
             blob = self._blob(path)
             blob.reload()
             return int.from_bytes(base64.b64decode(blob.crc32c), "big")
-
-
-def _download(blob: storage.Blob, **options: Any) -> bytes:
-    """Download an object; also retry if the response of an error is truncated.
-
-    The library retries failures during the transfer of an object, but not of an error.
-    """
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    data: bytes = DEFAULT_RETRY(blob.download_as_bytes)(**options)
-    return data
 
 
 def _entry(blob: Any) -> Entry:
