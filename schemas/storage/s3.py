@@ -44,8 +44,8 @@ Chunks: TypeAlias = Generator[bytes, None, None]
 class S3Storage(ObjectStorage):
     """Objects in buckets; exclusive creation and replacement by conditional PUT.
 
-    Botocore repeats a call, with growing pauses, when the service or the network fails for a
-    moment: all calls are made so that a repetition does no harm.
+    Botocore retries every call with exponential backoff after transient failures; all calls are
+    idempotent.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class S3Storage(ObjectStorage):
             yield from pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options)
 
     def _has_files(self, path: str) -> bool:
-        """Return whether a key is a folder. Unlike a HEAD, this call reports why it failed."""
+        """Return whether a folder has files; unlike a HEAD, the call reports why it failed."""
         page = next(self._pages("look at", path, MaxKeys=1))
         return bool(page.get("Contents"))
 
@@ -82,20 +82,20 @@ class S3Storage(ObjectStorage):
         return Entry(path, 0, "", "dir") if has_files else None
 
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
-        """Starts a download; returns the object's entry and its body."""
+        """Start a download; return the entry of the object and the body of the answer."""
         bucket, key = split_existing(path)
         with translate_errors("read", path):
             answer = self._client().get_object(Bucket=bucket, Key=key, **if_match(version))
         return entry_of(path, answer), answer["Body"]
 
     def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Chunks:
-        """Yield a range of one version of an object; resumes a download that breaks off.
+        """Yield a range of one version of an object; resume the download if it is interrupted.
 
         Args:
             entry: The object.
             start: First byte.
             stop: Byte after the last one.
-            body: A download that has been started there.
+            body: The body of a download of the range that was started; None to start one.
 
         Raises:
             ChangedError: The object was replaced.
@@ -145,10 +145,10 @@ class S3Storage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``; all chunks are of one version or the reading fails."""
+        """See ``Storage.open_read``; all chunks are of one version, or reading fails."""
         entry, body = self._open(path)
         chunks = self._whole(entry, body)
-        # A generator that was not started closes nothing itself.
+        # A generator that was not started does not close the body.
         with contextlib.closing(body), contextlib.closing(chunks):
             yield chunks
 
@@ -157,7 +157,7 @@ class S3Storage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
-        """See ``Storage.open_write``; held in a temporary file until it is complete."""
+        """See ``Storage.open_write``; collected in a temporary file until it is complete."""
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             yield file
             file.seek(0)
@@ -174,12 +174,13 @@ class S3Storage(ObjectStorage):
             self._multipart(path, "upload_part", ({"Body": piece} for piece in parts))
 
     def _multipart(self, path: str, call: str, parts: Iterable[dict[str, Any]]) -> None:
-        """Write an object of several parts; it appears when all are there.
+        """Write an object in parts; it appears when all of them have been uploaded.
 
         Args:
             path: The object.
-            call: What makes a part of it: ``upload_part`` or ``upload_part_copy``.
-            parts: The arguments of each call.
+            call: Method of the client that uploads a part: ``upload_part`` or
+                ``upload_part_copy``.
+            parts: Arguments of each call.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -203,7 +204,7 @@ class S3Storage(ObjectStorage):
             raise
 
     def create(self, path: str, data: bytes, aside: str = "") -> bool:
-        """See ``Storage.create``; an upload is atomic, nothing is put aside."""
+        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
         del aside
         return self._put_if(path, data, IfNoneMatch="*")
 

@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 def make_client() -> Any:
-    """Return a client that any number of threads may share.
+    """Return a client that threads may share.
 
-    Credentials, region and endpoint come from where botocore finds them. Botocore itself ignores
-    AWS_REGION, which the other SDKs of AWS read.
+    Botocore searches for credentials, region and endpoint. AWS_REGION is read here, since botocore
+    ignores it while the other SDKs of AWS read it.
 
     Raises:
         UsageError: The configuration is incomplete or malformed.
@@ -61,12 +61,12 @@ def make_client() -> Any:
 
 
 def pause(failures: int) -> None:
-    """Sleeps before an attempt: exponential backoff with full jitter."""
+    """Sleep before a retry: exponential backoff with full jitter."""
     time.sleep(random.random() * min(_LONGEST_PAUSE, 2.0 ** (failures - 1)))  # noqa: S311
 
 
 def retry_conflicts(call: Callable[[], T]) -> T:
-    """Sends a conditional call until it does not conflict with another one.
+    """Send a conditional call, and retry it while it conflicts with another one.
 
     S3 answers 409 when calls on one key overlap and neither condition has been decided; its
     documentation asks clients to send the call again. Botocore does not.

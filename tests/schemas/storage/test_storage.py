@@ -305,21 +305,6 @@ def test_one_of_several_concurrent_writes_succeeds(place, how):
         assert place.storage.read(path) == data
 
 
-def test_replace_if_loses_no_concurrent_update(place):
-    path = place.path("counter")
-    place.storage.replace(path, b"0")
-
-    def add(times):
-        done = 0
-        while done < times:
-            data, version = place.storage.read_version(path)
-            done += place.storage.replace_if(path, b"%d" % (int(data) + 1), version)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, [5] * 4))
-    assert place.storage.read(path) == b"20"
-
-
 def test_concurrent_replaces_leave_one_complete_file(place):
     path, texts = place.path("file"), [bytes([n]) * 50_000 for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
