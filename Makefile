@@ -32,7 +32,7 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 	@$(INSTALL) --editable '.[$*]'
 	@rm -f $(VENV)/.installed-$*-* && touch $@
 
-demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and look into two real datasets
+demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and show two datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
@@ -69,21 +69,21 @@ dist: $(VENV)/.installed-release-$(STATE)  ## Build the wheel and the source dis
 	@rm -f dist.log
 	@$(BIN)/python -m twine check --strict dist/*
 
-test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on every Python that is here
+test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on every installed Python
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
-test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in a real Airflow
+test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@deploy/prism/install.sh
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
-test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on a stand-in of Dataflow, in every way
+test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --timeout 300 tests/cluster/test_dataflow*.py
 
-test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and let its worker work
+test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and run its worker
 	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py
 
-# Google Dataflow; see docs/dataflow.md. `make -n TARGET` shows what would be done.
+# Google Dataflow; see docs/dataflow.md. `make -n TARGET` prints the commands without running them.
 PROJECT ?= YOUR_PROJECT
 BUCKET ?= YOUR_BUCKET
 REGION ?= europe-west1
@@ -97,7 +97,7 @@ PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BU
 
 .PHONY: dataflow-setup dataflow-image dataflow-template dataflow-run metadata container
 
-dataflow-setup:  ## Enable what Dataflow needs in PROJECT, and make a place for images
+dataflow-setup:  ## Enable the APIs in PROJECT and create a repository for images
 	gcloud services enable dataflow.googleapis.com compute.googleapis.com artifactregistry.googleapis.com storage.googleapis.com --project=$(PROJECT)
 	gcloud artifacts repositories create shardmill --repository-format=docker --location=$(REGION) --project=$(PROJECT)
 	gcloud auth configure-docker $(REGION)-docker.pkg.dev
@@ -105,10 +105,10 @@ dataflow-setup:  ## Enable what Dataflow needs in PROJECT, and make a place for 
 container:  ## Build the image for Dataflow, named IMAGE
 	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=template --build-arg=IMAGE=$(IMAGE) --build-arg=EXTRAS=$(EXTRAS) --tag=$(IMAGE) .
 
-dataflow-image: container  ## Build it and push it
+dataflow-image: container  ## Build the image and push it
 	$(DOCKER) push $(IMAGE)
 
-dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Put a flex template of IMAGE at TEMPLATE
+dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Write a flex template of IMAGE to TEMPLATE
 	mkdir -p build
 	$(BIN)/python deploy/dataflow/template.py $(IMAGE) build/template.json
 	gcloud storage cp build/template.json $(TEMPLATE) --project=$(PROJECT)
@@ -116,7 +116,7 @@ dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Put a flex template of IM
 dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-metadata: $(VENV)/.installed-gcp-$(STATE)  ## Write what deploy/ has of the commands: the template's metadata, Airflow's list
+metadata: $(VENV)/.installed-gcp-$(STATE)  ## Regenerate the files of deploy/ that list commands and flags
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
 
@@ -147,15 +147,15 @@ bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  #
 bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
 	@$(BIN)/python benchmarks/reading.py
 
-bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure ten million refs (hours)
+bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure builds of up to ten million inputs (hours)
 	@$(BIN)/python benchmarks/scale.py
 
-soak: $(VENV)/.installed-dev-$(STATE)  ## All tests, at more moments, sizes and examples (hours)
+soak: $(VENV)/.installed-dev-$(STATE)  ## Run all tests with more kill times, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q --timeout 3000
 
-constraints: $(BIN)/python  ## Renew constraints.txt (needs uv)
+constraints: $(BIN)/python  ## Update constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
 	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt
 
-clean:  ## Delete what make made
+clean:  ## Delete the environment and all build output
 	@rm -rf $(VENV) build dist *.egg-info $(DEMO) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

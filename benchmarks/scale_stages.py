@@ -6,37 +6,47 @@ references are generated, and a record has a hundred bytes without an image.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import os
 import pickle
 import random
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+from scale_tools import (
+    EVENTS,
+    FOLDERS,
+    RECORD,
+    ROOT,
+    CountingStorage,
+    MemoryMonitor,
+    TinyEncoder,
+    make_ref,
+    make_sink,
+    memory,
+    now,
+    timed,
+)
 
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardName, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import Storage, open_storage
-from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import coders
 from shardmill.transforms.build.assemble import assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.encoder import Example, Item
+from shardmill.transforms.build.encoder import Item
 from shardmill.transforms.build.finalize import Built, finish
 from shardmill.transforms.build.outcome import report, take_reported
 from shardmill.transforms.build.parts import PartJob, order_refs, part_id, write_part
-from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
-from shardmill.transforms.build.planning import Plan, ShardSpec
-from shardmill.transforms.build.spec import SinkSpec
+from shardmill.transforms.build.placement import PartKey, Series
+from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.build.transform import WriteShards, make_plan, place_ref
 from shardmill.transforms.match.labels import LabelSpec
@@ -45,96 +55,12 @@ from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.sum_into import SumInto
-from shardmill.transforms.statistics.sums import Summary, Sums
 
-FOLDERS = 1_000  # labels
-ROOT = "gs://some-bucket/imagenet/train"
-RECORD = 100  # bytes
-PIXELS = 224 * 224
 _BATCH = 10_000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def make_ref(number: int) -> InputRef:
-    """Returns a reference as from matching, with names as long as those of ImageNet."""
-    folder = f"n{1_440_764 + number % FOLDERS:08d}"
-    key = f"{folder}/{folder}_{number:09d}.JPEG"
-    return InputRef(
-        key, f"{ROOT}/{key}", 110_000 + number % 9_973, f"{1_700_000_000_000_000 + number}"
-    )
-
-
-@dataclass(frozen=True)
-class TinyEncoder:
-    """Encodes a reference to a record without reading a file."""
-
-    packing: Packing = "stored"
-    expected_bytes: int | None = RECORD
-
-    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
-        """Yields an example for each reference."""
-        sums = tuple(
-            Sums("int64", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS) for _ in range(3)
-        )
-        EVENTS.setdefault("parts begin", now())
-        for ref in refs:
-            if ref.error:
-                yield ref.to_reject()
-            else:
-                record = ref.key.encode().ljust(RECORD - 16)
-                yield Example(record, ref.label, summary=Summary(channels=sums))
-        EVENTS["parts end"] = now()
-
-    def versions(self) -> dict[str, str]:
-        """Returns as many versions as the encoder of images."""
-        return {"pillow": "1", "jpeg": "1", "deflate": "1", "zlib": "1"}
-
-    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
-        """Returns a schema."""
-        EVENTS["publishing begins"] = now()
-        return 'feature { name: "key" type: BYTES }\n'
-
-    def features(self) -> list[dict[str, str]]:
-        """Returns a feature."""
-        return [{"name": "key", "type": "bytes"}]
-
-
-EVENTS: dict[str, tuple[float, float]] = {}
-
-
-def now() -> tuple[float, float]:
-    """Returns wall and CPU time in seconds."""
-    return time.perf_counter(), time.process_time()
-
-
-def memory() -> float:
-    """Returns this process's memory in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * _PAGE / 2**20
-
-
-def timed(call: Callable[[], object]) -> tuple[object, dict[str, float]]:
-    """Returns the result of a call, and its wall and CPU seconds."""
-    gc.collect()
-    wall, cpu = now()
-    result = call()
-    after = now()
-    return result, {"wall": after[0] - wall, "cpu": after[1] - cpu}
-
-
-def make_sink(output: str) -> SinkSpec:
-    """Returns a sink that makes shards of 1 MiB."""
-    return SinkSpec(
-        output=output,
-        config_id="00000000000c0de5",
-        place=PlaceSpec(Splits.parse("train:0.9,validation:0.1")),
-        shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), shard_bytes=1 << 20),
-        root=ROOT,
-    )
 
 
 def measure_walk(size: int, folder: Path) -> dict:
-    """Measures matching a tree of empty files."""
+    """Measure matching a tree of empty files."""
     names = [folder / f"n{number:08d}" for number in range(min(FOLDERS, size // 100))]
     for path in names:
         path.mkdir(parents=True)
@@ -158,7 +84,7 @@ def measure_walk(size: int, folder: Path) -> dict:
 
 
 def measure_listing(size: int, folder: Path) -> dict:
-    """Measures parsing a listing of ``size`` lines, which one worker does."""
+    """Measure parsing a listing of ``size`` lines, which one worker does."""
     path = folder / "listing.csv"
     with path.open("w") as file:
         file.write("path,label\n")
@@ -185,7 +111,7 @@ def measure_listing(size: int, folder: Path) -> dict:
 
 
 def measure_refs(size: int, folder: Path) -> dict:
-    """Measures the work per reference between matching and parts, without a runner."""
+    """Measure the work per reference between matching and parts, without a runner."""
     sink = make_sink(str(folder / "out"))
     labels, place = LabelSpec("directory"), sink.place
     sums = SumInto(Census, Census.merge)
@@ -242,39 +168,8 @@ def _identify(placed: list) -> str:
     return part_id("0" * 16, PartKey("train", "", 0), refs, ())
 
 
-class MemoryMonitor(threading.Thread):
-    """Records peak memory and the time of the plan; exits above a memory limit."""
-
-    def __init__(self, shown: progress.Progress, limit: float) -> None:
-        super().__init__(daemon=True)
-        self.shown, self.limit = shown, limit
-        self.peaks: dict[str, float] = {}
-        self.ended = threading.Event()
-
-    def phase(self) -> str:
-        """Returns the current phase of the build."""
-        for event, name in (
-            ("publishing begins", "publish"), ("parts begin", "parts and shards"),
-            ("plan", "group"),
-        ):  # fmt: skip
-            if event in EVENTS:
-                return name
-        return "census"
-
-    def run(self) -> None:
-        """Samples memory until the build has ended."""
-        while not self.ended.wait(0.05):
-            if self.shown.total is not None:
-                EVENTS.setdefault("plan", now())
-            phase, used = self.phase(), memory()
-            self.peaks[phase] = max(self.peaks.get(phase, 0.0), used)
-            if used > self.limit * 1024:
-                print(f"stopped: {used:,.0f} MiB in {phase}", file=sys.stderr)
-                os._exit(3)
-
-
 def measure_build(size: int, folder: Path) -> dict:
-    """Measures the whole pipeline without images on the in-memory runner."""
+    """Measure the whole pipeline without images on the in-memory runner."""
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
@@ -320,25 +215,8 @@ def measure_build(size: int, folder: Path) -> dict:
     return found
 
 
-class CountingStorage:
-    """A storage that counts calls."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self.calls: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> object:
-        call = getattr(self._storage, name)
-
-        def counted(*args: object, **kwargs: object) -> object:
-            self.calls[name] += 1
-            return call(*args, **kwargs)
-
-        return counted
-
-
 def measure_finish(size: int, folder: Path) -> dict:
-    """Measures assembling and publishing a number of parts, four per shard."""
+    """Measure assembling and publishing a number of parts, four per shard."""
     sink = make_sink(str(folder / "out"))
     sink = replace(sink, shards=replace(sink.shards, shard_examples=4))
     storage, encoder, series = (
@@ -398,7 +276,7 @@ def measure_finish(size: int, folder: Path) -> dict:
 
 
 def measure_manifest(size: int, folder: Path) -> dict:
-    """Measures writing and reading a manifest with a number of shards."""
+    """Measure writing and reading a manifest with a number of shards."""
     from shardmill.loaders import open_dataset, steps_per_epoch
 
     template = ShardTemplate(DEFAULT_TEMPLATE)
@@ -449,7 +327,7 @@ STAGES: dict[str, Callable[[int, Path], dict]] = {
 
 
 def main() -> None:
-    """Measures one stage and prints the result."""
+    """Measure one stage and prints the result."""
     stage, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     print(json.dumps(STAGES[stage](size, folder)))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Airflow once, in an environment of its own, and prints where: install.sh [DIR], by default
-# .cache/airflow/HASH. Its packages and those of TensorFlow Transform exclude each other.
+# Installs Airflow once, in a dedicated environment, and prints its folder: install.sh [DIR], by default
+# .cache/airflow/HASH. Airflow's dependencies conflict with those of TensorFlow Transform.
 set -eu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -14,7 +14,7 @@ hash=$( (cat "$here/requirements.txt"; "$PYTHON" --version) | cksum | cut -d' ' 
 dir=${1:-$here/../../.cache/airflow/$hash}
 if [ ! -e "$dir/.installed" ]; then
   mkdir -p "$dir"
-  # Compiled once: else each task would compile Airflow anew.
+  # Compiled once: else each task would compile Airflow again.
   if command -v uv >/dev/null; then
     uv venv --quiet --allow-existing --python "$PYTHON" "$dir" >&2
     uv pip install --quiet --compile-bytecode --python "$dir/bin/python" -r "$here/requirements.txt" >&2

@@ -1,9 +1,9 @@
-"""Takes the pictures of docs/airflow.md: both DAGs, after a run, in Airflow's own pages.
+"""Take the screenshots of docs/airflow.md: both DAGs after a run, in Airflow's web interface.
 
 usage: AIRFLOW_ENV=$(deploy/airflow/install.sh) python deploy/airflow/screenshots.py docs
 
-It needs the packages of `.[dev,look]` and a Chromium; starts an Airflow of its own, builds a small
-dataset, trains on it, and leaves nothing behind.
+Needs the packages of `.[dev,look]` and Chromium. Starts a temporary Airflow, builds a small
+dataset, trains on it, and deletes all temporary files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.conftest import make_photos  # noqa: E402
 from tests.support.airflow_server import SHARDMILL, Airflow, run_airflow, wait_until  # noqa: E402
 
 SIZE = {"width": 1440, "height": 360}
-# What the page keeps in the browser: the graph with its assets, from left to right, and wide.
-REMEMBERED = """(id) => {
+# Settings in the browser's storage: show the graph with its assets, from left to right, and wide.
+BROWSER_SETTINGS = """(id) => {
   localStorage.setItem("default_dag_view", JSON.stringify("graph"));
   localStorage.setItem(`direction-${id}`, JSON.stringify("RIGHT"));
   localStorage.setItem(`dependencies-${id}`, JSON.stringify("all"));
@@ -49,7 +49,7 @@ command = [{python}, "-c", "print('trained')", "{{{{ dataset() }}}}", "{{{{ step
 
 
 def run_both(airflow: Airflow) -> None:
-    """Runs both DAGs to their end."""
+    """Run both DAGs until they end."""
     wait_until(lambda: len(airflow.call("/dags")["dags"]) == 2)
     run = airflow.trigger("shardmill_flowers", DAY, day=DAY)
     assert set(run.wait().values()) == {"success"}
@@ -58,24 +58,24 @@ def run_both(airflow: Airflow) -> None:
 
 
 def take(page: Page, airflow: Airflow, dag_id: str, path: Path) -> None:
-    """Takes the picture of a DAG's graph, with the states of its run."""
+    """Take the screenshot of a DAG's graph, with the states of its run."""
     (run,) = airflow.runs(dag_id)
     base = f"http://127.0.0.1:{airflow.port}"
     page.goto(base)
-    page.evaluate(REMEMBERED, dag_id)
+    page.evaluate(BROWSER_SETTINGS, dag_id)
     page.goto(f"{base}/dags/{dag_id}/runs/{run.run_id}")
     page.get_by_text("CommandOperator").first.wait_for()
-    page.add_style_tag(content=".react-flow__panel { display: none }")  # what covers the graph
-    page.wait_for_timeout(2000)  # it slides into its place
+    page.add_style_tag(content=".react-flow__panel { display: none }")  # it covers the graph
+    page.wait_for_timeout(2000)  # the graph is animated
     box = page.locator(".react-flow").bounding_box()
     assert box is not None
-    box["width"] -= 16  # the handle of the panel beside it
+    box["width"] -= 16  # the handle of the adjacent panel
     page.screenshot(path=path, clip=box)
     print(path, path.stat().st_size)
 
 
 def main(folder: Path) -> None:
-    """Puts both pictures into a folder."""
+    """Write both screenshots to a folder."""
     base = Path(tempfile.mkdtemp(prefix="shardmill-airflow-"))
     make_photos(base / "raw" / DAY, {"daisy": 20, "rose": 20})
     settings = base / "settings.toml"

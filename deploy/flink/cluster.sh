@@ -2,9 +2,9 @@
 # Runs a Flink cluster of several TaskManagers on this machine:
 #   cluster.sh start        a JobManager and the TaskManagers; waits until they are ready
 #   cluster.sh add          one more TaskManager
-#   cluster.sh status       what the cluster says of itself; exit code 0 when it runs
-#   cluster.sh pids         the processes, one a line: taskmanager-1 4711
-#   cluster.sh stop         ends them all, and their workers
+#   cluster.sh status       the cluster's TaskManagers and free slots; exit code 0 if it runs
+#   cluster.sh pids         the processes, one per line: taskmanager-1 4711
+#   cluster.sh stop         ends all processes and their workers
 #
 # Settings, by environment variables:
 #   FLINK_DIR             where install.sh installed               (.cache/flink of the repository)
@@ -17,9 +17,10 @@
 #   JOB_MANAGER_MEMORY    of each process                          (1600m)
 #   TASK_MANAGER_MEMORY                                            (2g)
 #   FLINK_CONFIG          more lines for Flink's configuration     (none)
-# Two clusters on one machine need a CLUSTER_DIR and ports of their own; all other ports are free ones.
+# Two clusters on one machine need a different CLUSTER_DIR and different ports; the ports not named
+# here are chosen among free ones.
 #
-# A job survives the loss of a TaskManager where slots are left, or once `add` brought new ones.
+# A job survives the loss of a TaskManager if slots are left, or after `add` started a new one.
 set -euo pipefail
 
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -54,17 +55,17 @@ rest.address: localhost
 rest.bind-address: localhost
 rest.port: $REST_PORT
 io.tmp.dirs: $CLUSTER_DIR/tmp
-# Only small references go through Flink. With the default, 512, two slots want more buffers than
-# there are, and the job is restarted for want of them.
+# Only small references go through Flink. With the default, 512, two slots need more buffers than
+# exist, and Flink restarts the job because buffers are missing.
 taskmanager.network.sort-shuffle.min-buffers: 64
-# With Beam's runner in its own class path a TaskManager keeps workers for all stages of a job;
-# else each stage starts new ones.
+# With Beam's runner in Flink's class path a TaskManager keeps workers for all stages of a job;
+# otherwise each stage starts new ones.
 classloader.resolve-order: parent-first
-# Only the cluster's own strategy has an effect on Beam's batch jobs, not what a job asks for.
+# Beam's batch jobs use the cluster's restart strategy; Flink ignores the job's.
 restart-strategy.type: fixed-delay
 restart-strategy.fixed-delay.attempts: 5
 restart-strategy.fixed-delay.delay: 3 s
-# A TaskManager that is gone is noticed after seconds; one that hangs, after the timeout.
+# Flink detects a dead TaskManager within seconds, and a hanging one after the timeout.
 heartbeat.interval: 3000
 heartbeat.timeout: 30000
 slot.request.timeout: 300000
@@ -84,7 +85,7 @@ add() {
   start_process taskmanager "taskmanager-$number"
 }
 
-# Commands that find it by --job_endpoint save the seconds that starting one takes.
+# Commands that use it by --job_endpoint save the seconds that starting a job server takes.
 start_job_server() {
   mkdir -p "$CLUSTER_DIR/artifacts"
   launch "$CLUSTER_DIR/pids/job-server" "$FLINK_LOG_DIR/job-server.out" \

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs what a Flink cluster for Shardmill needs, from package registries, into one folder:
+# Installs the parts of a Flink cluster for Shardmill, from package registries, into one folder:
 #   install.sh [DIR]        DIR is .cache/flink of the repository unless given
 #
 #   DIR/flink               a Flink distribution            PyPI: apache-flink, apache-flink-libraries
-#   DIR/job-server.jar      Beam's job server for Flink     Maven: pom.xml beside this script
+#   DIR/job-server.jar      Beam's job server for Flink     Maven: pom.xml in this folder
 #   DIR/flink/lib           Beam's runner among its jars     the same
 #   DIR/bin/boot            starts Beam's Python workers    Go: github.com/apache/beam/sdks/v2
 #
 # Settings: WORKER_ENV, the Python environment that workers run in (.venv of the repository).
-# What is there already, at the right version, stays. An interrupted installation is gone on with.
+# Parts of the right version are kept, so an interrupted installation can be resumed.
 set -euo pipefail
 
 FLINK=1.19.3

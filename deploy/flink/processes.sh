@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What cluster.sh and pool.sh share: where things are, and processes known by a file with their pid.
+# Functions that cluster.sh and pool.sh share: paths, and processes with pid files.
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 FLINK_DIR=${FLINK_DIR:-$root/.cache/flink}
@@ -10,7 +10,7 @@ fail() {
   exit 1
 }
 
-usage() { # the comment at the head of the script
+usage() { # prints the comment at the top of the script
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
@@ -33,11 +33,11 @@ listens() { # PORT
   (exec 3<>"/dev/tcp/localhost/$1") 2>/dev/null
 }
 
-# A pid file holds the pid and when the process started, since pids are used again.
+# A pid file holds the pid and the start time of the process, since pids are reused.
 started_at() { # PID
   local line stat
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
-  # The name, second, may hold spaces: state and start time are counted from its end.
+  # The second field, the name, may contain spaces: count the fields after it.
   read -ra stat <<<"${line##*)}"
   [ "${stat[0]}" != Z ] || return 1
   echo "${stat[19]}"
@@ -65,7 +65,7 @@ gone() {
   ! runs "$1"
 }
 
-# Ends processes in order where they let themselves be ended.
+# Sends SIGTERM to processes, then waits for each in order, and kills those that do not exit.
 end() { # PIDFILE...
   local pidfile
   for pidfile; do
@@ -84,7 +84,7 @@ no_workers() { # WORKERS_DIR
   ! compgen -G "$1/worker.*" >/dev/null
 }
 
-# Workers end by themselves once nobody wants them; this waits for it.
+# Waits for workers, which exit when their TaskManager has exited; kills them after 15 seconds.
 end_workers() { # WORKERS_DIR
   local session
   wait_until 15 no_workers "$1" && return

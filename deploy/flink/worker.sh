@@ -2,10 +2,10 @@
 # Runs one of Beam's Python workers; TaskManagers (PROCESS) and worker pools (EXTERNAL) start it.
 #   --environment_type=PROCESS --environment_config='{"command": "/path/to/worker.sh"}'
 #
-# A worker never outlives the TaskManager that it works for, nor whoever started it, however they
-# end. It runs in a folder of its own under WORKERS_DIR, which goes when it ends; its log stays.
+# A worker exits when its TaskManager or the process that started it exits, even if that is killed.
+# It runs in a separate folder under WORKERS_DIR, which is deleted when it exits; its log is kept.
 #
-# Settings, which cluster.sh and pool.sh hand on:
+# Settings, which cluster.sh and pool.sh pass on:
 #   FLINK_DIR     where install.sh installed                     (.cache/flink of the repository)
 #   WORKER_ENV    Python environment with Shardmill and pip      (.venv of the repository)
 #   WORKERS_DIR   folders and logs of workers                    (FLINK_DIR/workers)
@@ -38,8 +38,8 @@ wanted() { # STARTER ENDPOINT
   return 1
 }
 
-# Ends a worker that nobody needs any more, and clears away after it. The boot and all that it
-# starts are one session, whichever process groups they make.
+# Stops a worker when its starter or endpoint is gone, and deletes its folder. The boot and all
+# processes that it starts share a session, even if they create process groups.
 watch() { # STARTER ENDPOINT FOLDER BOOT
   while lives -p "$4" && wanted "$1" "$2"; do sleep 1; done
   pkill -TERM -s "$4" || true
@@ -79,6 +79,6 @@ mkdir -p "$WORKERS_DIR/log"
 folder=$(mktemp -d "$WORKERS_DIR/worker.XXXXXX")
 cd "$folder"
 exec >"$WORKERS_DIR/log/${folder##*/}.log" 2>&1
-# The boot would install what a job brings into an environment of its own under /opt.
+# Without it, the boot would install a job's packages into a virtual environment under /opt.
 export PATH="$WORKER_ENV/bin:$PATH" RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
 exec setsid "$self" --boot "$PPID" "$endpoint" "$@"

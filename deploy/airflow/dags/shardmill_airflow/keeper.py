@@ -1,4 +1,4 @@
-"""Run a command for a task that may be killed at any moment, and leave no process behind.
+"""Run a command for a task that may be killed at any time, and leave no process running.
 
     keeper.py GRACE COMMAND [ARGUMENT...]
 
