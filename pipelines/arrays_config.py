@@ -15,12 +15,10 @@ class ArraysConfig(BuildConfig):
     """Options of ``shardmill arrays``; docs/arrays.md explains each.
 
     Raises:
-        UsageError: A value breaks a rule, or two do not go together.
+        UsageError: A value breaks a rule, or two values conflict.
     """
 
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels"}
-
-    noun: ClassVar[str] = "rows"
 
     labels: str = ""
     label: str | None = None
@@ -28,23 +26,21 @@ class ArraysConfig(BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Each part checks its own values.
-        place = self.place_spec
-        _ = self.shard_spec
-        if place.splits.mode != "fractions":
+        _ = self.shard_spec  # its parser checks values
+        if self.place_spec.splits.mode != "fractions":
             raise UsageError(
-                f"--splits={self.splits} is not for arrays, whose rows lie in no folders: use "
+                f"--splits={self.splits} does not work for arrays, whose rows have no folders: use "
                 "shares such as train:0.9,validation:0.1."
             )
 
     @property
     def query(self) -> ArraysQuery:
-        """What is looked for."""
+        """Where the arrays are, and which to read."""
         names = tuple(name.strip() for name in self.arrays.split(",")) if self.arrays else ()
         return ArraysQuery(
             self.input, self.root, self.labels, self.label, names, self.absolute_output
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the options that decide what is written, and nothing else."""
+        """Return the options that decide the content of the dataset."""
         return {**super().identity(), "labels": bool(self.labels)}

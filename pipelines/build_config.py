@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
 from shardmill.transforms.build.parts import FORMAT_VERSION
 from shardmill.transforms.build.placement import PlaceSpec
@@ -22,22 +23,19 @@ from shardmill.transforms.match.transform import absolute
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What is read, where it goes, and how shards are made of it.
+    """Options of the input, the output, the splits and the shards.
 
     Attributes:
-        noun: What inputs are called.
-        not_identity: Options that say where or how a build runs, and do not decide what it writes.
+        not_identity: Options that do not change the content of the dataset.
 
     Raises:
-        UsageError: A value breaks a rule, or two do not go together.
+        UsageError: A value breaks a rule, or two values conflict.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset(
         {"input", "output", "root", "follow_links", "max_reject_fraction", "overwrite", "dry_run",
          "threads"}
     )  # fmt: skip
-
-    noun: ClassVar[str] = "images"
 
     input: str
     output: str
@@ -62,34 +60,34 @@ class BuildConfig:
             raise UsageError(f"--compression={self.compression} is unknown: use gzip or none.")
         if not 0 <= self.max_reject_fraction <= 1:
             raise UsageError(
-                f"--max_reject_fraction={self.max_reject_fraction:g} is no share: use 0 to 1."
+                f"--max_reject_fraction={self.max_reject_fraction:g} must be between 0 and 1."
             )
         if self.threads < 0:
-            raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one a core.")
+            raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one per core.")
 
     @property
     def absolute_output(self) -> str:
-        """The output as a path that means the same in any process."""
+        """Absolute path or URI of the output."""
         return absolute(self.output)
 
     @property
     def by_label(self) -> bool:
-        """Whether each label has shards of its own."""
+        """Whether each label has separate shards."""
         return False
 
     @property
     def place_spec(self) -> PlaceSpec:
-        """How examples find their places."""
+        """How examples are assigned to splits and positions."""
         return PlaceSpec(Splits.parse(self.splits), self.seed)
 
     @property
     def one_split(self) -> bool:
-        """Whether there can be one split only."""
-        return len([name for name, share in self.place_spec.splits.shares if share]) == 1
+        """Whether at most one split can have examples."""
+        return sum(share > 0 for _, share in self.place_spec.splits.shares) == 1
 
     @cached_property
     def shard_spec(self) -> ShardSpec:
-        """How many shards there are and what they are called."""
+        """Number or size of the shards, and their names."""
         default = LABEL_TEMPLATE if self.by_label else DEFAULT_TEMPLATE
         if self.compression == "none":
             default = default.removesuffix(".gz")
@@ -115,12 +113,13 @@ class BuildConfig:
             self.shard_examples,
         )
 
-    def sink_spec(self, identity: str, root: str) -> SinkSpec:
-        """Returns what is written, and where.
+    def sink_spec(self, identity: str, root: str, **values: Any) -> SinkSpec:
+        """Return what the build writes, and where.
 
         Args:
-            identity: Of all options that decide bytes.
+            identity: Digest of all options that decide bytes.
             root: Folder that keys are relative to.
+            values: Other attributes of the SinkSpec.
         """
         return SinkSpec(
             output=self.absolute_output,
@@ -132,22 +131,46 @@ class BuildConfig:
             overwrite=self.overwrite,
             dry_run=self.dry_run,
             root=root,
+            **values,
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the options that decide what is written, and nothing else."""
+        """Return the options that decide the content of the dataset."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
         }
 
 
+def read_option_file(flag: str, path: str, remedy: str) -> str:
+    """Return the text of a file that an option names.
+
+    Args:
+        flag: Name of the option.
+        path: Path or URI of the file.
+        remedy: What to give instead, for messages.
+
+    Raises:
+        UsageError: The file is missing, a folder, or not UTF-8.
+    """
+    storage = open_storage(path)
+    entry = storage.stat(path)
+    if entry is None:
+        raise UsageError(f"--{flag}={path} does not exist: give {remedy}.")
+    if entry.kind == "dir":
+        raise UsageError(f"--{flag}={path} is a folder: give {remedy}.")
+    try:
+        return storage.read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--{flag}={path} is not UTF-8: give {remedy}.") from error
+
+
 def config_id(pipeline: str, versions: Mapping[str, str], options: Mapping[str, Any]) -> str:
-    """Returns the identity of a config, format and codecs: 16 hexadecimal digits.
+    """Return the digest of options, format and codecs: 16 hexadecimal digits.
 
     Args:
         pipeline: Name of the pipeline.
-        versions: Of the codecs.
-        options: The options that decide what is written.
+        versions: Versions of the codecs.
+        options: The options that decide the content of the dataset.
     """
     body = {
         "pipeline": pipeline,

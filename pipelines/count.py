@@ -1,7 +1,6 @@
-"""The count pipeline: TFRecord files, anybody's, become a manifest of their records.
+"""The count pipeline: counts the records of TFRecord files of any origin, and writes a manifest.
 
-Run it as ``shardmill count`` or ``python -m shardmill.pipelines.count``, or put
-``build(root, config)`` into a pipeline of your own.
+Run it as ``shardmill count``, or use ``build(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class CountConfig:
 
     Attributes:
         input: Folders, globs, files, or lists of paths (.txt, .csv).
-        manifest: Path of the manifest that is written; empty for none.
-        check: ``records`` reads everything; ``index`` trusts sound indexes.
+        manifest: Path of the manifest to write; empty for none.
+        check: ``records`` reads everything; ``index`` trusts sound member indexes.
         root: Folder that names in the manifest are relative to; by default the input's.
         follow_links: Whether links may lead outside the root.
-        processes: How many processes of one worker read side by side.
+        processes: Number of concurrent reading processes per worker.
 
     Raises:
         UsageError: A value breaks a rule.
@@ -64,11 +63,11 @@ class CountConfig:
 
 @dataclass(frozen=True)
 class CountJob:
-    """A config whose input was looked at.
+    """A config with its resolved input and manifest path.
 
     Attributes:
-        matches: Where the files are.
-        spec: What is counted, and where the result goes.
+        matches: Which files to match.
+        spec: How to count, and where to write the manifest.
     """
 
     matches: tuple[MatchSpec, ...]
@@ -76,14 +75,15 @@ class CountJob:
 
 
 def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
-    """Returns the job of a config; finds the input and looks at where the manifest goes.
+    """Return the job of a config; finds the input and checks the manifest's path.
 
     Args:
         config: The options.
         runner: Name of the runner, for the manifest.
 
     Raises:
-        ShardmillError: The input is missing, or the manifest would replace what is no count.
+        ShardmillError: The input is missing, or the manifest would replace a file that is not a
+            count's.
     """
     matches = _find_inputs(config, config.root)
     roots = [match.root for match in matches]
@@ -112,43 +112,44 @@ def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
 def _common_root(roots: list[str]) -> str:
     if len({scheme_of(root) for root in roots}) > 1:
         raise UsageError(
-            "--input names files of several storages: count each by itself, "
-            "a manifest has one root."
+            "--input names files of several storages: count each storage separately, "
+            "since a manifest has one root."
         )
     common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
     scheme = scheme_of(roots[0])
     if not scheme:
         return common
     if common.rstrip("/") == f"{scheme}:":
-        raise UsageError("--input names several buckets: count each by itself.")
+        raise UsageError("--input names several buckets: count each bucket separately.")
     return common.replace(":/", "://", 1)
 
 
 def _check_manifest(path: str) -> None:
-    """Refuses to write over what is no manifest of counted files.
+    """Check that a path is free or has the manifest of an earlier count.
 
     Raises:
-        UsageError: Something else stands there.
+        UsageError: It has something else, which must not be overwritten.
     """
     storage = open_storage(path)
     entry = storage.stat(path)
     if entry is None:
         return
-    remedy = "choose another file"
     if entry.kind != "file":
         raise UsageError(f"--manifest={path} is a folder: name a file in it.")
     try:
         manifest = Manifest.from_json(storage.read(path))
     except FormatError as error:
-        raise UsageError(f"--manifest={path} exists and is no manifest: {remedy}.") from error
+        raise UsageError(
+            f"--manifest={path} exists and is not a manifest: choose another file."
+        ) from error
     if not manifest.root:
         raise UsageError(
-            f"--manifest={path} is the manifest of a dataset, made when it was built: {remedy}."
+            f"--manifest={path} is the manifest that a build wrote: choose another file."
         )
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:
-    """Wires the pipeline; gives one ``Outcome`` with the manifest's text."""
+    """Wire the pipeline; it emits one ``Outcome`` with the manifest's text."""
     matched = [
         root | f"MatchFiles{number}" >> MatchFiles(match)
         for number, match in enumerate(job.matches, 1)
@@ -159,7 +160,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PC
 def build(
     root: beam.Pipeline | beam.pvalue.PBegin, config: CountConfig
 ) -> beam.PCollection[Outcome]:
-    """Wires the pipeline into one of your own.
+    """Wire the pipeline into a custom one.
 
     Args:
         root: A pipeline, or its beginning.
@@ -167,18 +168,10 @@ def build(
             (``if __name__ == "__main__":``).
 
     Returns:
-        One ``Outcome`` with the manifest's text, once it is written. Damaged files stand in the
-        manifest and do not fail the pipeline; no files at all do.
+        One ``Outcome`` with the manifest's text, when it is written. Damaged files are listed in
+        the manifest and do not fail the pipeline; an input without files does.
 
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
     """
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
-
-
-if __name__ == "__main__":
-    import sys
-
-    from shardmill.pipelines.cli import main
-
-    sys.exit(main(["count", *sys.argv[1:]]))

@@ -1,12 +1,11 @@
 """The images pipeline: a folder of images becomes a published TFRecord dataset.
 
-Run it as ``shardmill images`` or ``python -m shardmill.pipelines.images``, or put
-``build(root, config)`` into a pipeline of your own.
+Run it as ``shardmill images``, or use ``build(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import apache_beam as beam
 
@@ -21,19 +20,18 @@ from shardmill.transforms.match.transform import (
     MatchedInputs,
     MatchFiles,
     MatchSpec,
-    absolute,
     find_input,
 )
 
 
 @dataclass(frozen=True)
 class ImagesJob:
-    """A config whose input and output were looked at.
+    """A config with its resolved input and output.
 
     Attributes:
         config: The config.
-        match: Where the images are.
-        sink: What is written, and where.
+        match: Which files to match.
+        sink: What the build writes, and where.
     """
 
     config: ImagesConfig
@@ -42,7 +40,7 @@ class ImagesJob:
 
 
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
-    """Returns the job of a config; finds the input and reads the labels file.
+    """Return the job of a config; finds the input and reads the labels file.
 
     Args:
         config: The options.
@@ -51,23 +49,19 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
     """
-    output = absolute(config.output)
-    listed = "listing" in (config.label_from, config.splits)
     match = find_input(
-        config.input, config.root, listing=listed, follow_links=config.follow_links, exclude=output
-    )
-    sink = replace(
-        config.sink_spec(config.config_id(), match.root),
-        labels=config.label_spec.fixed,
-        config=config.identity(),
-        runner=runner,
-        keep_id=config.keep_id(),
-    )
+        config.input, config.root, listing="listing" in (config.label_from, config.splits),
+        follow_links=config.follow_links, exclude=config.absolute_output,
+    )  # fmt: skip
+    sink = config.sink_spec(
+        config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
+        runner=runner, keep_id=config.keep_id(),
+    )  # fmt: skip
     return ImagesJob(config, match, sink)
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.PCollection[Outcome]:
-    """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
+    """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     config = job.config
     matched = root | "MatchFiles" >> MatchFiles(
         job.match, config.label_spec, listed_splits=config.splits == "listing"
@@ -80,14 +74,14 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
 def build(
     root: beam.Pipeline | beam.pvalue.PBegin, config: ImagesConfig
 ) -> beam.PCollection[Outcome]:
-    """Wires the pipeline into one of your own; it fails when nothing could be published.
+    """Wire the pipeline into a custom one, which fails if nothing can be published.
 
     Args:
         root: A pipeline, or its beginning.
         config: The options.
 
     Returns:
-        One ``Outcome``, once the dataset is published or found up to date.
+        One ``Outcome``, when the dataset is published or up to date.
 
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
@@ -97,18 +91,18 @@ def build(
 
 @dataclass(eq=False)
 class TakeFirst(beam.PTransform):
-    """Takes the first inputs of the global order: a fair sample, the same in every run.
+    """Takes the first inputs of the global order: a random sample, equal in every run.
 
     Args:
-        count: How many.
-        place: How refs find their places.
+        count: Maximum number of inputs.
+        place: How inputs are assigned to splits and positions.
     """
 
     count: int
     place: PlaceSpec
 
     def expand(self, inputs: MatchedInputs) -> MatchedInputs:
-        """Wires the choice."""
+        """Wire the transform."""
         place = self.place
         refs = (
             inputs.refs
@@ -123,11 +117,3 @@ class TakeFirst(beam.PTransform):
             lambda each: MatchCounts(fatal=each.fatal)
         ).with_output_types(MatchCounts)
         return MatchedInputs(refs, counts)
-
-
-if __name__ == "__main__":
-    import sys
-
-    from shardmill.pipelines.cli import main
-
-    sys.exit(main(["images", *sys.argv[1:]]))

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-from shardmill.pipelines.build_config import BuildConfig, config_id
+from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
-from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.images.convert import ImageSpec
@@ -24,7 +23,7 @@ class ImagesConfig(BuildConfig):
     """Options of ``shardmill images``; docs/images.md explains each.
 
     Raises:
-        UsageError: A value breaks a rule, or two do not go together.
+        UsageError: A value breaks a rule, or two values conflict.
     """
 
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels", "limit"}
@@ -54,7 +53,7 @@ class ImagesConfig(BuildConfig):
             raise UsageError(f"--icc={self.icc} is unknown: use ignore or srgb.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"--limit={self.limit} must be 1 or more.")
-        # Each part checks its own values.
+        # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_names
         _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)
         if self.shard_by == "label" and self.label_from == "none":
@@ -62,7 +61,7 @@ class ImagesConfig(BuildConfig):
 
     @cached_property
     def image_spec(self) -> ImageSpec:
-        """What happens to the pixels."""
+        """How images are decoded, resized and encoded."""
         size = parse_image_size(str(self.image_size))
         return ImageSpec(
             resize=ResizeSpec(size, cast("Resize", self.resize), self.only_shrink),
@@ -76,62 +75,53 @@ class ImagesConfig(BuildConfig):
 
     @property
     def by_label(self) -> bool:
-        """Whether each label has shards of its own."""
+        """Whether each label has separate shards."""
         return self.shard_by == "label"
 
     @property
     def place_spec(self) -> PlaceSpec:
-        """How images find their places."""
+        """How images are assigned to splits and positions."""
         return PlaceSpec(Splits.parse(self.splits), self.seed, self.group_pattern, self.by_label)
 
     @cached_property
     def feature_names(self) -> FeatureNames:
-        """Which features a record has."""
+        """Names and sources of a record's features."""
         return FeatureNames.parse(self.features, labelled=self.label_from != "none")
 
     @cached_property
     def label_spec(self) -> LabelSpec:
-        """Where labels come from, the labels file read.
+        """Source of the labels, with the list of the labels file.
 
         Raises:
             UsageError: The labels file is missing or malformed.
         """
         fixed = None
         if self.labels:
-            try:
-                text = open_storage(self.labels).read(self.labels).decode("utf-8")
-            except (FileNotFoundError, IsADirectoryError) as error:
-                raise UsageError(
-                    f"--labels={self.labels} does not exist: give a text file."
-                ) from error
-            except UnicodeDecodeError as error:
-                raise UsageError(
-                    f"--labels={self.labels} is not UTF-8: save it as UTF-8."
-                ) from error
+            text = read_option_file("labels", self.labels, "a text file in UTF-8")
             fixed = parse_labels(text, self.labels)
         return LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern, fixed)
 
     @cached_property
     def encoder(self) -> ImageEncoder:
-        """How refs become records."""
+        """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
         return ImageEncoder(self.image_spec, self.feature_names, packing, self.threads)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the options that decide what is written, and nothing else."""
+        """Return the options that decide the content of the dataset."""
         values = super().identity()
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
         return values
 
     def config_id(self) -> str:
-        """Returns the identity of the config, format and codecs: 16 hexadecimal digits."""
+        """Return the digest of options, format and codecs: 16 hexadecimal digits."""
         return config_id("images", self.encoder.versions(), self.identity())
 
     def keep_id(self) -> str:
-        """Returns the identity of all but the list of labels, where labels have their own shards.
+        """Return the digest of all options except the list of labels, or an empty text.
 
-        Nothing where they have not: then no shard outlives a change.
+        It is empty without ``--shard_by=label``: then a change never reuses shards.
         """
         options = self.identity()
         options.pop("labels", None)

@@ -6,13 +6,30 @@ import errno
 import os
 import tempfile
 
+from shardmill.loaders.steps import find_manifest, load_manifest
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 
-def complete_publish(folder: str) -> None:
-    """Complete an unfinished publish, as every command does that finds one."""
+def open_manifest(path: str) -> tuple[str, str, Manifest]:
+    """Complete an unfinished publish, and load the manifest.
+
+    Args:
+        path: Folder of a dataset, or a manifest.
+
+    Returns:
+        The folder of the dataset, or an empty text for a manifest of another name; the path of
+        the manifest; and the manifest.
+    """
+    folder, file = find_manifest(path)
+    if folder:
+        _complete_publish(folder)
+    return folder, file, load_manifest(file)
+
+
+def _complete_publish(folder: str) -> None:
     storage = open_storage(folder)
     if storage.stat(join(folder, JOURNAL)) is not None:
         from shardmill.transforms.publish.publish import (

@@ -1,7 +1,6 @@
 """The rows pipeline: CSV files become a published TFRecord dataset.
 
-Run it as ``shardmill rows`` or ``python -m shardmill.pipelines.rows``, or put
-``build(root, config)`` into a pipeline of your own.
+Run it as ``shardmill rows``, or use ``build(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import (
     MatchFiles,
     MatchSpec,
-    absolute,
     find_input,
     match_now,
 )
@@ -42,32 +40,30 @@ from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sampl
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
-ROWS_VERSION = "1"  # of how cells become values, and values bytes
-_ENTRY_BYTES = 14  # of a feature's framing in a record, beside its name and value
+ROWS_VERSION = "1"  # of the conversion from cells to values to bytes
+_ENTRY_BYTES = 14  # of a feature in a record, without its name and value
 
 
 @dataclass(frozen=True)
 class RowsJob:
-    """A config whose input and output were looked at.
+    """A config with its resolved input and output.
 
     Attributes:
-        config: The config.
-        match: Where the files are.
-        spec: What is written, where, and how.
+        match: Which files to match.
+        spec: What the build writes, where, and how.
     """
 
-    config: RowsConfig
     match: MatchSpec
     spec: RowsSpec
 
     @property
     def sink(self) -> SinkSpec:
-        """What is written, and where."""
+        """What the build writes, and where."""
         return self.spec.sink
 
 
 def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
-    """Returns the job of a config; finds the input, and reads or infers the schema.
+    """Return the job of a config; finds the input, and reads or infers the schema.
 
     Args:
         config: The options.
@@ -76,28 +72,26 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    output = absolute(config.output)
     match = find_input(
-        config.input, config.root, follow_links=config.follow_links, exclude=output, wanted="rows"
-    )
+        config.input, config.root, follow_links=config.follow_links,
+        exclude=config.absolute_output, wanted="rows",
+    )  # fmt: skip
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
     sample = _sample(config, refs, counts, given)
     columns = given or sample.infer(config.label, {config.split_by})
     check_named(config, columns, sample.columns)
-    _check_learning(config, preprocessing)
-    schema = format_schema(columns)
+    _check_train_split(config, preprocessing)
     versions = _versions(preprocessing)
-    options = config.identity_of(schema, preprocessing.digest if preprocessing else "")
-    sink = replace(
-        config.sink_spec(config_id("rows", versions, options), match.root),
+    digest = preprocessing.digest if preprocessing else ""
+    options = config.identity_of(format_schema(columns), digest)
+    texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
+    sink = config.sink_spec(
+        config_id("rows", versions, options), match.root, runner=runner,
         config={name: value for name, value in options.items() if name != "schema"},
-        runner=runner,
-        hooks=RowsHooks(
-            _has_text_labels(config, columns) and preprocessing is None, preprocessing is not None
-        ),
-    )
+        hooks=RowsHooks(texts and preprocessing is None, preprocessing is not None),
+    )  # fmt: skip
     table = TableSpec(
         columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
         config.split_by,
@@ -111,26 +105,26 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         warnings=tuple(_warnings(config, columns, sample)),
     )
     threads = config.threads or usable_cores()
-    learning = None if config.dry_run else preprocessing  # an analysis writes to the output
-    return RowsJob(config, match, RowsSpec(sink, runs, plan, threads, learning))
+    analysis = None if config.dry_run else preprocessing  # an analysis writes to the output
+    return RowsJob(match, RowsSpec(sink, runs, plan, threads, analysis))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
-    """Wires the pipeline; gives one ``Outcome``, a failure that no retry would mend included."""
+    """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     return root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
 
 
 def build(
     root: beam.Pipeline | beam.pvalue.PBegin, config: RowsConfig
 ) -> beam.PCollection[Outcome]:
-    """Wires the pipeline into one of your own; it fails when nothing could be published.
+    """Wire the pipeline into a custom one, which fails if nothing can be published.
 
     Args:
         root: A pipeline, or its beginning.
         config: The options.
 
     Returns:
-        One ``Outcome``, once the dataset is published or found up to date.
+        One ``Outcome``, when the dataset is published or up to date.
 
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
@@ -142,7 +136,7 @@ def _sample(
     config: RowsConfig, refs: Sequence[InputRef], counts: MatchCounts,
     given: Sequence[Column] | None,
 ) -> Sample:  # fmt: skip
-    """Looks at the beginnings of files; at one alone where the schema is given and fits it.
+    """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
 
     Raises:
         InputError: No file can be read as rows, or none has the columns of the schema.
@@ -155,17 +149,17 @@ def _sample(
     size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else MIN_FILE_BYTES
     sample = sample_files(refs, config.dialect, config.nulls, size)
     if sample.columns and given is not None:
-        return _fitting(config, given, sample)
+        return _select_layout(config, given, sample)
     if sample.rows:
         return sample
-    raise InputError(_why_no_rows(config, sample, counts, {ref.key for ref in usable}))
+    raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 
-def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sample:
-    """Returns a sample whose columns are those of the files that fit a schema.
+def _select_layout(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sample:
+    """Return a sample with the columns of those files that fit a schema.
 
     Raises:
-        InputError: None does.
+        InputError: No file fits it.
     """
     for columns in sample.layouts:
         if not missing_columns(given, columns):
@@ -179,16 +173,16 @@ def _fitting(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sam
     )
 
 
-def _why_no_rows(
-    config: RowsConfig, sample: Sample, counts: MatchCounts, looked: Container[str]
+def _explain_no_rows(
+    config: RowsConfig, sample: Sample, counts: MatchCounts, opened: Container[str]
 ) -> str:
-    """Returns why there is nothing to work on.
+    """Return why no row can be read.
 
     Args:
         config: The options.
-        sample: What was found.
+        sample: The sample of all files.
         counts: Matched files that are not inputs.
-        looked: Keys of the files that were opened.
+        opened: Keys of the files that were opened.
     """
     if sample.problem:
         return (
@@ -204,59 +198,46 @@ def _why_no_rows(
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
         )
         return (
-            f"--input={config.input} holds no rows{names}: check --input, --header and "
-            "--skip_lines."
+            f"--input={config.input} has no rows{names}: check --input, --header and --skip_lines."
         )
-    refused = sorted(ref for ref in sample.refs if ref.error and ref.key in looked)
-    if not refused or census.fatal:
+    rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
+    if not rejected or census.fatal:
         return problem
-    first = refused[0]
+    first = rejected[0]
     return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}."
 
 
-def _check_learning(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
+def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
     if preprocessing is None or config.split_by or config.splits == "directory":
         return
     if "train" not in [name for name, share in config.place_spec.splits.shares if share]:
         raise UsageError(
-            f"--preprocessing learns from the split train, which --splits={config.splits} lacks: "
-            "add it."
+            "--preprocessing analyzes the split train, which is missing from "
+            f"--splits={config.splits}: add it."
         )
 
 
 def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
-    found = {"rows": ROWS_VERSION, "deflate": deflate.__version__}
+    versions = {"rows": ROWS_VERSION, "deflate": deflate.__version__}
     if preprocessing is None:
-        return found
+        return versions
     try:
-        return {**found, **{name: version(name) for name in _TRANSFORM}}
+        return {**versions, **{name: version(name) for name in _TRANSFORM}}
     except PackageNotFoundError as error:
         raise UsageError(
             "--preprocessing needs TensorFlow Transform: pip install 'shardmill[tft]'."
         ) from error
 
 
-def _has_text_labels(config: RowsConfig, columns: Sequence[Column]) -> bool:
-    return any(column.name == config.label and column.kind == "bytes" for column in columns)
-
-
 def _growth(columns: Sequence[Column], sample: Sample) -> float:
-    """Returns how many bytes of records one byte of text becomes, about."""
+    """Return the expected bytes of records per byte of text."""
     framing = sum(len(column.name.encode()) + _ENTRY_BYTES for column in columns)
     return (framing + sample.row_bytes) / sample.row_bytes
 
 
 def _warnings(config: RowsConfig, columns: Sequence[Column], sample: Sample) -> list[str]:
     known = {column.name for column in columns} | {config.split_by}
-    left = [name for name in sample.columns if name not in known]
-    if not left:
+    omitted = [name for name in sample.columns if name not in known]
+    if not omitted:
         return []
-    return [f"columns that the schema does not name were left out: {', '.join(left)}"]
-
-
-if __name__ == "__main__":
-    import sys
-
-    from shardmill.pipelines.cli import main
-
-    sys.exit(main(["rows", *sys.argv[1:]]))
+    return [f"columns that the schema does not name were left out: {', '.join(omitted)}"]

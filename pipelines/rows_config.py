@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
-from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.rows.csv.dialect import Dialect, HeaderMode
@@ -24,16 +23,12 @@ class RowsConfig(BuildConfig):
     """Options of ``shardmill rows``; docs/rows.md explains each.
 
     Raises:
-        UsageError: A value breaks a rule, or two do not go together.
+        UsageError: A value breaks a rule, or two values conflict.
     """
 
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
-        "schema",
-        "sample_bytes",
-        "preprocessing",
-    }
-
-    noun: ClassVar[str] = "rows"
+        "schema", "sample_bytes", "preprocessing",
+    }  # fmt: skip
 
     schema: str = ""
     label: str = ""
@@ -53,11 +48,11 @@ class RowsConfig(BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Each part checks its own values.
+        # The parsers of these values check them.
         _ = self.dialect, self.place_spec, self.shard_spec
         if self.splits == "listing":
             raise UsageError(
-                "--splits=listing is for images: use --split_by=COLUMN for rows that name theirs."
+                "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
             )
         if self.split_by and self.splits != type(self).splits:
             raise UsageError(
@@ -65,75 +60,61 @@ class RowsConfig(BuildConfig):
             )
         if self.split_by and self.group_by:
             raise UsageError(
-                f"--group_by={self.group_by} has no use with --split_by={self.split_by}: leave it."
+                f"--group_by={self.group_by} has no effect with --split_by={self.split_by}: "
+                "remove it."
             )
         if parse_bytes(self.sample_bytes, "sample_bytes") < 1:
             raise UsageError(f"--sample_bytes={self.sample_bytes} must be 1 or more.")
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
-        """How rows find their places; where a column names the splits there are no shares."""
+        """How rows are assigned to positions, and to splits unless a column names them."""
         splits = Splits.parse("directory") if self.split_by else Splits.parse(self.splits)
         return PlaceSpec(splits, self.seed)
 
     @property
     def one_split(self) -> bool:
-        """Whether there can be one split only."""
+        """Whether at most one split can have examples."""
         return super().one_split and not self.split_by
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How the files are written."""
+        """The CSV dialect of the files."""
         columns = tuple(self.columns.split(",")) if self.columns else ()
-        header = self.header or ("none" if columns else "first")
+        header = cast("HeaderMode", self.header or ("none" if columns else "first"))
         return Dialect(
-            self.delimiter,
-            self.quote,
-            self.encoding,
-            cast("HeaderMode", header),
-            columns,
-            self.skip_lines,
-            self.strip,
+            self.delimiter, self.quote, self.encoding, header, columns, self.skip_lines, self.strip
         )
 
     @cached_property
     def nulls(self) -> Nulls:
-        """Which cells are missing."""
+        """Which cells are null."""
         return Nulls() if self.null_values is None else Nulls.of(self.null_values.split(","))
 
     def read_schema(self) -> tuple[Column, ...] | None:
-        """Returns the columns of the schema file; None where there is none to read.
+        """Return the columns of the schema file, or None without ``--schema``.
 
         Raises:
-            UsageError: The file is missing or no schema.
+            UsageError: The file is missing or not a schema.
         """
         if not self.schema:
             return None
-        flag = f"--schema={self.schema}"
-        storage = open_storage(self.schema)
-        entry = storage.stat(self.schema)
-        if entry is None or entry.kind == "dir":
-            what = "does not exist" if entry is None else "is a folder"
-            raise UsageError(f"{flag} {what}: give a schema.pbtxt.")
-        try:
-            text = storage.read(self.schema).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{flag} is not UTF-8: give a schema.pbtxt in text form.") from error
-        return parse_schema(text, flag)
+        text = read_option_file("schema", self.schema, "a schema.pbtxt in text form")
+        return parse_schema(text, f"--schema={self.schema}")
 
     def identity_of(self, schema: str, preprocessing: str) -> dict[str, Any]:
-        """Returns the options that decide what is written, and nothing else.
+        """Return the options that decide the content of the dataset.
 
         Args:
-            schema: Text of the schema, wherever it came from.
+            schema: Text of the schema, given or inferred.
             preprocessing: Digest of the preprocessing file, or empty.
         """
-        found = {**self.identity(), "schema": schema}
-        return {**found, "preprocessing": preprocessing} if preprocessing else found
+        options = {**self.identity(), "schema": schema}
+        return {**options, "preprocessing": preprocessing} if preprocessing else options
 
 
 def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[str]) -> None:
-    """Refuses options and schemas that name columns which are not there.
+    """Check that the columns that options name exist.
 
     Args:
         config: The options.
@@ -141,7 +122,7 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
         columns: The columns of the files.
 
     Raises:
-        UsageError: One is not there.
+        UsageError: A column does not exist, or the label has several values per cell.
     """
     for flag in ("key", "group_by", "split_by"):
         name = getattr(config, flag)
@@ -155,20 +136,21 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
         raise UsageError(_no_column("label", config.label, have, names))
     if next(column for column in schema if column.name == config.label).separator:
         raise UsageError(
-            f"--label={config.label} has several values a cell by the schema: a label is one."
+            f"--label={config.label} has several values per cell in the schema: choose a column "
+            "with one value per cell."
         )
 
 
 def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"--{flag}={name} is no column: {have} {_listed(columns)}{hint}"
+    return f"--{flag}={name} is not a column: {have} {_listed(columns)}{hint}"
 
 
 def _listed(columns: Sequence[str]) -> str:
     from shardmill.transforms.rows.probe import format_names
 
     alone = columns[0] if len(columns) == 1 else ""
-    near = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
-    hint = f"; its one column holds {near!r}, so --delimiter={near!r} may be right" if near else ""
+    mark = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
+    hint = f"; its one column contains {mark!r}: try --delimiter={mark!r}" if mark else ""
     return format_names(columns) + hint

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill.pipelines.input_kinds import IMAGES, ProgressUnit
 from shardmill.pipelines.report.progress_display import show_progress
 from shardmill.pipelines.report.quiet import quiet_threads
-from shardmill.pipelines.runners import IN_MEMORY, Job, Runner, find_runner, take_runner
+from shardmill.pipelines.runners import Job, Runner, find_runner
 from shardmill.pipelines.runners.error_text import find_shardmill_error
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
@@ -74,22 +75,21 @@ class RunResult:
     def counters(self) -> dict[str, int | tuple[int, int, int, int]]:
         """Return Shardmill's counters by name; distributions as (count, sum, min, max).
 
-        Asks the runner for them. Where it has no committed values, the attempted ones are used.
+        Asks the runner for them. Attempted values are used if it has no committed ones.
         """
+        from apache_beam.metrics import MetricsFilter
+
         from shardmill.transforms.runtime import metrics
 
+        found = self.result.metrics().query(MetricsFilter().with_namespace(metrics.NAMESPACE))
         counters: dict[str, int | tuple[int, int, int, int]] = {}
-        queried = self.result.metrics().query()
-        for kind in ("counters", "distributions"):
-            for metric in queried[kind]:
-                if metric.key.metric.namespace != metrics.NAMESPACE:
-                    continue
-                value = metric.attempted if metric.committed is None else metric.committed
-                name = metric.key.metric.name
-                if kind == "counters":
-                    counters[name] = counters.get(name, 0) + value
-                else:
-                    counters[name] = (value.count, value.sum, value.min, value.max)
+        totals = Counter[str]()
+        for metric in found["counters"]:
+            totals[metric.key.metric.name] += metric.result
+        counters.update(totals)
+        for metric in found["distributions"]:
+            value = metric.result
+            counters[metric.key.metric.name] = (value.count, value.sum, value.min, value.max)
         return counters
 
 
@@ -119,11 +119,11 @@ def run_pipeline(
     """
     known = find_runner(runner)
     run_id = new_run_id()
-    options = known.prepare(argv, f"shardmill-{run_id}")
+    run = _Run(known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, unit, build)
     for number in range(1, _MAX_STALE_ATTEMPTS + 1):
-        attempt = _Attempt(known, options, run_id, output, unit, build, number > 1)
         try:
-            return _run_attempt(define, attempt)
+            result, job = run.execute(define)
+            return RunResult(run.take_outcome(stale=number > 1), result, job)
         except Exception as error:
             ours = find_shardmill_error(error)
             if ours is None:
@@ -135,12 +135,8 @@ def run_pipeline(
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """One attempt of a run.
-
-    Attributes:
-        stale: Whether the attempt before ended because another builder had published.
-    """
+class _Run:
+    """A run, which may need several attempts; see ``run_pipeline`` for the attributes."""
 
     runner: Runner
     argv: Sequence[str]
@@ -148,137 +144,117 @@ class _Attempt:
     output: str
     unit: ProgressUnit
     build: str
-    stale: bool
 
-
-def _run_attempt(define: Callable[[beam.Pipeline], Any], attempt: _Attempt) -> RunResult:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    from shardmill.transforms.build import outcome as outcomes
-    from shardmill.transforms.runtime import progress
-
-    runner = attempt.runner
-    shown = _new_progress(attempt)
-    options = PipelineOptions([*attempt.argv])
-    with _interruptible(runner) as signals, contextlib.ExitStack() as stack:
-        pipeline = beam.Pipeline(runner=runner.make(), options=options)
-        # Beam deletes it only after a run that it started.
-        stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
-        outcome = define(pipeline)
-        staged = runner.staged_at(options)
-        if staged:  # no command will read its outcome: the job itself must fail
-            outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
-        elif runner.in_process:
-            report = beam.Map(outcomes.report, attempt.run_id, os.getpid(), attempt.output)
-            outcome | "ReportOutcome" >> report
-            stack.enter_context(progress.collect(shown))
-        else:
-            report = beam.Map(outcomes.report_by_file, attempt.run_id, attempt.output)
-            outcome | "ReportOutcome" >> report
-        if not runner.in_process:
-            stack.enter_context(quiet_threads())
-        stack.enter_context(show_progress(shown))
-        result, job = _Execution(runner, pipeline, signals).run(shown, attempt.build)
-    if staged:
-        raise Staged(staged)
-    return RunResult(_take_outcome(attempt), result, job)
-
-
-def _take_outcome(attempt: _Attempt) -> Outcome:
-    """Return the outcome of a run that ended.
-
-    Raises:
-        OutputError: The run left none.
-    """
-    from shardmill.transforms.build import outcome as outcomes
-
-    outcome = outcomes.take_reported(attempt.run_id)
-    if outcome is None:  # another process published
-        outcome = outcomes.fetch(attempt.run_id, attempt.output)
-        if attempt.output:
-            outcomes.delete_stale_outcomes(attempt.output)
-    if outcome is None:
-        where = f"in {attempt.output}: see its log" if attempt.output else "without --manifest"
-        raise OutputError(f"The runner {attempt.runner.name} ended, but left no outcome {where}.")
-    if attempt.stale and outcome.status == "up_to_date" and attempt.build:
-        _delete_build(attempt.output, attempt.build)
-    return outcome
-
-
-def _delete_build(output: str, build: str) -> None:
-    """Delete what this run wrote after another builder had published the same and deleted it.
-
-    Only then: else the folder may hold parts of the same options over other inputs.
-    """
-    storage = open_storage(output)
-    with storage.lock(output):
-        storage.delete_tree(build)
-
-
-def _new_progress(attempt: _Attempt) -> Progress:
-    from shardmill.transforms.runtime.progress import Progress
-
-    if not attempt.runner.in_process:
-        return Progress(phase="starting", unit="parts", rejects_name="")
-    unit = attempt.unit
-    return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
-
-
-@dataclass
-class _Execution:
-    """The execution of a pipeline.
-
-    Attributes:
-        runner: The runner.
-        pipeline: The pipeline with its options.
-        signals: Numbers of the signals that came.
-    """
-
-    runner: Runner
-    pipeline: beam.Pipeline
-    signals: list[int]
-
-    def run(self, progress: Progress, build: str) -> tuple[Any, Job | None]:
-        """Run the pipeline until it ends; return Beam's result and the job.
+    def execute(self, define: Callable[[beam.Pipeline], Any]) -> tuple[Any, Job | None]:
+        """Run the pipeline once; return Beam's result and the job.
 
         Raises:
             Interrupted: A signal came; the job was cancelled.
-            ShardmillError: The runner itself failed.
+            Staged: The job was staged instead.
+        """
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        from shardmill.transforms.build import outcome as outcomes
+        from shardmill.transforms.runtime import progress
+
+        shown = self._new_progress()
+        options = PipelineOptions([*self.argv])
+        with _interruptible(self.runner) as signals, contextlib.ExitStack() as stack:
+            pipeline = beam.Pipeline(runner=self.runner.make(), options=options)
+            # Beam deletes it only after a run that it started.
+            stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
+            outcome = define(pipeline)
+            staged = self.runner.staged_at(options)
+            if staged:  # no command will read its outcome: the job itself must fail
+                outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
+            elif self.runner.in_process:
+                report = beam.Map(outcomes.report, self.run_id, os.getpid(), self.output)
+                outcome | "ReportOutcome" >> report
+                stack.enter_context(progress.collect(shown))
+            else:
+                report = beam.Map(outcomes.report_by_file, self.run_id, self.output)
+                outcome | "ReportOutcome" >> report
+            if not self.runner.in_process:
+                stack.enter_context(quiet_threads())
+            stack.enter_context(show_progress(shown))
+            result, job = self._wait(pipeline, signals, shown)
+        if staged:
+            raise Staged(staged)
+        return result, job
+
+    def _new_progress(self) -> Progress:
+        from shardmill.transforms.runtime.progress import Progress
+
+        if not self.runner.in_process:
+            return Progress(phase="starting", unit="parts", rejects_name="")
+        unit = self.unit
+        return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
+
+    def _wait(
+        self, pipeline: beam.Pipeline, signals: list[int], progress: Progress
+    ) -> tuple[Any, Job | None]:
+        """Start the pipeline and wait until it ends.
+
+        Args:
+            pipeline: The pipeline with its options.
+            signals: Numbers of the signals that came.
+            progress: Progress to update.
         """
         from shardmill.pipelines.runners.job_monitor import monitor_job
 
-        options = self.pipeline.options
-        result = None
+        runner, options, result = self.runner, pipeline.options, None
         job: Callable[[], Job | None] = lambda: None  # noqa: E731
         try:
-            if self.runner.in_process:
-                result = self.pipeline.run()
+            if runner.in_process:
+                result = pipeline.run()
                 result.wait_until_finish()
                 return result, None
             # Before the submission, which may take long itself.
-            find_job = lambda: self.runner.find_job(options, result)  # noqa: E731
-            with monitor_job(progress, build, find_job) as job:
-                result = self.pipeline.run()
-                self.runner.wait(result)
-            return result, job() or self.runner.find_job(options, result)
+            find_job = lambda: runner.find_job(options, result)  # noqa: E731
+            with monitor_job(progress, self.build, find_job) as job:
+                result = pipeline.run()
+                runner.wait(result)
+            return result, job() or runner.find_job(options, result)
         except BaseException as error:
-            if self.signals:
-                raise self._cancel(result) from error
+            if signals:
+                if runner.in_process or runner.cancel(options, result):
+                    raise Interrupted(signals[0]) from error
+                remark = f"the job may still run on {runner.name}: cancel it there"
+                raise Interrupted(signals[0], remark) from error
             explained = None
-            if not self.runner.in_process and find_shardmill_error(error) is None:
-                known = job() or self.runner.find_job(options, result)
-                explained = self.runner.explain(error, known)
+            if not runner.in_process and find_shardmill_error(error) is None:
+                explained = runner.explain(error, job() or runner.find_job(options, result))
             if explained is None:
                 raise
             raise explained from error
 
-    def _cancel(self, result: Any) -> Interrupted:
-        number = self.signals[0]
-        runner = self.runner
-        if runner.in_process or runner.cancel(self.pipeline.options, result):
-            return Interrupted(number)
-        return Interrupted(number, f"the job may still run on {runner.name}: cancel it there")
+    def take_outcome(self, *, stale: bool) -> Outcome:
+        """Return the outcome after the pipeline ended.
+
+        Args:
+            stale: Whether an earlier attempt failed because another builder published.
+
+        Raises:
+            OutputError: There is no outcome.
+        """
+        from shardmill.transforms.build import outcome as outcomes
+
+        outcome = outcomes.take_reported(self.run_id)
+        if outcome is None:  # another process published
+            outcome = outcomes.fetch(self.run_id, self.output)
+            if self.output:
+                outcomes.delete_stale_outcomes(self.output)
+        if outcome is None:
+            where = f"in {self.output}: see its log" if self.output else "without --manifest"
+            raise OutputError(f"The runner {self.runner.name} ended, but left no outcome {where}.")
+        if stale and outcome.status == "up_to_date" and self.build:
+            # The other builder published the same dataset and deleted its build folder. In other
+            # cases, the folder may have parts of the same options with other inputs.
+            storage = open_storage(self.output)
+            with storage.lock(self.output):
+                storage.delete_tree(self.build)
+        return outcome
 
 
 @contextlib.contextmanager
@@ -305,16 +281,3 @@ def _interruptible(runner: Runner) -> Iterator[list[int]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-__all__ = [
-    "EXIT_INTERRUPTED",
-    "IN_MEMORY",
-    "Interrupted",
-    "RunResult",
-    "Staged",
-    "new_run_id",
-    "run_pipeline",
-    "show_progress",
-    "take_runner",
-]

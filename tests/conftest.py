@@ -17,6 +17,7 @@ from PIL import Image
 from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
@@ -120,9 +121,9 @@ def cpu_seconds(*args: str | Path) -> float:
 def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
     """Build in this process with Beam's in-memory runner; return outcome and manifest."""
     config = ImagesConfig(**{name: _text(value) for name, value in options.items()})
-    job = resolve(config, runner=run.IN_MEMORY)
+    job = resolve(config, runner=IN_MEMORY)
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output, build=job.sink.build
+        lambda root: outcomes(root, job), IN_MEMORY, [], job.sink.output, build=job.sink.build
     ).outcome
     return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
 

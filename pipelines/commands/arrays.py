@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
-from shardmill.pipelines.commands.build_flags import (
-    SHARED_SUGGESTIONS,
-    add_paths,
-    add_running,
-    add_seed,
-    add_shards,
-    build_parser,
-)
 from shardmill.pipelines.commands.parser import Parser
 
 _EXAMPLE = """\
@@ -25,9 +18,11 @@ def main(argv: list[str]) -> int:
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = build_parser("arrays", "Build a GZIP TFRecord dataset from NumPy arrays.", _EXAMPLE)
+    parser = build_flags.build_parser(
+        "arrays", "Build a GZIP TFRecord dataset from NumPy arrays.", _EXAMPLE
+    )
     paths = parser.add_argument_group("input and output")
-    add_paths(paths, "a .npy, an .npz, or a folder of .npy files", walks=False)
+    build_flags.add_paths(paths, "a .npy, an .npz, or a folder of .npy files", walks=False)
     add = parser.add_argument_group("labels and features").add_argument
     add("--labels", metavar="FILE", help="a .npy of labels: integers or texts")
     add("--label", metavar="NAME",
@@ -36,8 +31,11 @@ def make_parser() -> Parser:
     add("--arrays", metavar="LIST", help="names of the arrays to read (default: all)")
     splits = parser.add_argument_group("splits")
     splits.add_argument("--splits", metavar="SHARES", help="train:0.9,validation:0.1 (default)")
-    add_seed(splits)
-    add_shards(parser.add_argument_group("records and shards"))
-    add_running(parser.add_argument_group("running"), "concurrent reads per worker")
-    parser.suggestions = {**SHARED_SUGGESTIONS, "--splits": ("train:0.9,validation:0.1",)}
+    build_flags.add_seed(splits)
+    build_flags.add_shards(parser.add_argument_group("records and shards"))
+    build_flags.add_running(parser.add_argument_group("running"), "concurrent reads per worker")
+    parser.suggestions = {
+        **build_flags.SHARED_SUGGESTIONS,
+        "--splits": ("train:0.9,validation:0.1",),
+    }
     return parser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from shardmill.pipelines import run
@@ -12,7 +12,7 @@ from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
-from shardmill.pipelines.runners import find_runner
+from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 
 
 class BuildOptions(NamedTuple):
@@ -47,53 +47,88 @@ def parse_build(kind: str, argv: list[str]) -> BuildOptions:
 
 
 def run_build(
-    kind: str, config: Any, beam_flags: list[str], debug: bool,
+    command: str, config: Any, beam_flags: list[str], debug: bool,
     explain: Callable[[BaseException], Exception | None] | None = None,
 ) -> int:  # fmt: skip
     """Build and publish a dataset; return the exit code.
 
     Args:
-        kind: Name of the kind of input.
+        command: Name of the kind of input, which is its command.
         config: Options of the pipeline.
         beam_flags: Beam's options.
         debug: Whether to show Beam's log.
-        explain: Returns the error to report instead of an error of another library, or None.
+        explain: Returns the error to report for an exception of another library, or None.
     """
+    kind = INPUT_KINDS[command]
     with quiet_import():
-        pipeline_module = INPUT_KINDS[kind].load_pipeline()
+        pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.preflight import check_writable
-        from shardmill.pipelines.report import summary
+        from shardmill.pipelines.report.layout import print_to_stdout
+        from shardmill.pipelines.report.summary import render_build
 
     started = time.monotonic()
-    runner, beam_flags = run.take_runner(beam_flags)
+    runner, beam_flags = take_runner(beam_flags)
     if config.dry_run:
-        runner = run.IN_MEMORY
+        runner = IN_MEMORY
     find_runner(runner).check_places([("--input", config.input), ("--output", config.output)])
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
         check_writable(output)
     try:
-        with quiet_logs(debug=debug):
-            ended = run.run_pipeline(
+        ended = finish_run(
+            lambda: run.run_pipeline(
                 lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
-                output, unit=INPUT_KINDS[kind].unit, build=job.sink.build,
-            )  # fmt: skip
-    except run.Staged as staged:
-        print(staged)
-        return 0
-    except run.Interrupted as interrupted:
-        remark = f" ({interrupted.remark})" if interrupted.remark else ""
-        print(f"shardmill: interrupted{remark}; run again to resume.", file=sys.stderr)
-        return interrupted.code
+                output, unit=kind.unit, build=job.sink.build,
+            ),
+            debug=debug, remedy="run again to resume",
+        )  # fmt: skip
     except Exception as error:
         plain = explain(error) if explain else None
         if plain is None:
             raise
         raise plain from error
+    if isinstance(ended, int):
+        return ended
     seconds = time.monotonic() - started
-    if debug:
-        summary.print_counters(ended.counters())
-    inputs = INPUT_KINDS[kind].inputs
-    print("\n".join(summary.lines(ended.outcome, output, seconds, inputs)))
+    print_to_stdout(lambda _: render_build(ended.outcome, output, seconds, kind.inputs))
     return 0
+
+
+def finish_run(
+    start: Callable[[], run.RunResult], *, debug: bool, remedy: str
+) -> run.RunResult | int:
+    """Run a pipeline with Beam's log hidden.
+
+    Args:
+        start: Runs the pipeline.
+        debug: Whether to show Beam's log and counters.
+        remedy: What an interrupted command says after a semicolon.
+
+    Returns:
+        The result, or the exit code if the run was interrupted or only staged.
+    """
+    try:
+        with quiet_logs(debug=debug):
+            ended = start()
+    except run.Staged as staged:
+        print(staged)
+        return 0
+    except run.Interrupted as interrupted:
+        remark = f" ({interrupted.remark})" if interrupted.remark else ""
+        print(f"shardmill: interrupted{remark}; {remedy}.", file=sys.stderr)
+        return interrupted.code
+    if debug:
+        _print_counters(ended.counters())
+    return ended
+
+
+def _print_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
+    """Print Beam's counters of a run to standard error, one per line.
+
+    Args:
+        counters: By name; distributions as (count, sum, min, max).
+    """
+    for name, value in sorted(counters.items()):
+        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
+        print(f"counter {name}: {number}", file=sys.stderr)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 
-from shardmill.loaders.steps import find_manifest, load_manifest
+from shardmill.loaders.steps import load_manifest
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
-from shardmill.pipelines.preflight import complete_publish
+from shardmill.pipelines.preflight import open_manifest
 from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
@@ -51,10 +51,7 @@ def main(argv: list[str]) -> int:
     rules = Rules(
         flags.min_examples, flags.max_age, flags.finished_after, flags.max_reject_fraction
     )
-    folder, path = find_manifest(flags.dataset)
-    if folder:
-        complete_publish(folder)
-    manifest = load_manifest(path)
+    folder, path, manifest = open_manifest(flags.dataset)
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:
         _reject_count(path, flags)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.numbers import human_bytes, parse_duration
+from shardmill.pipelines.report.numbers import human_bytes, human_duration, parse_duration, plural
+from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.storage import Storage, open_storage, scheme_of
 from shardmill.transforms.publish import cleanup, publish
 from shardmill.transforms.publish.journal import Journal
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NS = 1_000_000_000
 
 _DESCRIPTION = """\
@@ -52,23 +52,23 @@ def main(argv: list[str]) -> int:
         raise InputError(f"{flags.directory} does not exist: give the folder of a dataset.")
     if entry.kind != "dir":
         raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
-    job = _Job(storage, output, limit, time.time_ns(), flags.dry_run)
+    job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run)
     journal = publish.read_journal(storage, output)
     if journal is not None:
-        _say(job.complete(journal))
+        _print(job.complete(journal))
     busy = journal.build if journal is not None and flags.dry_run else ""
     account = cleanup.find_leftovers(storage, output, publishing=busy)
-    going = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
-    removed, problems = job.remove(going)
-    for line in _kept(account, going, flags.older_than, job):
-        _say(line)
+    old = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
+    removed, problems = job.remove(old)
+    for line in _kept(account, old, flags.older_than, job):
+        _print(line)
     problems = [*account.problems, *problems]
     for problem in problems:
-        print(f"shardmill: {shown(problem)}", file=sys.stderr)
+        print(f"shardmill: {printable(problem)}", file=sys.stderr)
     if removed or account.leftovers or problems:
-        _say(_total(removed, flags.dry_run))
+        _print(_total(removed, flags.dry_run))
     else:
-        _say("Nothing else to clean." if journal else f"{output}: nothing to clean.")
+        _print("Nothing else to clean." if journal else f"{output}: nothing to clean.")
     return ShardmillError.exit_code if problems else 0
 
 
@@ -79,102 +79,92 @@ def _absolute(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Cleaning:
+    """One run of the command.
+
+    Attributes:
+        storage: Storage of the output.
+        output: Folder of the dataset.
+        limit_ns: Leftovers that changed within this time are kept.
+        now_ns: The current time.
+        dry_run: Whether to delete nothing.
+    """
+
     storage: Storage
     output: str
-    limit: int
+    limit_ns: int
     now_ns: int
     dry_run: bool
 
     def complete(self, journal: Journal) -> str:
-        """Completes a publication, or says that it would, as a sentence."""
+        """Complete a publish unless this is a dry run; return a sentence about it."""
         manifest = Manifest.from_json(journal.manifest)
         what = f"the unfinished publish of {manifest.written:,} examples"
-        rest = f"{journal.build} goes with it"
         if self.dry_run:
-            return f"would complete {what}; {rest}"
+            return f"would complete {what} and delete {journal.build}"
         if cleanup.complete(self.storage, self.output, journal):
-            return f"completed {what}; {rest}"
-        return f"took back {what}: its files are gone, what was published before stays"
+            return f"completed {what} and deleted {journal.build}"
+        return f"rolled back {what}: its files are deleted, the earlier dataset is unchanged"
 
-    def remove(self, going: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
-        """Removes leftovers and says so one by one; returns those, and what went wrong."""
+    def remove(self, items: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
+        """Remove leftovers and print a line for each; return those removed, and the problems."""
         removed: list[cleanup.Leftover] = []
         problems: list[str] = []
-        word = "would remove" if self.dry_run else "removed"
-        for item in going:
+        for item in items:
             try:
                 gone = self.dry_run or cleanup.remove(
-                    self.storage, self.output, item, self.limit, self.now_ns
+                    self.storage, self.output, item, self.limit_ns, self.now_ns
                 )
-            except (ShardmillError, FileNotFoundError) as error:
-                problems.append(_plain(error))
-                continue
-            if gone:
-                removed.append(item)
-                _say(f"{word}  {self.describe(item)}")
+            except ShardmillError as error:
+                problems.append(str(error))
+            except FileNotFoundError as error:
+                problems.append(f"{error} was deleted by another process: run again.")
             else:
-                _say(f"left  {item.name}: another command took it, or works on it")
+                if gone:
+                    removed.append(item)
+                    word = "would remove" if self.dry_run else "removed"
+                    _print(f"{word}  {self.describe(item)}")
+                else:
+                    _print(f"left  {item.name}: another command deleted it or uses it")
         return removed, problems
 
     def describe(self, item: cleanup.Leftover) -> str:
-        """Returns a line on a leftover: its name, size, files and age."""
-        size = f"{human_bytes(item.num_bytes)} in {_files(item.num_files)}"
-        return f"{item.name}  {size}, {age(item.changed_ns, self.now_ns)}"
+        """Return a line about a leftover: its name, size, files and age."""
+        size = f"{human_bytes(item.num_bytes)} in {plural(item.num_files, 'file')}"
+        return f"{item.name}  {size}, {format_age(item.changed_ns, self.now_ns)}"
 
 
-def _plain(error: Exception) -> str:
-    if isinstance(error, ShardmillError):
-        return str(error)
-    return f"{error} was taken away at the same time: run again."
+def _print(line: str) -> None:
+    print(printable(line), flush=True)
 
 
-def _say(line: str) -> None:
-    print(shown(line), flush=True)
-
-
-def shown(text: str) -> str:
-    """Returns a text with names of any kind in it as one line that can be printed."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _files(count: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'}"
-
-
-def age(changed_ns: int | None, now_ns: int) -> str:
-    """Returns how long ago something changed, as a person says it."""
+def format_age(changed_ns: int | None, now_ns: int) -> str:
+    """Return how long ago an entry changed, for people."""
     if changed_ns is None:
-        return "changed nobody knows when"
-    seconds = max(0, now_ns - changed_ns) // _NS
-    for unit, name in (("d", "day"), ("h", "hour"), ("m", "minute")):
-        count = seconds // _UNITS[unit]
-        if count:
-            return f"last changed {count:,} {name}{'' if count == 1 else 's'} ago"
-    return f"last changed {seconds} second{'' if seconds == 1 else 's'} ago"
+        return "last changed at an unknown time"
+    return f"last changed {human_duration(max(0, now_ns - changed_ns) // _NS)} ago"
 
 
 def _kept(
-    account: cleanup.Leftovers, going: list[cleanup.Leftover], older_than: str, job: _Job
+    account: cleanup.Leftovers, old: list[cleanup.Leftover], older_than: str, job: _Cleaning
 ) -> Iterator[str]:
-    """Yields what stays, each with its reason and remedy."""
-    recent = [item for item in account.leftovers if item not in going]
+    """Yield a line for each item that is kept, with the reason and remedy."""
+    recent = [item for item in account.leftovers if item not in old]
     for item in recent:
         yield f"kept  {job.describe(item)}"
     for name, why in account.foreign:
         yield f"kept  {name}: {why}"
     if recent:
         yield (
-            f"What changed within {older_than} is kept, as a build may be running; "
-            "when none is, add --older_than=0."
+            f"Items that changed within {older_than} are kept, as a build may be running; "
+            "if none is, add --older_than=0."
         )
 
 
 def _total(removed: list[cleanup.Leftover], dry_run: bool) -> str:
     if not removed:
         return "Nothing would be removed." if dry_run else "Nothing was removed."
-    items = f"{len(removed):,} leftover{'' if len(removed) == 1 else 's'}"
     size = human_bytes(sum(item.num_bytes for item in removed))
-    files = _files(sum(item.num_files for item in removed))
-    what = f"{items}: {size} in {files}"
+    files = plural(sum(item.num_files for item in removed), "file")
+    what = f"{plural(len(removed), 'leftover')}: {size} in {files}"
     return f"Would remove {what}; nothing was changed." if dry_run else f"Removed {what}."

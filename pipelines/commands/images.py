@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
-from shardmill.pipelines.commands.build_flags import (
-    SHARED_SUGGESTIONS,
-    add_paths,
-    add_running,
-    add_seed,
-    add_shards,
-    build_parser,
-)
 from shardmill.pipelines.commands.parser import Group, Parser
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
@@ -28,9 +21,11 @@ def main(argv: list[str]) -> int:
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = build_parser("images", "Build a GZIP TFRecord dataset from images.", _EXAMPLE)
+    parser = build_flags.build_parser(
+        "images", "Build a GZIP TFRecord dataset from images.", _EXAMPLE
+    )
     paths = parser.add_argument_group("input and output")
-    add_paths(paths, "a folder, glob, listing (.csv) or image")
+    build_flags.add_paths(paths, "a folder, glob, listing (.csv) or image")
     paths.add_argument("--limit", type=int, metavar="N", help="take a random sample of N images")
     _add_labels(parser.add_argument_group("labels and splits"))
     _add_pixels(parser.add_argument_group("pixels"))
@@ -38,11 +33,11 @@ def make_parser() -> Parser:
     shards.add_argument(
         "--features", metavar="LIST", help="NAME=SOURCE,... chooses and renames features"
     )
-    add_shards(shards)
+    build_flags.add_shards(shards)
     shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
-    add_running(parser.add_argument_group("running"), "decoding threads per worker")
+    build_flags.add_running(parser.add_argument_group("running"), "decoding threads per worker")
     parser.suggestions = {
-        **SHARED_SUGGESTIONS,
+        **build_flags.SHARED_SUGGESTIONS,
         "--label_from": LABEL_FROM,
         "--splits": ("directory", "listing", "train:0.9,validation:0.1"),
         "--resize": RESIZES,
@@ -63,7 +58,7 @@ def _add_labels(group: Group) -> None:
     add("--splits", metavar="SHARES",
         help="train:0.9,validation:0.1 (default), or directory, or listing")  # fmt: skip
     add("--group_pattern", metavar="REGEX", help="keys with the same match stay in one split")
-    add_seed(group)
+    build_flags.add_seed(group)
 
 
 def _add_pixels(group: Group) -> None:

@@ -6,15 +6,8 @@ import contextlib
 import itertools
 import os
 
+from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import BuildOptions, parse_build, run_build
-from shardmill.pipelines.commands.build_flags import (
-    SHARED_SUGGESTIONS,
-    add_paths,
-    add_running,
-    add_seed,
-    add_shards,
-    build_parser,
-)
 from shardmill.pipelines.commands.parser import Group, Parser
 from shardmill.pipelines.report.quiet import quiet_import, quiet_stderr
 from shardmill.schemas.errors import UsageError
@@ -70,8 +63,10 @@ def _import_tensorflow(path: str) -> None:
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = build_parser("rows", "Build a GZIP TFRecord dataset from CSV files.", _EXAMPLE)
-    add_paths(
+    parser = build_flags.build_parser(
+        "rows", "Build a GZIP TFRecord dataset from CSV files.", _EXAMPLE
+    )
+    build_flags.add_paths(
         parser.add_argument_group("input and output"),
         "a folder, glob, CSV file (.gz, .bz2, .xz, .zst too), or list of files (.txt)",
     )
@@ -82,11 +77,11 @@ def make_parser() -> Parser:
     add("--splits", metavar="SHARES", help="train:0.9,validation:0.1 (default), or directory")
     add("--split_by", metavar="COLUMN", help="names the split of each row; not in the records")
     add("--group_by", metavar="COLUMN", help="rows with equal cells stay in one split")
-    add_seed(splits)
-    add_shards(parser.add_argument_group("records and shards"))
-    add_running(parser.add_argument_group("running"), "concurrent ranges per worker")
+    build_flags.add_seed(splits)
+    build_flags.add_shards(parser.add_argument_group("records and shards"))
+    build_flags.add_running(parser.add_argument_group("running"), "concurrent ranges per worker")
     parser.suggestions = {
-        **SHARED_SUGGESTIONS,
+        **build_flags.SHARED_SUGGESTIONS,
         "--header": ("first", "none"),
         "--encoding": ("utf-8", "utf-16", "latin-1"),
         "--splits": ("directory", "train:0.9,validation:0.1"),

@@ -21,9 +21,7 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import sys
 
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 
@@ -65,12 +63,8 @@ def main(argv: list[str]) -> int:
     if flags.json:
         print(json.dumps(report, indent=1))
         return 0
-    from shardmill.pipelines.report.layout import find_layout, print_report
+    from shardmill.pipelines.report.layout import print_to_stdout
     from shardmill.pipelines.report.show_text import render
 
-    # Data may hold characters that the encoding of the output does not have.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    layout = find_layout(sys.stdout)
-    print_report(render(report, layout), layout, sys.stdout)
+    print_to_stdout(lambda layout: render(report, layout))
     return 0

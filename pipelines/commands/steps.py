@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from shardmill.loaders.steps import Selection, count_steps, find_manifest, load_manifest, select
+from shardmill.loaders.steps import Selection, count_steps, select
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.preflight import complete_publish
+from shardmill.pipelines.preflight import open_manifest
 
 _EPILOG = """\
 example:
@@ -37,10 +37,8 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
     flags = make_parser().parse_args(argv)
-    folder, path = find_manifest(flags.manifest)
-    if folder:
-        complete_publish(folder)
-    selection = select(load_manifest(path), flags.split)
+    _, path, manifest = open_manifest(flags.manifest)
+    selection = select(manifest, flags.split)
     steps = count_steps(
         selection,
         flags.batch_size,

@@ -62,10 +62,9 @@ def main(argv: list[str]) -> int:
     if flags.json:
         print(json.dumps(report(dataset, findings), ensure_ascii=False))
     else:
-        from shardmill.pipelines.report.layout import find_layout, print_report
+        from shardmill.pipelines.report.layout import print_to_stdout
 
-        layout = find_layout(sys.stdout)
-        print_report(render(dataset, findings, seconds, layout), layout, sys.stdout)
+        print_to_stdout(lambda layout: render(dataset, findings, seconds, layout))
     if findings:
         files = len({finding.file for finding in findings})
         print(
@@ -92,6 +91,8 @@ def render(
     dataset: Dataset, findings: Sequence[Finding], seconds: float, layout: Layout
 ) -> Iterator[RenderableType]:
     """Yield a table of the splits and one line per fault."""
+    from shardmill.pipelines.report.layout import whole_line
+
     faulty = {finding.file for finding in findings}
     rows = []
     for name, split in dataset.manifest.splits.items():
@@ -105,10 +106,10 @@ def render(
                 f"{bad:,} faulty" if bad else "all sound",
             )
         )
-    yield layout.whole_line(f"Verified {dataset.root}")
+    yield whole_line(f"Verified {dataset.root}")
     header = ("split", "examples", "shards", "bytes", "checks")
     yield layout.table(rows, "<>>><", header=header)
     size = sum(split.num_bytes for split in dataset.manifest.splits.values())
     yield layout.line(f"  {seconds:,.1f} s, {human_bytes(size / max(seconds, 1e-9))}/s")
     for finding in findings:
-        yield layout.whole_line(f"  fault  {finding.file}: {finding.message}")
+        yield whole_line(f"  fault  {finding.file}: {finding.message}")

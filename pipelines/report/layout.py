@@ -5,7 +5,9 @@ Text from data is escaped and never parsed as rich's markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
@@ -20,6 +22,7 @@ from shardmill.pipelines.report.terminal import printable
 
 Align = Literal["left", "right"]
 PIPE_WIDTH = 100
+_MIN_NAME = 10  # of the names of fields
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,6 @@ class Layout:
     def line(self, *parts: str | tuple[str, str]) -> Text:
         """Return one line of printable texts, each with or without a style; cut to the width."""
         return Text.assemble(*parts, no_wrap=True, overflow=self._overflow)
-
-    def whole_line(self, text: str, style: str = "") -> Text:
-        """Return a line that is never cut, such as a path to be copied."""
-        return Text(printable(text), style, no_wrap=True, overflow="ignore")
 
     def table(
         self,
@@ -100,19 +99,42 @@ class Layout:
         return Bar(width * 8, 0, eighths, width=width, color="green")
 
 
-def find_layout(file: TextIO) -> Layout:
-    """Return the layout for a file: the width of a terminal, or that of a pipe."""
-    console = _console(file)
-    return Layout(console.width if console.is_terminal else PIPE_WIDTH, console.options.ascii_only)
+def whole_line(text: str, style: str = "") -> Text:
+    """Return a line that is never cut, such as a path to be copied."""
+    return Text(printable(text), style, no_wrap=True, overflow="ignore")
+
+
+def fields(rows: Sequence[tuple[str, str]]) -> Iterator[Text]:
+    """Yield a line for each name and value; values are aligned and never cut."""
+    names = [Text(printable(name), "cyan") for name, _ in rows]
+    width = max([_MIN_NAME, *(name.cell_len for name in names)])
+    for name, (_, value) in zip(names, rows, strict=True):
+        name.align("left", width)
+        yield Text.assemble("  ", name, " ", printable(value), no_wrap=True, overflow="ignore")
+
+
+def print_to_stdout(render: Callable[[Layout], Iterable[RenderableType]]) -> None:
+    """Print a report to standard output.
+
+    Args:
+        render: Returns the lines and tables for a layout: a terminal's width, or that of a pipe.
+    """
+    # Data may have characters that the encoding of the output lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    console = _console(sys.stdout)
+    width = console.width if console.is_terminal else PIPE_WIDTH
+    layout = Layout(width, console.options.ascii_only)
+    print_report(render(layout), layout, sys.stdout)
 
 
 def print_report(parts: Iterable[RenderableType], layout: Layout, file: TextIO) -> None:
     """Print lines and tables; in a pipe as plain text.
 
     Args:
-        parts: What ``Layout`` made; ``Text`` with the overflow "ignore" is printed whole.
+        parts: Lines and tables; ``Text`` with the overflow "ignore" is not cut.
         layout: The layout of parts.
-        file: Standard output, say.
+        file: The output.
     """
     console = _console(file, layout.width)
     for part in parts:

@@ -1,4 +1,4 @@
-"""Numbers as people read and write them."""
+"""Formats numbers for people, and parses durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DURATION = re.compile(r"(\d{1,9})([smhd])")
 
 
 def human_bytes(size: float) -> str:
-    """Returns a size as a person reads it, in powers of 1024."""
+    """Return a size in the largest fitting unit, in powers of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
@@ -19,19 +19,32 @@ def human_bytes(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun, as in ``1 shard`` and ``2 shards``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def human_duration(seconds: int) -> str:
+    """Return a duration in the largest unit of which it has at least two."""
+    for unit, noun in (("d", "day"), ("h", "hour"), ("m", "minute")):
+        if seconds >= 2 * _UNITS[unit]:
+            return plural(seconds // _UNITS[unit], noun)
+    return plural(seconds, "second")
+
+
 def parse_duration(text: str, flag: str) -> int:
-    """Returns the seconds that a text such as ``90s``, ``15m``, ``1h``, ``2d`` or ``0`` means.
+    """Return the seconds of a text such as ``90s``, ``15m``, ``1h``, ``2d`` or ``0``.
 
     Args:
-        text: What was written.
-        flag: Where, for the message.
+        text: The text.
+        flag: Flag with that value, for the message.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not a duration.
     """
     match = _DURATION.fullmatch(text)
     if match is not None and text.isascii():
         return int(match[1]) * _UNITS[match[2]]
     if text == "0":
         return 0
-    raise UsageError(f"{flag}={text} is no time: write it as in 90s, 15m, 1h, 2d, or 0.")
+    raise UsageError(f"{flag}={text} is not a duration: write it as in 90s, 15m, 1h, 2d, or 0.")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from shardmill.schemas.errors import ShardmillError
 
-THREAD_PREFIX = "shardmill-"  # of the names of our own threads
+THREAD_PREFIX = "shardmill-"  # of the names of Shardmill's threads
 _run_failed = threading.Event()
 
 

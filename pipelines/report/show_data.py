@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from shardmill.loaders.steps import find_manifest, load_manifest
-from shardmill.pipelines.preflight import complete_publish
+from shardmill.pipelines.preflight import open_manifest
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
@@ -101,10 +100,7 @@ def describe_dataset(path: str, records: int, split: str) -> dict[str, Any]:
         InputError: The manifest cannot be read.
         UsageError: The split is unknown.
     """
-    folder, file = find_manifest(path)
-    if folder:
-        complete_publish(folder)
-    manifest = load_manifest(file)
+    folder, file, manifest = open_manifest(path)
     try:
         report = describe_manifest(manifest)
     except (TypeError, ValueError, AttributeError) as error:

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from shardmill.pipelines.report.layout import Layout
-from shardmill.pipelines.report.numbers import human_bytes
+from shardmill.pipelines.report.layout import Layout, whole_line
+from shardmill.pipelines.report.numbers import human_bytes, plural
 from shardmill.pipelines.report.terminal import printable
 
 MAX_ROWS = 20
@@ -41,7 +41,7 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
     if report["kind"] == "folder":
         yield layout.line("")
         command = f"shardmill count --input={shlex.quote(report['path'])}"
-        yield layout.whole_line(f"{command} counts them all.", "dim")
+        yield whole_line(f"{command} counts them all.", "dim")
 
 
 def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
@@ -49,8 +49,8 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
     made = f"dataset, built {finished}" if report["root"] is None else f"counted {finished}"
     yield from _title(report["path"], f"{made}, manifest version {report['version']}", layout)
     numbers = [
-        _plural(report["num_examples"], "example"),
-        _plural(report["num_shards"], "shard"),
+        plural(report["num_examples"], "example"),
+        plural(report["num_shards"], "shard"),
         human_bytes(report["num_bytes"]),
         _compression(report["compression"]),
     ]
@@ -64,8 +64,8 @@ def _splits(report: dict[str, Any], layout: Layout) -> Parts:
     rows = [
         (
             name,
-            _plural(split["num_examples"], "example"),
-            _plural(len(split["shards"]), "shard"),
+            plural(split["num_examples"], "example"),
+            plural(len(split["shards"]), "shard"),
             human_bytes(split["num_bytes"]),
             f"{100 * split['share']:.1f} %",
         )
@@ -80,7 +80,7 @@ def _shards(report: dict[str, Any], layout: Layout) -> Parts:
     if not shards:
         return
     rows = [
-        (s["file"], _plural(s["records"], "record"), human_bytes(s["bytes"]))
+        (s["file"], plural(s["records"], "record"), human_bytes(s["bytes"]))
         for s in shards[:MAX_ROWS]
     ]
     yield from _heading("Shards", "", layout)
@@ -161,7 +161,7 @@ def _warnings(report: dict[str, Any], layout: Layout) -> Parts:
 
 def _folder(report: dict[str, Any], layout: Layout) -> Parts:
     files = report["files"]
-    count = _plural(len(files) + report["more_files"], "file")
+    count = plural(len(files) + report["more_files"], "file")
     yield from _title(report["path"], f"folder of {count}, no manifest", layout)
     yield from _heading("TFRecord files", "", layout)
     rows = [(f["file"], human_bytes(f["bytes"]), _compression(f["compression"])) for f in files]
@@ -268,7 +268,7 @@ def _title(path: str, what: str, layout: Layout) -> Parts:
     if cell_len(shown) + cell_len(what) + 2 <= layout.width:
         yield layout.line((shown, "bold"), f"  {what}")
     else:
-        yield layout.whole_line(path, "bold")
+        yield whole_line(path, "bold")
         yield layout.line(f"  {what}")
 
 
@@ -279,17 +279,11 @@ def _heading(name: str, rest: str, layout: Layout) -> Parts:
 
 def _more(count: int, what: str, layout: Layout, indent: str = "  ") -> Parts:
     if count > 0:
-        yield layout.line(
-            (f"{indent}{layout.ellipsis} and {_plural(count, f'more {what}')}", "dim")
-        )
+        yield layout.line((f"{indent}{layout.ellipsis} and {plural(count, f'more {what}')}", "dim"))
 
 
 def _paragraph(text: str, colour: str) -> RenderableType:
     return Padding(Text(printable(text), colour), (0, 0, 0, 2))
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _compression(name: str) -> str:

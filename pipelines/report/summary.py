@@ -1,12 +1,14 @@
-"""What a run says in the end: plain text, the same on a terminal and in a log."""
+"""The result of a build or a count, as lines for a terminal or a log."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.report.numbers import human_bytes
+from rich.text import Text
+
+from shardmill.pipelines.report.layout import fields, whole_line
+from shardmill.pipelines.report.numbers import human_bytes, plural
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
@@ -15,87 +17,111 @@ from shardmill.schemas.storage import join
 if TYPE_CHECKING:
     from shardmill.transforms.build.outcome import Outcome
 
+_MAX_LISTED = 20
+Rows = list[tuple[str, str]]
 
-def lines(outcome: Outcome, output: str, seconds: float, noun: str = "images") -> Iterator[str]:
-    """Yields what a run says in the end.
+
+def render_build(
+    outcome: Outcome, output: str, seconds: float, inputs: str = "images"
+) -> Iterator[Text]:
+    """Yield the lines about a build.
 
     Args:
-        outcome: What came of it.
+        outcome: Outcome of the build.
         output: Folder of the dataset.
-        seconds: How long it took.
-        noun: What inputs are called.
+        seconds: Duration of the build.
+        inputs: What inputs are called.
 
     Raises:
-        OutputError: The run failed.
+        OutputError: The build failed.
     """
     if outcome.status == "failed":
         raise OutputError(outcome.message)
-    if outcome.status == "dry_run":
-        yield from planned(outcome, output, noun)
-    elif outcome.status == "up_to_date":
-        yield f"{output} is up to date: nothing was written."
+    if outcome.status == "up_to_date":
+        yield whole_line(f"{output} is up to date: nothing was written.")
+    elif outcome.status == "dry_run":
+        yield whole_line(f"Dry run: {output} would get", "bold")
+        yield from fields(_planned(outcome, inputs))
+        yield whole_line(f"  matched {plural(outcome.matched, 'file')}; nothing was written.")
     else:
-        yield from published(outcome, output, seconds, noun)
+        manifest = Manifest.from_json(outcome.manifest)
+        path = join(output, MANIFEST)
+        yield whole_line(f"Published {output}", "bold")
+        yield from fields(
+            [*_published(outcome, manifest, output, seconds, inputs), ("manifest", path)]
+        )
+        yield from _next_command(manifest, path)
 
 
-def published(outcome: Outcome, output: str, seconds: float, noun: str) -> Iterator[str]:
-    """Yields the lines of a run that published a dataset."""
-    manifest = Manifest.from_json(outcome.manifest)
-    inputs = manifest.inputs
-    rejected = f"{inputs.rejected:,}"
-    if inputs.rejected:
-        reasons = (f"{name} {count:,}" for name, count in inputs.rejected_by_reason.items())
-        rejected += f" ({', '.join(reasons)}), see {join(output, REJECTS)}"
-    yield f"Published {output}"
-    skipped = f", {inputs.skipped:,} skipped" if inputs.skipped else ""
-    matched = "files" if noun == "images" else noun
-    yield f"  matched    {inputs.matched:,} {matched}{skipped}"
-    if inputs.duplicates:
-        yield f"  duplicates {inputs.duplicates:,}"
-    yield f"  written    {manifest.written:,} examples"
-    yield f"  rejected   {rejected}"
-    for name, split in manifest.splits.items():
-        shards = counted(len(split.shards), "shard")
-        size = human_bytes(split.num_bytes)
-        yield f"  {name:<10} {split.num_examples:,} examples, {shards}, {size}"
-    found = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
-    yield f"  parts      {outcome.parts_made:,} made{found}"
-    kept, examples = outcome.reused
-    if kept:
-        yield f"  shards     {len(manifest.files) - kept:,} made, {kept:,} kept"
-    speed = (manifest.written - examples) / max(seconds, 1e-9)
-    yield f"  time       {seconds:,.1f} s, {speed:,.0f} {noun}/s"
-    for warning in manifest.warnings:
-        yield f"  warning    {warning}"
-    yield f"  manifest   {join(output, MANIFEST)}"
-    yield "Next:"
-    full = next((name for name in manifest.splits if manifest.splits[name].num_examples), "train")
-    yield f"  shardmill steps {join(output, MANIFEST)} --split={full} --batch_size=32"
-
-
-def planned(outcome: Outcome, output: str, noun: str) -> Iterator[str]:
-    """Yields the lines of a dry run."""
-    yield f"Dry run: {output} would get"
-    for split, label, refs, size, parts in outcome.series:
-        name = f"{split}, {label}" if label else split
-        # How many rows there are is not known.
-        made_of = f"{refs:,} images ({human_bytes(size)} of files) in " if noun == "images" else ""
-        work = counted(parts, "part") if parts else "shards that stay"
-        yield f"  {name:<20} {made_of}{work}"
-    yield f"  matched {counted(outcome.matched, 'file')}; nothing was written."
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number of things, the noun in its right form."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def print_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
-    """Print Beam's counters of a run to standard error, one per line.
+def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text]:
+    """Yield the lines about a count.
 
     Args:
-        counters: By name; distributions as (count, sum, min, max).
+        manifest: The result.
+        path: Path of the manifest; empty if it was not written.
+        seconds: Duration of the count.
     """
-    for name, value in sorted(counters.items()):
-        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
-        print(f"counter {name}: {number}", file=sys.stderr)
+    inputs = manifest.inputs
+    skipped = f", {inputs.skipped:,} skipped" if inputs.skipped else ""
+    duplicates = f", {inputs.duplicates:,} named twice" if inputs.duplicates else ""
+    rows = [("files", f"{inputs.matched:,} matched{skipped}{duplicates}")]
+    for name, split in manifest.splits.items():
+        files, size = plural(len(split.shards), "file"), human_bytes(split.num_bytes)
+        rows.append((name, f"{split.num_examples:,} records in {files}, {size}"))
+    rows += _first("damaged", [f"{file.file}: {file.message}" for file in manifest.damaged])
+    rows += _first("warning", manifest.warnings)
+    total = sum(split.num_bytes for split in manifest.splits.values())
+    rows.append(("time", f"{seconds:,.1f} s, {human_bytes(total / max(seconds, 1e-9))}/s"))
+    yield whole_line(f"Counted {inputs.root}", "bold")
+    yield from fields([*rows, ("manifest", path)] if path else rows)
+    if path and not manifest.damaged and any(s.num_examples for s in manifest.splits.values()):
+        yield from _next_command(manifest, path)
+
+
+def _published(
+    outcome: Outcome, manifest: Manifest, output: str, seconds: float, inputs: str
+) -> Rows:
+    counts = manifest.inputs
+    skipped = f", {counts.skipped:,} skipped" if counts.skipped else ""
+    rows = [("matched", f"{counts.matched:,} {'files' if inputs == 'images' else inputs}{skipped}")]
+    if counts.duplicates:
+        rows.append(("duplicates", f"{counts.duplicates:,}"))
+    rejected = f"{counts.rejected:,}"
+    if counts.rejected:
+        reasons = (f"{name} {count:,}" for name, count in counts.rejected_by_reason.items())
+        rejected += f" ({', '.join(reasons)}), see {join(output, REJECTS)}"
+    rows += [("written", f"{manifest.written:,} examples"), ("rejected", rejected)]
+    for name, split in manifest.splits.items():
+        shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)
+        rows.append((name, f"{split.num_examples:,} examples, {shards}, {size}"))
+    reused = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
+    rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
+    kept, kept_examples = outcome.reused
+    if kept:
+        rows.append(("shards", f"{len(manifest.files) - kept:,} made, {kept:,} kept"))
+    speed = (manifest.written - kept_examples) / max(seconds, 1e-9)
+    rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
+    return rows + [("warning", warning) for warning in manifest.warnings]
+
+
+def _planned(outcome: Outcome, inputs: str) -> Rows:
+    rows = []
+    for split, label, refs, size, parts in outcome.series:
+        name = f"{split}, {label}" if label else split
+        # The number of rows is not known.
+        files = f"{refs:,} images ({human_bytes(size)} of files) in " if inputs == "images" else ""
+        rows.append((name, f"{files}{plural(parts, 'part') if parts else 'shards that stay'}"))
+    return rows
+
+
+def _first(name: str, texts: Sequence[str]) -> Rows:
+    rows = [(name, text) for text in texts[:_MAX_LISTED]]
+    if len(texts) > _MAX_LISTED:
+        rows.append((name, f"and {len(texts) - _MAX_LISTED:,} more, see the manifest"))
+    return rows
+
+
+def _next_command(manifest: Manifest, path: str) -> Iterator[Text]:
+    full = next((name for name, split in manifest.splits.items() if split.num_examples), "train")
+    yield whole_line("Next:", "bold")
+    yield whole_line(f"  shardmill steps {path} --split={full} --batch_size=32")

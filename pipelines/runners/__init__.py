@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from shardmill.pipelines.runners.base import IN_MEMORY, Job, Runner, take_runner
 
 __all__ = ["IN_MEMORY", "Job", "Runner", "find_runner", "take_runner"]
+
+# Class of each module; a module is imported when its runner is used.
+_CLASSES = {"memory": "InMemory", "flink": "Flink", "prism": "Prism", "dataflow": "Dataflow"}
 
 
 def find_runner(name: str) -> Runner:
@@ -13,21 +18,8 @@ def find_runner(name: str) -> Runner:
     Args:
         name: A name as ``take_runner`` returns it; upper or lower case.
     """
-    plain = name.lower().removesuffix("runner")
-    if name == IN_MEMORY:
-        from shardmill.pipelines.runners.memory import InMemory
-
-        return InMemory(name)
-    if plain == "flink":
-        from shardmill.pipelines.runners.flink import Flink
-
-        return Flink(name)
-    if plain == "prism":
-        from shardmill.pipelines.runners.prism import Prism
-
-        return Prism(name)
-    if plain == "dataflow":
-        from shardmill.pipelines.runners.dataflow import Dataflow
-
-        return Dataflow(name)
-    return Runner(name)
+    module = "memory" if name == IN_MEMORY else name.lower().removesuffix("runner")
+    if module not in _CLASSES:
+        return Runner(name)
+    runner: Runner = getattr(import_module(f"{__name__}.{module}"), _CLASSES[module])(name)
+    return runner

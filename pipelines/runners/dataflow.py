@@ -7,15 +7,15 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
 from shardmill.pipelines.runners.base import Job, Runner, option_given
 from shardmill.pipelines.runners.error_text import python_cause
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{region}/{id}?project={project}"
 _CANCELLED_WITHIN = 600  # seconds; machines are released before a job is cancelled
@@ -45,8 +45,6 @@ class Dataflow(Runner):
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``."""
-        from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
-
         options = PipelineOptions([*argv]).view_as(GoogleCloudOptions)
         missing = [f"--{name}" for name in ("project", "region") if not getattr(options, name)]
         if missing:
@@ -77,8 +75,6 @@ class Dataflow(Runner):
 
     def make(self) -> Any:
         """See ``Runner.make``; checks the buckets first, as Beam would retry for ten minutes."""
-        from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
-
         _check_buckets(PipelineOptions([*self._argv]).view_as(GoogleCloudOptions))
         return super().make()
 
@@ -93,14 +89,10 @@ class Dataflow(Runner):
 
     def staged_at(self, options: PipelineOptions) -> str:
         """See ``Runner.staged_at``; the launcher of a flex template sets it."""
-        from apache_beam.options.pipeline_options import GoogleCloudOptions
-
         return str(options.view_as(GoogleCloudOptions).template_location or "")
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
         """See ``Runner.find_job``."""
-        from apache_beam.options.pipeline_options import GoogleCloudOptions
-
         if result is None or not result.has_job:
             return None
         cloud = options.view_as(GoogleCloudOptions)
@@ -194,9 +186,6 @@ def _check_names(options: PipelineOptions) -> None:
     Raises:
         UsageError: A name or path breaks Google's rules.
     """
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
-
     cloud = options.view_as(GoogleCloudOptions)
     validator = PipelineOptionsValidator(options, None)
     for name in ("temp_location", "staging_location"):
@@ -246,7 +235,6 @@ def _check_buckets(options: GoogleCloudOptions) -> None:
 
 def _find_submitted(options: PipelineOptions) -> Any:
     """Return the job of these options if it was submitted; its name is unique."""
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
     from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult, DataflowRunner
     from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
     from google.cloud import dataflow

@@ -14,13 +14,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    JobServerOptions,
+    PipelineOptions,
+    PortableOptions,
+)
 
 from shardmill.pipelines.runners.base import Job, Runner, kill_with_parent_prefix, option_given
 from shardmill.schemas.errors import OutputError, UsageError
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
 
 _TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
@@ -37,13 +42,6 @@ class Flink(Runner):
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``; asks the cluster for its slots."""
-        from apache_beam.options.pipeline_options import (
-            FlinkRunnerOptions,
-            JobServerOptions,
-            PipelineOptions,
-            PortableOptions,
-        )
-
         options = PipelineOptions([*argv])
         flink = options.view_as(FlinkRunnerOptions)
         argv = super().prepare(argv, job_name)
@@ -87,15 +85,14 @@ class Flink(Runner):
         rest = self._rest
         if rest is None:
             return super().find_job(options, result)
+        name = options.view_as(GoogleCloudOptions).job_name
         for job in _jobs(rest):
-            if job["name"] == _name_of(options) and job["jid"] not in self._earlier:
+            if job["name"] == name and job["jid"] not in self._earlier:
                 return Job(job["jid"], f"{rest}/#/job/running/{job['jid']}/overview")
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
         """See ``Runner.cancel``."""
-        from apache_beam.options.pipeline_options import PortableOptions
-
         rest = self._rest
         if rest is None:  # the cluster is in the job server; one that Beam started ends with us
             ended = super().cancel(options, result)
@@ -119,8 +116,6 @@ class Flink(Runner):
 
 def rest_address(options: PipelineOptions) -> str | None:
     """Return the address of the cluster's REST API, or None if no cluster is named."""
-    from apache_beam.options.pipeline_options import FlinkRunnerOptions
-
     master = str(options.view_as(FlinkRunnerOptions).flink_master).strip().rstrip("/")
     if not master or master.startswith("["):
         return None
@@ -133,12 +128,6 @@ def _jobs(rest: str) -> list[dict[str, Any]]:
         jobs: list[dict[str, Any]] = _call(f"{rest}/jobs/overview")["jobs"]
         return jobs
     return []
-
-
-def _name_of(options: PipelineOptions) -> str:
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-    return str(options.view_as(GoogleCloudOptions).job_name)
 
 
 def _check_jar(jar: str | None) -> None:

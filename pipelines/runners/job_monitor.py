@@ -84,15 +84,11 @@ def update_progress(progress: Progress, build: str) -> None:
     progress.total, progress.done = total, max(done, progress.done)
     if runs:
         progress.phase = f"reading ({runs:,} ranges done)"
-    elif done >= _NEARLY_DONE * total and _any(join(build, "shards")):
+    elif done >= _NEARLY_DONE * total and any(open_storage(build).list_dir(join(build, "shards"))):
         progress.total = progress.done
         progress.phase = "assembling"
     else:
         progress.phase = "encoding"
-
-
-def _any(folder: str) -> bool:
-    return any(True for _ in open_storage(folder).list_dir(folder))
 
 
 def _count_sidecars(build: str, folder: str) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from shardmill.pipelines.runners.base import Job, Runner
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 class InMemory(Runner):
@@ -23,8 +23,6 @@ class InMemory(Runner):
 
     def make(self) -> Any:
         """See ``Runner.make``."""
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
         return FnApiRunner()
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:

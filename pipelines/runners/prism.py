@@ -6,13 +6,13 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import apache_beam
+from apache_beam.options.pipeline_options import PipelineOptions, PrismRunnerOptions
 
 from shardmill.pipelines.runners.base import Job, Runner, kill_with_parent_prefix
 from shardmill.schemas.errors import UsageError
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
 
 _REMEDY = (
     "give the program as --prism_location=FILE (`go install "
@@ -25,9 +25,6 @@ class Prism(Runner):
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``; without its program Beam would try to download it."""
-        import apache_beam
-        from apache_beam.options.pipeline_options import PipelineOptions, PrismRunnerOptions
-
         path = PipelineOptions([*argv]).view_as(PrismRunnerOptions).prism_location
         remedy = _REMEDY.format(version=apache_beam.__version__)
         if not path:

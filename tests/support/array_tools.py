@@ -11,11 +11,13 @@ import jsonschema
 import numpy as np
 
 from shardmill.pipelines import run
-from shardmill.pipelines.arrays import ArraysJob, outcomes, resolve
+from shardmill.pipelines.arrays import outcomes, resolve
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.input_kinds import MEBIBYTES
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
+from shardmill.transforms.arrays.transform import ArraysSpec
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
 from tests.support.readers import tf_examples
@@ -27,26 +29,26 @@ DTYPES = [
 _64 = (1 << 64) - 1
 
 
-def job_of(**options) -> ArraysJob:
-    """Return the job of a build with these options."""
+def spec_of(**options) -> ArraysSpec:
+    """Return the spec of a build with these options."""
     texts = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
-    return resolve(ArraysConfig(**texts), runner=run.IN_MEMORY)
+    return resolve(ArraysConfig(**texts), runner=IN_MEMORY)
 
 
-def run_job(job: ArraysJob) -> Outcome:
-    """Run a job in this process with Beam's in-memory runner."""
-    sink = job.spec.sink
+def run_spec(spec: ArraysSpec) -> Outcome:
+    """Run a build in this process with Beam's in-memory runner."""
+    sink = spec.sink
     return run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], sink.output,
+        lambda root: outcomes(root, spec), IN_MEMORY, [], sink.output,
         unit=MEBIBYTES,
     ).outcome  # fmt: skip
 
 
 def published(**options) -> Manifest:
     """Build a dataset, assert that it is published, and return its manifest."""
-    outcome = run_job(job_of(**options))
+    outcome = run_spec(spec_of(**options))
     assert outcome.status == "published", outcome
     output = str(options["output"])
     manifest = read_manifest(open_storage(output), output)
