@@ -10,8 +10,8 @@ import pytest
 
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, make_photos
-from tests.pipelines.test_images_gcs import download
 from tests.support.fault_tools import check_dataset, zygote
+from tests.support.gcs_builds import download
 from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server"]

@@ -13,7 +13,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from tests.conftest import build_dataset, shardmill
 from tests.pipelines.test_count import count, records_of
-from tests.pipelines.test_images_gcs import upload
+from tests.support.gcs_builds import upload
 from tests.support.record_tools import make_payloads, write_records
 from tests.transforms.verify.test_verify import findings_of
 

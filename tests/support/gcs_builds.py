@@ -1,7 +1,8 @@
-"""Inputs of builds on gs://, and the comparison with builds on a local disk."""
+"""Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
 from __future__ import annotations
 
+import logging
 import time
 import types
 from pathlib import Path
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 from google.api_core.retry import retry_unary
 
+from shardmill.pipelines.cli import main
+from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.build.outcome import Outcome
-from tests.conftest import make_photos
-from tests.pipelines.test_images_gcs import download, run, upload
-from tests.support.array_tools import job_of, run_job
+from tests.conftest import build_dataset, make_photos
+from tests.support.array_tools import run_spec, spec_of
+from tests.support.fault_tools import PROGRESS
 from tests.support.readers import dataset_files
 from tests.support.rows_tools import build_rows
 
@@ -25,7 +28,7 @@ KINDS = ("upload", "download", "get", "list", "compose", "rewrite", "delete")
 
 
 def make_inputs(folder: Path) -> Path:
-    """Write the inputs of all three pipelines; all of them are accepted."""
+    """Write inputs of each kind, all of them valid."""
     make_photos(folder / "images", {"cat": 14, "dog": 10}, size=(40, 30))
     (folder / "rows").mkdir(parents=True)
     for number in range(3):
@@ -38,19 +41,59 @@ def make_inputs(folder: Path) -> Path:
     return folder
 
 
+# Options of a build of each kind of input that is small and has several shards.
+OPTIONS: dict[str, dict] = {
+    "images": {"image_size": "16", "num_shards": 2, "splits": "train:0.8,validation:0.2"},
+    "rows": {"label": "word", "num_shards": 2},
+    "arrays": {"num_shards": 2},
+}
+
+
 def build(pipeline: str, source: Path | str, output: Path | str, **options) -> Outcome:
-    """Build in this process and return the outcome."""
-    if pipeline == "images":
-        return run(source, output, **{"image_size": "16", "num_shards": 2, **options})
-    if pipeline == "rows":
-        return build_rows(
-            input=source, output=output, label="word", **{"num_shards": 2, **options}
-        )[0]
-    return run_job(job_of(input=source, output=output, **{"num_shards": 2, **options}))
+    """Build in this process; return the outcome."""
+    options = {"input": source, "output": output, **OPTIONS[pipeline], **options}
+    if pipeline == "arrays":
+        return run_spec(spec_of(**options))
+    return (build_dataset if pipeline == "images" else build_rows)(**options)[0]
+
+
+def flags_of(pipeline: str, source: Path | str, output: Path | str, **options) -> list[str]:
+    """Return the command line of the same build."""
+    options = {"input": source, "output": output, **OPTIONS[pipeline], **options}
+    return [pipeline, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def upload(folder: Path, uri: str) -> str:
+    """Copy a folder to a bucket; return its URI."""
+    storage = open_storage(uri)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            storage.replace(f"{uri}/{path.relative_to(folder)}", path.read_bytes())
+    return uri
+
+
+def download(uri: str, folder: Path) -> Path:
+    """Copy an object tree to disk, for independent readers."""
+    for entry in GcsStorage().walk(uri):
+        target = folder / entry.path[len(uri) + 1 :]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(open_storage(uri).read(entry.path))
+    return folder
+
+
+def run_command(capsys, *args: object) -> tuple[int, str, str]:
+    """Run the command in this process; return its exit code, output, and errors without progress."""
+    level = logging.getLogger().level
+    try:
+        code = main([str(arg) for arg in args])
+    finally:
+        logging.getLogger().setLevel(level)
+    out, err = capsys.readouterr()
+    return code, out, PROGRESS.sub("", err)
 
 
 class Album:
-    """Inputs on disk and in a bucket, and the datasets that local builds make of them."""
+    """Inputs on disk, and the datasets built from them from disk to disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,11 +101,11 @@ class Album:
         self._wanted: dict[tuple, dict[str, bytes]] = {}
 
     def upload(self, bucket: str) -> str:
-        """Copy the inputs to a bucket."""
+        """Copy the inputs to a bucket; return their URI."""
         return upload(self.inputs, f"{bucket}/in")
 
     def wanted(self, pipeline: str, **options) -> dict[str, bytes]:
-        """Return the files of a dataset that was built without a bucket."""
+        """Return the files of a dataset that was built without any bucket."""
         key = pipeline, tuple(sorted(options.items()))
         if key not in self._wanted:
             output = self.folder / f"wanted{len(self._wanted)}"
@@ -72,7 +115,7 @@ class Album:
         return self._wanted[key]
 
     def check(self, pipeline: str, output: str, folder: Path, **options) -> None:
-        """Assert that a folder has exactly the files of the local dataset."""
+        """Assert that a bucket has exactly the files of the local dataset, byte for byte."""
         wanted = self.wanted(pipeline, **options)
         found = dataset_files(download(output, folder))
         assert found == wanted
@@ -87,7 +130,7 @@ def album(tmp_path_factory) -> Album:
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Shorten the pauses before retries; the library still decides about retries."""
+    """Shorten the pauses before retries; the library still decides whether to retry."""
     clock = types.SimpleNamespace(
         monotonic=time.monotonic, sleep=lambda seconds: time.sleep(min(seconds, 0.01))
     )

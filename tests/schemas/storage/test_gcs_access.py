@@ -13,8 +13,8 @@ import pytest
 from shardmill.pipelines.cli import main
 from shardmill.schemas.storage import base
 from tests.conftest import ROOT, make_photos, shardmill
-from tests.pipelines.test_images_gcs import run
 from tests.support.fault_tools import PROGRESS
+from tests.support.gcs_builds import build, upload
 
 pytest_plugins = ["tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
@@ -137,7 +137,6 @@ def documented() -> dict[str, set[str]]:
 
 
 def test_documented_permissions_are_necessary_and_sufficient(photos, front, emulator, capsys):
-    from tests.pipelines.test_images_gcs import upload
     from tests.support.gcs_server import make_bucket
 
     needs = documented()
@@ -154,7 +153,7 @@ def test_documented_permissions_are_necessary_and_sufficient(photos, front, emul
     front.rules.permissions = note
     try:
         for options in ({}, {"num_shards": 1, "overwrite": True}):
-            assert run(source, output, **options).status == "published"
+            assert build("images", source, output, **options).status == "published"
         assert by_bucket[inputs[5:]] == needs["input"]
         assert by_bucket[outputs[5:]] == needs["output"]
         by_bucket[outputs[5:]].clear()

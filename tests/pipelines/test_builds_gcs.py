@@ -1,0 +1,517 @@
+"""Builds of each kind of input from, to and between buckets, on an emulator of gs://."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import InputError, ShardmillError
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.gcs import GcsStorage
+from shardmill.transforms.arrays import row_reader
+from shardmill.transforms.publish.publish import recover_output
+from tests.conftest import ROOT, SOAK, make_photos, shardmill
+from tests.support import fault_tools
+from tests.support.array_tools import run_spec, spec_of
+from tests.support.fault_tools import PROGRESS, check_manifest
+from tests.support.gcs_builds import build, download, flags_of, run_command, upload
+from tests.support.readers import dataset_files
+
+pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
+pytestmark = pytest.mark.heavy
+
+ROWS, TABLES = 400, ("a.csv", "b.csv.gz", "c.csv", "d #1 100% ü?.csv", "e.csv")
+SERIES = 30  # rows of the arrays
+
+
+def make_odd_photos(folder: Path) -> None:
+    """Write two classes with a reject, files to skip, and names that URLs escape."""
+    make_photos(folder, {"cat": 22, "dog #1 100% ü?": 14})
+    for name in (".DS_Store", "cat/Thumbs.db", "cat/notes.txt", "cat/broken.jpg"):
+        (folder / name).write_bytes(b"no picture")
+
+
+def make_tables(folder: Path) -> None:
+    """Write five tables: one gzipped, one with two bad rows, one with a name that URLs escape."""
+    folder.mkdir()
+    for number, name in enumerate(TABLES):
+        rows = "".join(f"{number * ROWS + row},{row / 8},word {row % 5}\n" for row in range(ROWS))
+        data = f"id,value,word\n{rows}".encode() + (b"1,2\n1,2,3,4\n" if name == "c.csv" else b"")
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+
+def make_arrays(folder: Path) -> None:
+    """Write arrays with small and with large rows, as a folder and as two kinds of .npz."""
+    (folder / "many").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    large = rng.integers(0, 9, (SERIES, 70_001), dtype=np.uint8)
+    labels = np.array([["dog", "cat"][row % 2] for row in range(SERIES)])
+    arrays = {
+        "small": np.asfortranarray(rng.integers(0, 9, (SERIES, 7))),
+        "large": large,
+        "y": labels,
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"many/{name}.npy", array)
+    np.savez(folder / "stored.npz", **arrays)
+    np.savez_compressed(folder / "deflated.npz", **arrays)
+
+
+@pytest.fixture
+def inputs(tmp_path) -> Path:
+    """Return a folder with inputs of each kind."""
+    make_odd_photos(tmp_path / "in/images")
+    make_tables(tmp_path / "in/rows")
+    make_arrays(tmp_path / "in/arrays")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def album_folder(tmp_path) -> Path:
+    make_odd_photos(tmp_path / "album")
+    return tmp_path / "album"
+
+
+def comparable(folder: Path) -> tuple[dict, list, dict]:
+    """Return a dataset's files, rejects and manifest without places and times."""
+    files = dataset_files(folder)
+    lines = files.pop("rejects.jsonl", b"").splitlines()
+    manifest = check_manifest(folder)
+    del manifest["inputs"]["root"]
+    for name in ("input_id", "finished", "runner"):
+        del manifest["build"][name]
+    return files, [{**json.loads(line), "uri": ""} for line in lines], manifest
+
+
+def check_bucket(output: str, folder: Path, local: Path) -> None:
+    """Assert that a bucket has exactly the local dataset, and no build folder or journal."""
+    assert comparable(download(output, folder)) == comparable(local)
+    names = {entry.path[len(output) + 1 :] for entry in GcsStorage().walk(output)}
+    assert names == {*dataset_files(local), "manifest.json"}
+
+
+def manifest_of(uri: str) -> Manifest:
+    return Manifest.from_json(open_storage(uri).read(f"{uri}/manifest.json"))
+
+
+# Pipeline, name of the input, and how many inputs are accepted and rejected.
+CASES = [
+    ("images", "images", 36, 1),
+    ("rows", "rows", ROWS * len(TABLES), 2),
+    ("arrays", "arrays/many", SERIES, 0),
+    ("arrays", "arrays/deflated.npz", SERIES, 0),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "name", "accepted", "rejected"), CASES)
+def test_storages_do_not_change_bytes(pipeline, name, accepted, rejected, inputs, bucket, tmp_path):
+    local, remote = tmp_path / "local", upload(inputs, f"{bucket}/in #1")
+    assert build(pipeline, inputs / name, local).status == "published"
+    counts = json.loads((local / "manifest.json").read_text())["inputs"]
+    assert (counts["accepted"], counts["rejected"]) == (accepted, rejected)
+    for place, source in (("from disk", inputs / name), ("from bucket", f"{remote}/{name}")):
+        output = f"{bucket}/out/{place}"
+        assert build(pipeline, source, output).status == "published"
+        check_bucket(output, tmp_path / place, local)
+    assert build(pipeline, f"{remote}/{name}", output).status == "up_to_date"
+    assert build(pipeline, f"{remote}/{name}", tmp_path / "to disk").status == "published"
+    assert comparable(tmp_path / "to disk") == comparable(local)
+
+
+def test_command_does_not_search_for_credentials_of_an_emulator(album_folder, bucket, tmp_path):
+    with socket.socket() as silent:  # accepts connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        silent.setblocking(False)
+        env = {k: v for k, v in os.environ.items() if k != "GOOGLE_APPLICATION_CREDENTIALS"}
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        env |= {"GCE_METADATA_HOST": address, "GCE_METADATA_IP": address, "HOME": str(tmp_path)}
+        photos = upload(album_folder, f"{bucket}/photos")
+        done = shardmill(*flags_of("images", photos, f"{bucket}/out"), env=env)
+        assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, "")
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_repeated_command_reports_up_to_date(album_folder, bucket, capsys):
+    output = f"{bucket}/out"
+    args = flags_of("images", album_folder, output)
+    code, out, errors = run_command(capsys, *args)
+    assert (code, errors) == (0, "")
+    assert output in out
+    again = run_command(capsys, *args)
+    assert again == (0, f"{output} is up to date: nothing was written.\n", "")
+    code, steps, errors = run_command(capsys, "steps", output, "--batch_size=1")
+    train = manifest_of(output).splits["train"]
+    assert (code, int(steps), errors) == (0, train.num_examples, "")
+
+
+def test_globs_and_listings_match_the_same_photos(album_folder, bucket, tmp_path):
+    photos = upload(album_folder, f"{bucket}/photos")
+    expected = tmp_path / "expected"
+    build("images", f"{album_folder}/*/0*.jpg", expected, root=str(album_folder))
+    keys = sorted(str(path.relative_to(album_folder)) for path in album_folder.glob("*/0*.jpg"))
+    listing = "\n".join(["uri", *(f"{photos}/{key}" for key in keys)])
+    open_storage(bucket).replace(f"{photos}/list.csv", listing.encode())
+    for name in ("*/0*.jpg", "list.csv"):
+        output = f"{bucket}/from {name[-3:]}"
+        assert build("images", f"{photos}/{name}", output, root=photos).status == "published"
+        check_bucket(output, tmp_path / name[-3:], expected)
+
+
+def test_second_run_writes_nothing_and_overwrite_replaces(
+    album_folder, strict_bucket, front, tmp_path
+):
+    output = f"{strict_bucket}/out"
+
+    def versions() -> dict:
+        return {entry.path: entry.version for entry in GcsStorage().walk(output)}
+
+    assert build("images", album_folder, output).status == "published"
+    before = versions()
+    front.calls.clear()
+    assert build("images", album_folder, output).status == "up_to_date"
+    assert {"upload", "delete", "compose", "rewrite"}.isdisjoint(front.counts())
+    other = build("images", album_folder, output, num_shards=1)
+    assert other.status == "failed"
+    assert "add --overwrite" in other.message
+    assert versions() == before
+    replaced = build("images", album_folder, output, num_shards=1, overwrite=True)
+    assert replaced.status == "published"
+    build("images", album_folder, tmp_path / "one", num_shards=1)
+    check_bucket(output, tmp_path / "out", tmp_path / "one")
+
+
+def test_one_changed_photo_remakes_one_part(album_folder, bucket):
+    (album_folder / "cat" / "also broken.jpg").write_bytes(b"no picture")
+    photos = upload(album_folder, f"{bucket}/photos")
+    first = build("images", photos, f"{bucket}/out", num_shards=4)
+    assert (first.status, first.parts_reused) == ("failed", 0)
+    assert "2 of 38 inputs were rejected" in first.message
+    data = (album_folder / "cat" / "000.jpg").read_bytes()
+    open_storage(photos).replace(f"{photos}/cat/also broken.jpg", data)
+    second = build("images", photos, f"{bucket}/out", num_shards=4)
+    assert (second.status, second.parts_made) == ("published", 1)
+    assert second.parts_reused == first.parts_made - 1 > 3
+
+
+class Hold:
+    """Blocks calls at the front: the n-th of a kind and ending, and by default all writes after.
+
+    Args:
+        front: The front.
+        kind: Kind of the call.
+        ending: End of the object's name.
+        number: Which of these calls, from 1.
+        only: Whether later calls are not blocked.
+    """
+
+    def __init__(self, front, kind: str, ending: str, number: int = 1, only: bool = False) -> None:
+        self.reached, self.release = threading.Event(), threading.Event()
+        self.kind, self.ending, self.left, self.only = kind, ending, number, only
+        self.lock = threading.Lock()
+        front.hook = self
+
+    def __call__(self, call) -> None:
+        with self.lock:
+            self.left -= call.kind == self.kind and call.name.endswith(self.ending)
+            first = not self.left and not self.reached.is_set()
+            if first:
+                self.reached.set()
+        writes = call.kind not in ("get", "download", "list")
+        if first or (writes and self.reached.is_set() and not self.only):
+            self.release.wait(120)
+
+
+def kill_at(hold: Hold, *args: str) -> None:
+    """Run the command and kill it with SIGKILL when the call is reached."""
+    command = [sys.executable, "-m", "shardmill", *args]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert hold.reached.wait(60)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        hold.release.set()
+    time.sleep(0.2)  # blocked calls complete after the kill, as in a slow network
+
+
+KILLS = [("images", 4, ".part", "parts", 3), ("rows", 4, ".run", "runs", 3)]
+MORE_KILLS = [("rows", 2, ".part", "runs", len(TABLES)), ("arrays", 2, ".part", "parts", 1)]
+
+
+@pytest.mark.parametrize("case", KILLS + MORE_KILLS * SOAK, ids=str)
+def test_killed_build_resumes_from_its_files(case, inputs, strict_bucket, front, tmp_path):
+    pipeline, number, ending, folder, finished = case
+    source, local = inputs / pipeline, tmp_path / "local"
+    source = source / "many" if pipeline == "arrays" else source
+    options = {"num_shards": 4} if pipeline == "images" else {}
+    assert build(pipeline, source, local, **options).status == "published"
+    remote, output = upload(source, f"{strict_bucket}/in"), f"{strict_bucket}/out"
+    hold = Hold(front, "upload", ending, number)
+    kill_at(hold, *flags_of(pipeline, remote, output, threads=1, **options))
+    paths = [entry.path for entry in GcsStorage().walk(output)]
+    assert sum(f"/{folder}/" in path and path.endswith(".json") for path in paths) == finished
+    front.reset()
+    outcome = build(pipeline, remote, output, **options)
+    assert outcome.status == "published"
+    if folder == "parts":
+        assert outcome.parts_reused == finished
+        assert outcome.parts_made > finished
+    else:
+        runs = [c for c in front.calls if c.kind == "upload" and c.name.endswith(".run")]
+        assert len(runs) == len(TABLES) - finished
+    check_bucket(output, tmp_path / "out", local)
+
+
+# Publishing moves each file by a rewrite and a delete, and then deletes the build folder.
+MOMENTS = [("rewrite", 1), ("rewrite", 6), ("delete", 1), ("delete", 6), ("delete", 12)]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("rewrite", 3), *MOMENTS * SOAK])
+def test_next_run_completes_a_killed_publish(
+    kind, number, album_folder, strict_bucket, front, tmp_path
+):
+    output = f"{strict_bucket}/out"
+    build("images", album_folder, tmp_path / "local")
+    kill_at(Hold(front, kind, "", number), *flags_of("images", album_folder, output))
+    front.reset()
+    assert GcsStorage().stat(f"{output}/.publish.json") is not None
+    assert build("images", album_folder, output).status == "up_to_date"
+    check_bucket(output, tmp_path / "out", tmp_path / "local")
+
+
+@pytest.mark.parametrize("turn", range(1 + 9 * SOAK))
+def test_two_concurrent_builders_publish_one_dataset(turn, album_folder, strict_bucket, tmp_path):
+    output = f"{strict_bucket}/out"
+    args = flags_of("images", album_folder, output)
+    build("images", album_folder, tmp_path / "local")
+    with ThreadPoolExecutor(2) as pool:
+        done = [future.result() for future in [pool.submit(shardmill, *args) for _ in range(2)]]
+    assert [(d.returncode, PROGRESS.sub("", d.stderr)) for d in done] == [(0, "")] * 2
+    check_bucket(output, tmp_path / "out", tmp_path / "local")
+
+
+def once(front, kind: str, name: str, change: Callable[[], None]) -> None:
+    """Call a function before the first call of a kind whose object's name has a text."""
+    lock, done = threading.Lock(), []
+
+    def hook(call) -> None:
+        with lock:
+            first = call.kind == kind and name in call.name and not done
+            done.extend([1] if first else [])
+        if first:
+            change()
+
+    front.hook = hook
+
+
+# The first call of the build after which inputs change, and the inputs that change.
+CHANGING = {
+    "images": ("download", "/cat/", ["dog #1 100% ü?/000.jpg", "cat/001.jpg"],
+               ["dog #1 100% ü?/003.jpg", "cat/004.jpg"]),
+    "rows": ("upload", ".run", ["e.csv"], ["d #1 100% ü?.csv"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pipeline", CHANGING)
+def test_rejects_objects_replaced_or_deleted_after_matching(pipeline, inputs, strict_bucket, front):
+    kind, name, replaced, deleted = CHANGING[pipeline]
+    remote = upload(inputs / pipeline, f"{strict_bucket}/in")
+
+    def change() -> None:
+        for key in replaced:
+            GcsStorage().replace(f"{remote}/{key}", b"id,value,word\n1,2,other\n")
+        for key in deleted:
+            GcsStorage().delete(f"{remote}/{key}")
+
+    once(front, kind, name, change)
+    options = {"max_reject_fraction": 0.5, "threads": 1, "num_shards": 1, "splits": "train:1"}
+    outcome = build(pipeline, remote, f"{strict_bucket}/out", **options)
+    assert outcome.status == "published", outcome.message
+    manifest = manifest_of(f"{strict_bucket}/out")
+    rejected = Counter(manifest.inputs.rejected_by_reason)
+    before = {"images": {"not_an_image": 1}, "rows": {"ragged": 2}}[pipeline]
+    changed = rejected - Counter(before)
+    # Some of these objects may have been read before the change.
+    assert changed.keys() <= {"changed", "not_found"}
+    assert 1 <= changed.total() <= len(replaced + deleted)
+    whole = 36 if pipeline == "images" else ROWS * len(TABLES)
+    lost = changed.total() * (1 if pipeline == "images" else ROWS)
+    assert manifest.written == whole - lost
+
+
+def test_rejects_array_that_is_replaced_during_the_build(inputs, bucket, tmp_path) -> None:
+    path = f"{upload(inputs / 'arrays', f'{bucket}/in')}/stored.npz"
+    spec = spec_of(input=path, output=tmp_path / "ds")
+    open_storage(path).replace(path, open_storage(path).read(path))
+    outcome = run_spec(spec)  # compares the checksums of members first
+    assert outcome.status == "failed"
+    assert "changed while it was read" in outcome.message
+    assert not (tmp_path / "ds/manifest.json").exists()
+
+
+def test_reads_large_rows_by_range_and_other_arrays_once(
+    inputs, strict_bucket, front, tmp_path, monkeypatch
+) -> None:
+    remote = upload(inputs / "arrays", f"{strict_bucket}/in")
+
+    def downloads(output: Path) -> Counter:
+        spec = spec_of(input=f"{remote}/many", shard_examples=4, output=output)
+        front.calls.clear()
+        outcome = run_spec(spec)
+        assert (outcome.status, outcome.parts_made > 10) == ("published", True)
+        calls = (call for call in front.calls if call.kind == "download")
+        return Counter(call.name.rpartition("/")[2] for call in calls)
+
+    assert downloads(tmp_path / "whole") == {"large.npy": 1, "small.npy": 1, "y.npy": 1}
+    monkeypatch.setattr(row_reader, "_LARGE_ARRAY", 0)
+    # The scratch files of the other arrays are reused.
+    assert downloads(tmp_path / "by row") == {"large.npy": SERIES}
+    assert dataset_files(tmp_path / "by row") == dataset_files(tmp_path / "whole")
+
+
+def test_reports_missing_bucket_in_one_sentence(album_folder, bucket, tmp_path, capsys):
+    sentence = "the bucket 'no-such-bucket' does not exist; create it or correct its name.\n"
+    missing = "gs://no-such-bucket/x"
+    for source, output in ((missing, tmp_path / "o"), (album_folder, missing)):
+        code, out, errors = run_command(capsys, "images", f"--input={source}", f"--output={output}")
+        assert (code, out) == (1, "")
+        assert errors == f"shardmill: Cannot look at {missing}: {sentence}"
+    with pytest.raises(InputError, match="does not exist"):
+        build("images", f"{bucket}/nothing", tmp_path / "o")
+    with pytest.raises(ShardmillError, match="the bucket 'no-such-bucket' does not exist"):
+        build("images", album_folder, "gs://no-such-bucket/o")
+
+
+def test_does_not_change_a_foreign_output(album_folder, bucket):
+    open_storage(bucket).replace(f"{bucket}/out/precious.txt", b"x")
+    outcome = build("images", album_folder, f"{bucket}/out")
+    assert outcome.status == "failed"
+    assert "'precious.txt'" in outcome.message
+    assert [entry.path for entry in GcsStorage().walk(bucket)] == [f"{bucket}/out/precious.txt"]
+
+
+def test_output_may_be_inside_the_input(album_folder, bucket):
+    photos = upload(album_folder, f"{bucket}/photos")
+    assert build("images", photos, f"{photos}/out").status == "published"
+    assert build("images", photos, f"{photos}/out").status == "up_to_date"
+
+
+# The number of API calls that docs/gcs.md states.
+
+CLASSES = {"upload": "A", "compose": "A", "rewrite": "A", "list": "A", "get": "B", "download": "B",
+           "delete": "D"}  # fmt: skip
+
+
+def documented_costs() -> dict[str, Counter[str]]:
+    """Return the calls by class of each row of the page's table."""
+    text = (ROOT / "docs" / "gcs.md").read_text().partition("| per |")[2]
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert len(rows) == 10
+    return {name: Counter(dict(zip("ABD", map(int, row), strict=True))) for name, *row in rows}
+
+
+def by_class(front) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    for kind, count in front.counts().items():
+        calls[CLASSES[kind]] += count
+    return calls
+
+
+def expected_calls(things: dict[str, int], lists: int) -> Counter[str]:
+    """Return the calls for a number of things, and of listed folders."""
+    costs, total = documented_costs(), Counter({"A": lists})
+    for name, count in things.items():
+        total += Counter({cost: number * count for cost, number in costs[name].items()})
+    return total
+
+
+@pytest.mark.parametrize("pipeline", ["images", "rows"])
+def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_bucket, front, capsys):
+    inputs = f"{album.upload(strict_bucket)}/{pipeline}"
+    folders = 2 if pipeline == "images" else 0
+    for shards in (1, 3):
+        args = flags_of(
+            pipeline, inputs, f"{strict_bucket}/out{shards}", num_shards=shards,
+            splits="train:0.8,validation:0.2",
+        )  # fmt: skip
+        front.calls.clear()
+        code, out, _ = run_command(capsys, *args)
+        assert code == 0
+        endings = Counter((c.kind, c.name.rpartition(".")[2]) for c in front.calls)
+        parts = len(
+            {c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")}
+        )
+        assert int(re.search(r"parts +(\d+)", out).group(1)) == parts
+        things = {"build": 1, "part": parts, "shard": 2 * shards,
+                  "empty shard, in addition": endings["upload", "tail"]}  # fmt: skip
+        if pipeline == "images":
+            things["image"] = 24
+        else:
+            things |= {"build of rows, in addition": 1, "CSV file": 3,
+                       "segment of rows": endings["download", "run"]}  # fmt: skip
+        assert by_class(front) == expected_calls(things, folders), (shards, things)
+        front.calls.clear()
+        assert run_command(capsys, *args)[1].endswith("is up to date: nothing was written.\n")
+        things = {"run that is up to date": 1}
+        if pipeline == "rows":
+            things |= {"build of rows, in addition": 1, "CSV file of such a run": 3}
+        assert by_class(front) == expected_calls(things, folders)
+
+
+# A publisher that is delayed before one call while others publish.
+
+NEW, OLD = {"num_shards": 2, "overwrite": True}, {"num_shards": 3, "overwrite": True}
+FINISH, AGAIN = "others finish it", "others publish the old one again"
+LATE = [
+    ("delete", "manifest.json", FINISH),
+    ("rewrite", "", AGAIN),
+    ("delete", "-of-00003.tfrecord.gz", AGAIN),
+]
+MORE_LATE = [
+    ("delete", "manifest.json", AGAIN),
+    ("rewrite", "", FINISH),
+    ("delete", "-of-00003.tfrecord.gz", FINISH),
+    ("delete", ".publish.json", FINISH),
+    ("delete", ".publish.json", AGAIN),
+]
+
+
+@pytest.mark.parametrize(("kind", "ending", "others"), LATE + MORE_LATE * SOAK)
+def test_delayed_publisher_does_not_damage_the_dataset(
+    kind, ending, others, strict_bucket, front, tmp_path
+):
+    output = f"{strict_bucket}/out"
+    source = make_photos(tmp_path / "photos", {"cat": 9, "dog": 7}, size=(40, 30))
+    assert build("images", source, output, **OLD).status == "published"
+    late = Hold(front, kind, ending, only=True)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(build, "images", source, output, **NEW)
+        assert late.reached.wait(120)
+        recover_output(GcsStorage(), output)
+        if others == AGAIN:
+            assert build("images", source, output, **OLD).status == "published"
+        before = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+        late.release.set()
+        assert slow.result().status in ("published", "up_to_date")
+    after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
+    fault_tools.check_dataset(download(output, tmp_path / "out"))
+    if others == FINISH:
+        assert after == before
