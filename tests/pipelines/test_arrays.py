@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 import zipfile
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from tests.support.array_tools import (
     DTYPES,
     check_records,
     expected_rows,
-    job_of,
     published,
     records_of,
-    run_job,
+    run_spec,
+    spec_of,
 )
-from tests.support.fault_tools import Watched, zygote
+from tests.support.fault_tools import zygote
 from tests.support.readers import dataset_files
 from tests.support.rows_tools import run_here
 
@@ -211,7 +210,7 @@ def test_finds_the_label_array(tmp_path) -> None:
     }
     for name, (members, options, label) in cases.items():
         np.savez(tmp_path / f"{name}.npz", **members)
-        spec = job_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options).spec
+        spec = spec_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options)
         encoder = spec.encoder
         assert (encoder.label.name if encoder.label else None) == label, name
         wanted = set(options.get("arrays", ",".join(members)).replace(" ", "").split(","))
@@ -256,44 +255,18 @@ def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
     assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
     assert len(dataset_files(tmp_path / "one")) == 3 * 2 + 2
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()}
-    assert run_job(job_of(output=tmp_path / "one", **options)).status == "up_to_date"
+    assert run_spec(spec_of(output=tmp_path / "one", **options)).status == "up_to_date"
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "one").iterdir()} == before
     np.save(tmp_path / "y.npy", np.arange(300) % 4)  # the same bytes, with a new modification time
-    outcome = run_job(job_of(output=tmp_path / "one", **options))
+    outcome = run_spec(spec_of(output=tmp_path / "one", **options))
     assert outcome.status == "failed"
     assert "--overwrite" in outcome.message
-    outcome = run_job(job_of(output=tmp_path / "one", dry_run=True, overwrite=True, **options))
+    outcome = run_spec(spec_of(output=tmp_path / "one", dry_run=True, overwrite=True, **options))
     assert (outcome.status, [series[0] for series in outcome.series]) == (
         "dry_run", ["train", "validation"],
     )  # fmt: skip
     published(output=tmp_path / "one", overwrite=True, **options)
     assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
-
-
-def test_rerun_of_killed_build_reuses_its_parts(tmp_path) -> None:
-    save_labelled(tmp_path, np.arange(300) % 4)
-    command = ["arrays", f"--input={tmp_path}/X.npy", f"--labels={tmp_path}/y.npy",
-               "--shard_examples=40"]  # fmt: skip
-    log = Watched(tmp_path / "whole", log=tmp_path / "log")
-    whole = zygote().run(*command, f"--output={tmp_path}/whole", watch=log)
-    assert whole.code == 0, whole.stderr
-    made, steps = whole.parts()[0], len((tmp_path / "log").read_text().splitlines())
-    assert made > 30
-    wanted = dataset_files(tmp_path / "whole")
-    kept = []
-    for at in (steps // 3, steps - 4) if SOAK else (steps // 3,):
-        output = tmp_path / f"at{at}"
-        killed = zygote().run(*command, f"--output={output}", watch=Watched(output, at=(at,)))
-        assert killed.code == -signal.SIGKILL
-        parts = len(list(output.glob(".build-*/parts/*.json")))
-        again = zygote().run(*command, f"--output={output}")
-        assert again.code == 0, again.stderr
-        assert dataset_files(output) == wanted
-        if "up to date" not in again.stdout:
-            assert again.parts() == (made - parts, parts)
-            kept.append(parts)
-    assert kept
-    assert 0 < kept[0] < made
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""Full disks, inputs that change under the reader, damaged build folders, outputs that are none."""
+"""Full disks, inputs that change during the build, damaged build folders, unusable outputs."""
 
 import itertools
 import json
@@ -24,6 +24,7 @@ from tests.support.fault_tools import (
     build_folder,
     built,
     check_dataset,
+    flip,
     images,
     make_source,
     zygote,
@@ -35,7 +36,7 @@ FEW = ("--num_shards=8",)
 
 
 def run(source: Path, output: Path, *flags: object, **kwargs):
-    """Runs a build of about sixteen parts."""
+    """Run a build of about sixteen parts."""
     arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
     return zygote().run(*arguments, *flags, **kwargs)
 
@@ -65,7 +66,7 @@ def tree(folder: Path) -> set[str]:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 1 MiB that is really full when it is full."""
+    """Mount a file system of 1 MiB."""
     path = tmp_path / "disk"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
@@ -76,7 +77,7 @@ def small_disk(tmp_path):
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Fills a disk but for some bytes."""
+    """Fill a disk except for some bytes."""
     ballast = disk / "ballast"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize
     ballast.write_bytes(bytes(max(0, free - leave)))
@@ -94,8 +95,8 @@ STEPS = ("parts", "shards", "final-", "..publish.json")  # what is written next,
         else zip(STEPS, (False, True) * 2, strict=True)
     ),
 )
-def test_a_disk_that_gets_full(source, wanted, small_disk, tmp_path, old, step):
-    """The build stands still at a step, the disk gets full, the build goes on."""
+def test_resumes_after_the_disk_fills_up(source, wanted, small_disk, tmp_path, old, step):
+    """The disk is filled while the build is stopped at a step."""
     output = small_disk / "out"
     if old:
         assert run(source, output, "--seed=4").code == 0
@@ -124,8 +125,8 @@ def test_a_disk_that_gets_full(source, wanted, small_disk, tmp_path, old, step):
 
 
 @pytest.mark.parametrize("at", range(3, 20) if SOAK else [3, 5])
-def test_a_disk_that_is_full_while_files_move(source, wanted, small_disk, at):
-    """From the journal on nothing takes room: publishing ends well on a disk without a byte."""
+def test_publishes_on_a_full_disk_after_the_journal(source, wanted, small_disk, at):
+    """Publishing needs no disk space once the journal is written."""
     output = small_disk / "out"
     assert run(source, output, "--seed=4").code == 0
     arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
@@ -138,8 +139,7 @@ def test_a_disk_that_is_full_while_files_move(source, wanted, small_disk, at):
     assert check_dataset(output) == wanted
 
 
-def test_a_disk_that_is_too_small(source, small_disk, wanted):
-    """Full from the start; no stopping involved."""
+def test_reports_a_disk_that_is_too_small(source, small_disk, wanted):
     ballast = fill(small_disk, 24_000)
     ended = run(source, small_disk / "out")
     assert ended.code == 1
@@ -203,7 +203,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_input_that_changes_after_it_was_listed(tmp_path, change):
+def test_rejects_inputs_that_change_after_matching(tmp_path, change):
     source = tmp_path / "photos"
     for name in ("one/a.jpg", "two/b.jpg", "three/c.jpg"):
         (source / name).parent.mkdir(parents=True)
@@ -215,14 +215,14 @@ def test_an_input_that_changes_after_it_was_listed(tmp_path, change):
     alter, reason = CHANGES[change]
     alter(source / "two/b.jpg")
     items = list(config.encoder.encode(refs, []))
-    refused = [item for item in items if isinstance(item, Reject)]
-    assert [(one.key, one.stage, one.error) for one in refused] == [("two/b.jpg", "read", reason)]
+    rejects = [item for item in items if isinstance(item, Reject)]
+    assert [(one.key, one.stage, one.error) for one in rejects] == [("two/b.jpg", "read", reason)]
     assert reason in REASONS
     assert len(items) == 3
 
 
-def test_an_input_that_changes_under_a_real_build(source, tmp_path):
-    """Stopped before its first part; the accounts still add up, and all others are written."""
+def test_counts_inputs_that_change_during_the_build(source, tmp_path):
+    """Files change while the build is stopped before its first part."""
     mine, output = tmp_path / "photos", tmp_path / "out"
     shutil.copytree(source, mine)
     watch = Watched(output, since="/parts", at=(1,), number=signal.SIGSTOP)
@@ -238,74 +238,22 @@ def test_an_input_that_changes_under_a_real_build(source, tmp_path):
         "changed": 1, "empty": 1, "not_an_image": 1, "not_found": 1,
     }  # fmt: skip
     assert inputs["matched"] == inputs["accepted"] + inputs["rejected"] == 40
-    assert zygote().run(*images(mine, output)).code == 1  # other inputs now
+    assert zygote().run(*images(mine, output)).code == 1  # the inputs differ now
 
 
 # Damaged build folders.
 
 
-def sidecars(output: Path, records: bool = True) -> list[Path]:
-    found = sorted(build_folder(output).glob("parts/*.json"))
-    return [path for path in found if bool(json.loads(path.read_text())["records"]) == records]
-
-
-def payload_of(sidecar: Path) -> Path:
-    return sidecar.parent / json.loads(sidecar.read_text())["payload"]
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def miscount(path: Path) -> None:
-    body = json.loads(path.read_text())
-    path.write_text(json.dumps({**body, "records": body["records"] + 1}, separators=(",", ":")))
-
-
-DAMAGES = {
-    "empty sidecar": lambda path: path.write_bytes(b""),
-    "truncated sidecar": lambda path: path.write_bytes(path.read_bytes()[:-20]),
-    "garbage sidecar": lambda path: path.write_bytes(b"\x00\xff" * 40),
-    "sidecar of another type": lambda path: path.write_text("[1, 2]"),
-    "sidecar that counts wrong": miscount,
-    "sidecar with a flipped bit": flip,
-    "sidecar of another part": lambda path: shutil.copy(
-        next(p for p in path.parent.glob("*.json") if p != path), path
-    ),
-    "missing payload": lambda path: payload_of(path).unlink(),
-    "truncated payload": lambda path: os.truncate(payload_of(path), 50),
-    "empty payload": lambda path: os.truncate(payload_of(path), 0),
-    "payload with a flipped bit": lambda path: flip(payload_of(path)),
-}
-
-
 @pytest.fixture(scope="module")
 def unpublished(source, tmp_path_factory) -> Path:
-    """A build with all parts made and shards assembled, that failed on its rejects."""
+    """Return a build with parts and shards that failed because of its rejects."""
     output = tmp_path_factory.mktemp("faults") / "out"
     ended = run(source, output, "--max_reject_fraction=0")
     assert ended.code == 1
     return output
 
 
-@pytest.mark.parametrize(
-    "damages", [[name] for name in DAMAGES] if SOAK else [list(DAMAGES)[::2], list(DAMAGES)[1::2]]
-)
-def test_damaged_parts_are_made_anew(source, wanted, unpublished, tmp_path, damages):
-    """Each damage to a part of its own; exactly those parts are made again."""
-    output = tmp_path / "out"
-    shutil.copytree(unpublished, output)
-    number = len(list(build_folder(output).glob("parts/*.json")))
-    for damage, sidecar in zip(damages, sidecars(output), strict=False):
-        DAMAGES[damage](sidecar)
-    ended = run(source, output)
-    assert ended.parts() == (len(damages), number - len(damages))
-    assert check_dataset(output) == wanted
-
-
-def test_damaged_shards_and_junk_in_the_build_folder(source, wanted, unpublished, tmp_path):
+def test_replaces_damaged_shards_and_ignores_other_files(source, wanted, unpublished, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(unpublished, output)
     build = build_folder(output)
@@ -339,7 +287,7 @@ def make_rejects(folder: Path, good: int, bad: int) -> Path:
     return folder
 
 
-def test_too_many_rejects(tmp_path):
+def test_fails_with_too_many_rejects(tmp_path):
     source, output = make_rejects(tmp_path / "photos", 20, 6), tmp_path / "out"
     ended = run(source, output, "--max_reject_fraction=0.2")
     assert ended.code == 1
@@ -371,7 +319,7 @@ def test_too_many_rejects(tmp_path):
         (0, 1, 0, 1),
     ],
 )
-def test_edges_of_the_reject_limit(tmp_path, good, bad, fraction, code):
+def test_reject_limit_at_its_edges(tmp_path, good, bad, fraction, code):
     source, output = make_rejects(tmp_path / "photos", good, bad), tmp_path / "out"
     ended = zygote().run(
         "images", f"--input={source}", f"--output={output}", "--image_size=8", "--splits=train:1",
@@ -385,39 +333,39 @@ def test_edges_of_the_reject_limit(tmp_path, good, bad, fraction, code):
         check_dataset(output)
 
 
-# Outputs that are none.
+# Unusable outputs.
 
 
-def refused(source: Path, output: Path, words: str, **kwargs) -> None:
+def assert_rejected(source: Path, output: Path, words: str, **kwargs) -> None:
     ended = run(source, output, "--overwrite", **kwargs)
     assert ended.code == 1, ended
     assert words in ended.sentence
     assert str(output) in ended.sentence
 
 
-def test_foreign_outputs(source, tmp_path):
+def test_rejects_foreign_outputs(source, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
-    refused(source, foreign, "choose an empty or new folder")
-    refused(source, foreign / "notes.txt", "is a file: choose a folder")
-    refused(source, foreign / "notes.txt/below", "a folder of the path is a file")
+    assert_rejected(source, foreign, "choose an empty or new folder")
+    assert_rejected(source, foreign / "notes.txt", "is a file: choose a folder")
+    assert_rejected(source, foreign / "notes.txt/below", "a folder of the path is a file")
     assert lasting(foreign) == {"notes.txt": b"mine"}
-    refused(source, source, "choose an empty or new folder")
-    refused(source, source.parent, "choose an empty or new folder")
+    assert_rejected(source, source, "choose an empty or new folder")
+    assert_rejected(source, source.parent, "choose an empty or new folder")
 
 
-def test_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path):
+def test_keeps_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
-    refused(source, output, "choose an empty or new folder")
+    assert_rejected(source, output, "choose an empty or new folder")
     assert lasting(output) == {"train-00000-of-00008.tfrecord.gz": b"mine"}
     (output / "train-00000-of-00008.tfrecord.gz").unlink()
     assert run(source, output, "--num_shards=1").code == 0
     (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
     before = lasting(output)
-    refused(
+    assert_rejected(
         source, output, "train-00000-of-00008.tfrecord.gz exists and is not part of the dataset"
     )
     assert lasting(output) == before
@@ -426,36 +374,35 @@ def test_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path):
     assert check_dataset(output) == wanted
 
 
-def test_outputs_that_cannot_be_written(source, tmp_path):
-    refused(source, Path("/proc/shardmill"), "choose an output on a writable file system")
+def test_rejects_outputs_without_write_permission(source, tmp_path):
+    assert_rejected(source, Path("/proc/shardmill"), "choose an output on a writable file system")
     locked = tmp_path / "locked"
     locked.mkdir()
-    # Another user may look at all of this, and write nothing.
+    # Another user may read these folders, but not write.
     for path in {*locked.parents, *source.parents, locked, source, source / "cat", source / "dog"}:
         if tmp_path.parent in (path, path.parent) or path in source.parents or path == tmp_path:
             path.chmod(path.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
-    refused(source, locked / "out", "check the permissions", uid=65534)
-    refused(source, locked, "check the permissions", uid=65534)
+    assert_rejected(source, locked / "out", "check the permissions", uid=65534)
+    assert_rejected(source, locked, "check the permissions", uid=65534)
     assert not list(locked.iterdir())
     secret = locked / "secret"
     secret.mkdir(mode=0o700)
-    refused(source, secret, "check the permissions", uid=65534)
-    refused(source, secret / "out", "check the permissions", uid=65534)
+    assert_rejected(source, secret, "check the permissions", uid=65534)
+    assert_rejected(source, secret / "out", "check the permissions", uid=65534)
 
 
-def test_a_read_only_disk(source, small_disk, tmp_path):
+def test_rejects_a_read_only_disk(source, small_disk, tmp_path):
     assert run(source, small_disk / "old").code == 0
     before = lasting(small_disk / "old")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    refused(source, small_disk / "out", "choose an output on a writable file system")
+    assert_rejected(source, small_disk / "out", "choose an output on a writable file system")
     ended = run(source, small_disk / "old", "--overwrite", "--seed=3")
     assert ended.code == 1
     assert "writable file system" in ended.sentence
     assert lasting(small_disk / "old") == before
 
 
-def test_an_output_inside_the_input(source, wanted, tmp_path):
-    """What is written is not taken for input, not even by the next run."""
+def test_output_inside_the_input_is_not_an_input(source, wanted, tmp_path):
     mine = tmp_path / "photos"
     shutil.copytree(source, mine)
     for _ in range(2):
@@ -469,7 +416,7 @@ def test_an_output_inside_the_input(source, wanted, tmp_path):
 # Identity.
 
 
-def test_one_changed_file_makes_one_part_anew(source, unpublished, tmp_path):
+def test_one_changed_file_rebuilds_one_part(source, unpublished, tmp_path):
     mine, output, whole = tmp_path / "photos", tmp_path / "out", tmp_path / "whole"
     shutil.copytree(source, mine)
     shutil.copytree(unpublished, output)
@@ -484,7 +431,7 @@ def test_one_changed_file_makes_one_part_anew(source, unpublished, tmp_path):
     assert files == fresh
 
 
-def test_what_is_up_to_date_and_what_is_not(source, tmp_path):
+def test_detects_changes_of_options_and_inputs(source, tmp_path):
     mine, output = tmp_path / "photos", tmp_path / "out"
     shutil.copytree(source, mine)
     assert run(mine, output).code == 0

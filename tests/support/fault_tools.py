@@ -219,6 +219,24 @@ def build_folder(output: Path) -> Path:
     return found
 
 
+def payload_of(sidecar: Path) -> Path:
+    """Return the file that a sidecar describes."""
+    return sidecar.parent / json.loads(sidecar.read_text())["payload"]
+
+
+def flip(path: Path) -> None:
+    """Change a bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def miscount(path: Path) -> None:
+    """Increase the number of records in a sidecar."""
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps({**body, "records": body["records"] + 1}, separators=(",", ":")))
+
+
 def make_source(folder: Path, classes: dict[str, int] | None = None) -> Path:
     """Write photos in two classes and two files that are rejected."""
     make_photos(folder, classes or {"cat": 24, "dog": 18}, size=(40, 30))

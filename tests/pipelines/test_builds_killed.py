@@ -1,0 +1,514 @@
+"""Killed, interrupted and damaged builds publish the same bytes as an undisturbed one."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardmill.pipelines.rows import resolve
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.transforms.build.census import Census
+from shardmill.transforms.match.transform import match_now
+from shardmill.transforms.rows.csv.row_ranges import split_ranges
+from shardmill.transforms.rows.planning import CountFiles, plan_rows
+from shardmill.transforms.rows.probe import inspect_file
+from shardmill.transforms.rows.transform import write_runs
+from tests.support.fault_tools import (
+    JOURNAL,
+    SOAK,
+    Command,
+    Ended,
+    Watched,
+    build_folder,
+    check_dataset,
+    flip,
+    images,
+    make_source,
+    miscount,
+    payload_of,
+    zygote,
+)
+
+pytestmark = pytest.mark.heavy
+
+RUNS = 8  # one per table
+STEPS = 210  # approximate number of file-system changes of a whole build
+
+
+def make_tables(folder: Path) -> Path:
+    """Write eight tables, two of them compressed, with two bad rows."""
+    folder.mkdir(parents=True)
+    for number in range(RUNS):
+        rows = "".join(
+            f"{number * 1000 + row},{row / 7:.7g},word {row % 5}\n" for row in range(250)
+        )
+        data = f"id,value,word\n{rows}".encode()
+        if number == 3:
+            data += b"1,2\n4,many,word 1\n"
+        name, packed = f"{number}.csv", data
+        if number == 1:
+            name, packed = "1.csv.gz", gzip.compress(data, mtime=0)
+        if number == 2:
+            name, packed = "2.csv.bz2", bz2.compress(data)
+        (folder / name).write_bytes(packed)
+    (folder / "README.md").write_text("not a table")
+    kinds = {"id": "INT", "value": "FLOAT", "word": "BYTES"}
+    (folder / "schema.pbtxt").write_text(
+        "".join(
+            f'feature {{ name: "{name}" type: {kind} presence {{ min_fraction: 1 }} }}\n'
+            for name, kind in kinds.items()
+        )
+    )
+    return folder
+
+
+def rows(source: Path, output: Path, *flags: object) -> list[str]:
+    """Return the arguments of a small build of rows."""
+    common = ["--label=word", "--shard_examples=800", "--max_reject_fraction=0.2"]
+    schema = f"--schema={source / 'schema.pbtxt'}"
+    return ["rows", f"--input={source}", f"--output={output}", schema, *common, *map(str, flags)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of input and what the first stage of its build writes.
+
+    Attributes:
+        make: Writes the input to a folder.
+        argv: Returns the command line for an input, an output and further flags.
+        stage: Folder of the files that a resumed build reuses.
+        written: Suffix of their payloads.
+        rejects: Reasons of the rejects.
+    """
+
+    make: Callable[[Path], Path]
+    argv: Callable[..., list[str]]
+    stage: str
+    written: str
+    rejects: list[str]
+
+
+def make_arrays(folder: Path) -> Path:
+    """Write an array, and its labels as texts."""
+    folder.mkdir()
+    np.savez(
+        folder / "data.npz",
+        x=np.arange(3_000).reshape(300, 10),
+        y=["ab"[n % 2] for n in range(300)],
+    )
+    return folder / "data.npz"
+
+
+def arrays(source: Path, output: Path, *flags: object) -> list[str]:
+    """Return the arguments of a small build of arrays."""
+    common = ["--shard_examples=40", f"--input={source}", f"--output={output}"]
+    return ["arrays", *common, *map(str, flags)]
+
+
+KINDS = {
+    "images": Kind(make_source, images, "parts", ".part", ["empty", "not_an_image"]),
+    "rows": Kind(make_tables, rows, "runs", ".run", ["cast", "ragged"]),
+    "arrays": Kind(make_arrays, arrays, "parts", ".part", []),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An input, and the files of the dataset that an undisturbed build makes of it."""
+
+    kind: Kind
+    source: Path
+    wanted: dict[str, bytes]
+
+    def start(self, output: Path, *flags: object, **watch: object) -> Command:
+        watched = Watched(output, **watch) if watch else None
+        return zygote().start(*self.kind.argv(self.source, output, *flags), watch=watched)
+
+    def run(self, output: Path, *flags: object, **watch: object) -> Ended:
+        return self.start(output, *flags, **watch).wait()
+
+    def stop(self, output: Path, **watch: object) -> Command:
+        """Start a build that stops itself before some changes of the file system."""
+        command = self.start(output, number=signal.SIGSTOP, **watch)
+        assert command.wait_stopped()
+        return command
+
+    def finished(self, output: Path, stage: str = "") -> int:
+        return len(list(output.glob(f".build-*/{stage or self.kind.stage}/*.json")))
+
+    def sidecars(self, output: Path) -> list[Path]:
+        """Return the sidecars of the first stage that have records."""
+        paths = sorted(build_folder(output).glob(f"{self.kind.stage}/*.json"))
+        return [path for path in paths if json.loads(path.read_text()).get("records", 1)]
+
+    def complete(self, output: Path) -> tuple[Ended, int]:
+        """Run a build to its end, check it, and count the files of the first stage it wrote."""
+        log = output.parent / "log"
+        log.unlink(missing_ok=True)
+        ended = self.run(output, log=log)
+        assert ended.code == 0, ended.stderr
+        assert check_dataset(output) == self.wanted
+        return ended, renamed(log, self.kind.written)
+
+    def resume(self, output: Path) -> None:
+        """Resume a killed build, which must write only what is missing."""
+        over = (output / JOURNAL).exists() or (output / "manifest.json").exists()
+        finished, parts = self.finished(output), self.finished(output, "parts")
+        ended, written = self.complete(output)
+        if over:
+            assert "up to date" in ended.stdout
+            assert not written
+        else:
+            assert ended.parts()[1] == parts
+            assert self.kind.stage == "parts" or written == RUNS - finished
+
+
+def renamed(log: Path, ending: str) -> int:
+    """Return the number of files with this ending that were renamed to their final name."""
+    lines = log.read_text().splitlines()
+    return sum(" os.rename " in f" {line}" and line.endswith(ending) for line in lines)
+
+
+@pytest.fixture(scope="module", params=["images", "rows"])
+def case(request, tmp_path_factory) -> Case:
+    folder, kind = tmp_path_factory.mktemp("kill"), KINDS[request.param]
+    whole = Case(kind, kind.make(folder / "in"), {})
+    output = folder / "out"
+    ended = whole.run(output, log=folder / "log")
+    assert ended.code == 0, ended.stderr
+    assert ended.parts()[0] >= 16
+    assert len((folder / "log").read_text().splitlines()) > STEPS
+    files = check_dataset(output)  # with no build folder left
+    lines = files["rejects.jsonl"].splitlines()
+    assert sorted(json.loads(line)["error"] for line in lines) == kind.rejects
+    if kind.stage == "runs":
+        assert renamed(folder / "log", ".run") == RUNS
+    return Case(kind, whole.source, files)
+
+
+def only(name: str) -> pytest.MarkDecorator:
+    """Run a test for one kind of input."""
+    return pytest.mark.parametrize("case", [name], indirect=True)
+
+
+@pytest.mark.parametrize("case", KINDS, indirect=True)
+@pytest.mark.parametrize("seed", range(40 if SOAK else 3))
+def test_resumes_after_being_killed_at_random_steps(case, tmp_path, seed):
+    """SIGKILL before a change of the file system; every second build is killed repeatedly."""
+    output, rng = tmp_path / "out", random.Random(seed)
+    for _ in range(1 + seed % 2 * rng.randint(1, 3)):
+        before = case.finished(output)
+        ended = case.run(output, at=(rng.randint(2, STEPS),))
+        if ended.code == 0:
+            break
+        assert ended.code == -signal.SIGKILL
+        assert case.finished(output) >= before or (output / JOURNAL).exists()
+    case.resume(output)
+
+
+@only("images")
+@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
+def test_resumes_after_being_killed_at_random_times(case, tmp_path, seed):
+    command = case.start(tmp_path / "out")
+    time.sleep(random.Random(seed).uniform(0.1, 1.0))  # until the kill
+    command.send(signal.SIGKILL)
+    assert command.wait().code in (0, -signal.SIGKILL)
+    case.resume(tmp_path / "out")
+
+
+# Path that is about to be changed, and the number of changes from there.
+MOMENTS = [("", 3), ("/runs/", 20), ("/parts/", 9), ("/shards/", 2), (JOURNAL, 4)]
+SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
+SIGNALLED = [
+    ("images", MOMENTS[0], signal.SIGINT),
+    ("images", MOMENTS[2], signal.SIGTERM),
+    ("images", MOMENTS[3], signal.SIGINT),
+    ("images", MOMENTS[4], signal.SIGINT),
+    ("rows", MOMENTS[1], signal.SIGTERM),
+    ("rows", MOMENTS[2], signal.SIGINT),
+    ("rows", MOMENTS[4], signal.SIGKILL),
+]
+EVERY = [
+    (kind, moment, number)
+    for kind in KINDS
+    for moment in MOMENTS
+    for number in SIGNALS
+    if kind == "rows" or moment[0] != "/runs/"
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "moment", "number"), EVERY if SOAK else SIGNALLED, indirect=["case"]
+)
+def test_resumes_after_a_signal(case, tmp_path, moment, number):
+    output = tmp_path / "out"
+    command = case.stop(output, since=moment[0], at=(moment[1],))
+    command.send(number)
+    command.send(signal.SIGCONT)
+    ended = command.wait()
+    assert ended.code == SIGNALS[number]
+    assert ended.stdout == ""
+    if number == signal.SIGINT:
+        assert ended.said == "shardmill: interrupted; run again to resume.\n"
+    assert case.finished(output) or moment[1] < 6
+    case.resume(output)
+
+
+@only("images")
+def test_second_interrupt_kills_the_command(case, tmp_path):
+    """The first Ctrl-C is handled before change 60; the clean-up after it is the next change."""
+    output = tmp_path / "out"
+    command = case.stop(output, at=(60, 61))
+    command.send(signal.SIGINT)
+    command.send(signal.SIGCONT)
+    assert command.wait_stopped()
+    command.send(signal.SIGINT)
+    command.send(signal.SIGCONT)
+    ended = command.wait()
+    assert (ended.code, ended.said) == (-signal.SIGINT, "")
+    case.resume(output)
+
+
+def processes_of(group: int) -> list[str]:
+    """Return the processes of a process group, without zombies."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+@only("images")
+def test_resumes_in_new_processes(case, tmp_path):
+    """Ctrl-C to the whole process group, then SIGKILL, then a build to the end."""
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "shardmill", *case.kind.argv(case.source, output)]
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        )
+        before = case.finished(output)
+        while case.finished(output) < before + 3 and process.poll() is None:
+            time.sleep(0.005)
+        os.killpg(process.pid, number)
+        stdout, stderr = process.communicate(timeout=60)
+        assert (stdout, process.returncode) == ("", SIGNALS[number])
+        if number == signal.SIGINT:
+            assert stderr == "shardmill: interrupted; run again to resume.\n"
+        assert not processes_of(process.pid)
+    assert case.finished(output) >= 6
+    case.resume(output)
+
+
+@only("rows")
+@pytest.mark.parametrize("offset", [0.02 * n for n in range(40)] if SOAK else [0.1])
+def test_one_of_two_concurrent_builders_publishes(case, tmp_path, offset):
+    commands = []
+    for _ in range(2):
+        commands.append(case.start(tmp_path / "out"))
+        time.sleep(offset)  # the second builder starts later
+    ended = [command.wait() for command in commands]
+    assert [one.code for one in ended] == [0, 0], ended
+    assert sum("Published" in one.stdout for one in ended) == 1
+    assert check_dataset(tmp_path / "out") == case.wanted
+
+
+@only("rows")
+def test_failing_builds_do_not_change_the_published_dataset(case, tmp_path):
+    """Builds that are killed, lack --overwrite or have too many rejects."""
+    output = tmp_path / "out"
+    assert case.run(output).code == 0
+    manifest = (output / "manifest.json").read_bytes()
+    ended = case.run(output, "--seed=1")
+    assert ended.code == 1
+    assert "--overwrite" in ended.sentence
+    ended = case.run(output, "--seed=1", "--overwrite", since="/parts/", at=(5,))
+    assert ended.code == -signal.SIGKILL
+    ended = case.run(output, "--seed=2", "--overwrite", "--max_reject_fraction=0")
+    assert ended.code == 1
+    assert "2 of 2,002 inputs were rejected" in ended.sentence
+    left = [path.name for path in output.glob(".build-*")]
+    assert len(left) == 2
+    assert check_dataset(output, left) == case.wanted
+    assert (output / "manifest.json").read_bytes() == manifest
+    ended = zygote().run("clean", output, "--older_than=0s")
+    assert ended.code == 0, ended.stderr
+    assert check_dataset(output) == case.wanted
+
+
+@only("rows")
+def test_clean_deletes_the_build_folder_of_rows(case, tmp_path):
+    output = tmp_path / "out"
+    assert case.run(output, since="/parts/", at=(5,)).code == -signal.SIGKILL
+    build = build_folder(output)
+    (build / "transforms" / "x").mkdir(parents=True)
+    (build / f"transform-{'0' * 32}.json").write_text("{}")
+    assert {path.name for path in build.iterdir()} >= {"runs", "parts", "transforms"}
+    ended = zygote().run("clean", output, "--older_than=0s")
+    assert ended.code == 0, ended.stderr
+    assert not output.exists() or not list(output.iterdir())
+
+
+# Damaged parts and runs.
+
+
+def copy_sidecar(path: Path, folder: str = "") -> None:
+    """Overwrite a sidecar with another one of its stage, or of another folder."""
+    others = sorted((path.parent.parent / folder if folder else path.parent).glob("*.json"))
+    shutil.copy(next(other for other in others if other != path), path)
+
+
+DAMAGES = {
+    "empty sidecar": lambda path: path.write_bytes(b""),
+    "truncated sidecar": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "garbage sidecar": lambda path: path.write_bytes(b"\x00\xff" * 40),
+    "sidecar of another type": lambda path: path.write_text("[1, 2]"),
+    "sidecar with a flipped bit": flip,
+    "sidecar of another part or run": copy_sidecar,
+    "missing payload": lambda path: payload_of(path).unlink(),
+    "truncated payload": lambda path: os.truncate(payload_of(path), 50),
+    "payload with a flipped bit": lambda path: flip(payload_of(path)),
+    "images: sidecar with a wrong count": miscount,
+    "images: empty payload": lambda path: os.truncate(payload_of(path), 0),
+    "rows: sidecar of a part": lambda path: copy_sidecar(path, "parts"),
+    "rows: missing sidecar": Path.unlink,
+}
+
+
+@pytest.fixture(scope="module")
+def unpublished(case, tmp_path_factory) -> Path:
+    """Return a build with parts and shards that failed because of its rejects."""
+    output = tmp_path_factory.mktemp("kill") / "out"
+    assert case.run(output, "--max_reject_fraction=0").code == 1
+    return output
+
+
+@pytest.mark.parametrize("turn", range(len(DAMAGES) if SOAK else 2))
+def test_writes_only_damaged_files_again(case, unpublished, tmp_path, turn):
+    """Each damage affects a different part or run."""
+    output, kind = tmp_path / "out", "rows" if case.kind.stage == "runs" else "images"
+    shutil.copytree(unpublished, output)
+    names = [name for name in DAMAGES if ":" not in name or name.startswith(f"{kind}:")]
+    chosen = names[turn : turn + 1] if SOAK else names[turn::2]
+    for name, sidecar in zip(chosen, case.sidecars(output)[: len(chosen)], strict=True):
+        DAMAGES[name](sidecar)
+    assert case.complete(output)[1] == len(chosen)
+
+
+@only("rows")
+@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, 60)])
+def test_reports_a_run_that_is_damaged_before_the_merge(case, tmp_path, damage):
+    """The run is damaged while the build is stopped before its first part; a rerun repairs it."""
+    output = tmp_path / "out"
+    command = case.stop(output, since="/parts", at=(1,))
+    damage(payload_of(case.sidecars(output)[2]))
+    command.send(signal.SIGCONT)
+    ended = command.wait()
+    assert ended.code == 1
+    assert "is damaged" in ended.sentence
+    assert "run again" in ended.sentence
+    assert case.complete(output)[1] == 1
+
+
+@only("rows")
+def test_starts_again_if_a_run_is_deleted_before_the_merge(case, tmp_path):
+    """As if `clean` ran during the build: the command starts the job again by itself."""
+    output = tmp_path / "out"
+    command = case.stop(output, since="/parts", at=(1,))
+    payload_of(case.sidecars(output)[2]).unlink()
+    command.send(signal.SIGCONT)
+    assert command.wait().code == 0
+    assert check_dataset(output) == case.wanted
+
+
+# Bundles that run more than once.
+
+
+def tasks_of(source: Path, output: Path):
+    """Return spec, plan and ranges of a job, as its workers receive them."""
+    schema = str(source / "schema.pbtxt")
+    job = resolve(
+        RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
+    )
+    files = [file for ref in match_now(job.match)[0] for file in inspect_file(ref, job.spec.runs)]
+    count = CountFiles(job.spec.sink.place)
+    census = Census()
+    for file in files:
+        census = count.add_input(census, file)
+    tasks = [
+        (tuple(file.ref), file.columns, tuple(part))
+        for file in files
+        if not file.ref.error
+        for part in split_ranges(file.ref.uri, job.spec.runs.dialect)
+    ]
+    return job.spec, plan_rows(job.spec.plan, census), tasks
+
+
+def test_concurrent_attempts_at_a_range_return_the_same_segments(tmp_path):
+    """Beam may run a bundle again, or twice concurrently."""
+    spec, plan, tasks = tasks_of(make_tables(tmp_path / "in"), tmp_path / "out")
+    assert len(tasks) == RUNS
+
+    def attempt(task) -> list[str]:
+        return [repr(item) for item in write_runs(task, spec, plan) if isinstance(item, tuple)]
+
+    with ThreadPoolExecutor(8) as threads:
+        for task in tasks:
+            found = list(threads.map(attempt, [task] * 8))
+            assert found[0]
+            assert found == [found[0]] * 8
+    folder = build_folder(tmp_path / "out") / "runs"
+    assert len(list(folder.iterdir())) == 2 * RUNS  # a sidecar and its payload each
+    payloads = {payload_of(path) for path in folder.glob("*.json")}
+    assert payloads == set(folder.glob("*.run"))
+
+
+PREPROCESSING = """
+import tensorflow_transform as tft
+
+def preprocessing_fn(inputs):
+    return {"value": tft.scale_to_z_score(inputs["value"]), "id": inputs["id"]}
+"""
+
+
+@pytest.mark.skipif(not SOAK, reason="TensorFlow starts slowly")
+@pytest.mark.parametrize("moment", [("/transforms/", 2), ("/transforms/", 30), ("/runs/", 9)])
+def test_resumes_after_being_killed_during_the_analysis(tmp_path, moment):
+    source = make_tables(tmp_path / "in")
+    (tmp_path / "fn.py").write_text(PREPROCESSING)
+    command = [flag for flag in rows(source, "OUT") if not flag.startswith(("--label", "--output"))]
+    command.append(f"--preprocessing={tmp_path / 'fn.py'}")
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    assert zygote().run(*command, f"--output={whole}").code == 0
+    watch = Watched(output, since=moment[0], at=(moment[1],))
+    ended = zygote().run(*command, f"--output={output}", watch=watch)
+    assert ended.code == -signal.SIGKILL
+    ended = zygote().run(*command, f"--output={output}")
+    assert ended.code == 0, ended.stderr
+
+    def files(folder: Path) -> dict[str, bytes]:
+        found = folder.rglob("*.gz"), folder.rglob("schema.pbtxt")
+        return {str(p.relative_to(folder)): p.read_bytes() for each in found for p in each}
+
+    assert files(output) == files(whole)
+    assert len(files(whole)) > 2
+    assert not list(output.glob(".build-*"))
