@@ -23,7 +23,7 @@ ALLOWED = {
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the names of all modules that a file imports, anywhere in it."""
+    """Return the names of all modules that a file imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -66,7 +66,7 @@ def test_no_import_cycles() -> None:
             parts = parts[1:] if package == "api" else parts
             name = ".".join(["shardmill", *parts]).removesuffix(".__init__")
             graph[name] = imported(path)
-    # A package that loads its own modules lazily is no cycle of modules.
+    # A package that loads its own modules lazily does not form a cycle.
     graph = {
         name: {
             other for other in names if other in graph and not f"{other}.".startswith(f"{name}.")
@@ -159,7 +159,7 @@ def test_builds_never_load_tensorflow(photos, tmp_path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_no_file_or_function_outgrew_its_name() -> None:
+def test_files_and_functions_are_short() -> None:
     for package in ALLOWED:
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()

@@ -1,4 +1,4 @@
-"""The wheel installs beside anything, and the command in it runs."""
+"""The wheel is complete, and works installed next to any other distribution."""
 
 import os
 import re
@@ -22,7 +22,7 @@ setup(name="neighbour", version="1", packages=["transforms"])
 
 
 def build_wheel(source: Path, target: Path) -> Path:
-    """Builds a wheel without network from a copy, so that the checkout stays clean."""
+    """Build a wheel without network access; return its path."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(target)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     (wheel,) = target.glob("*.whl")
@@ -30,7 +30,7 @@ def build_wheel(source: Path, target: Path) -> Path:
 
 
 def copy_sources(target: Path) -> Path:
-    """Copies what a source distribution would hold."""
+    """Copy the files of a source distribution, so that building does not change the checkout."""
     target.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, target / name)
@@ -40,10 +40,53 @@ def copy_sources(target: Path) -> Path:
     return target
 
 
+def make_env(folder: Path) -> tuple[Path, str]:
+    """Make an environment with the dependencies of this one; return Python and its packages.
+
+    Editable installs of this environment are not visible there.
+    """
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    site = run_clean([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+    here = next(p for p in sys.path if p.endswith("site-packages"))
+    # A folder that is appended to sys.path: its own .pth files are not read.
+    Path(site, "zz_dependencies.pth").write_text(f"import sys; sys.path.append({here!r})\n")
+    return python, site
+
+
+def run_clean(command: list, cwd: Path | None = None) -> str:
+    """Run a command without PYTHONPATH; return its output."""
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    return build_wheel(copy_sources(folder / "src"), folder / "dist")
+def sources(tmp_path_factory) -> Path:
+    return copy_sources(tmp_path_factory.mktemp("sources") / "src")
+
+
+@pytest.fixture(scope="module")
+def wheel(sources, tmp_path_factory) -> Path:
+    return build_wheel(sources, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.parametrize("how", ["wheel", "editable"])
+def test_imports_from_the_repository_root(how, wheel, sources, tmp_path) -> None:
+    """No folder of the repository hides the installed package."""
+    python, site = make_env(tmp_path / "env")
+    target = [wheel] if how == "wheel" else ["--no-build-isolation", "-e", sources]
+    run_clean([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", *target])
+    code = "import shardmill.pipelines as p, shardmill; print(shardmill.__version__, p.__file__)"
+    version, where = run_clean([python, "-c", code], cwd=sources).split()
+    assert where.startswith(site if how == "wheel" else str(sources))
+    assert version in wheel.name
+
+
+def test_every_package_folder_is_known() -> None:
+    """A new top-level package must be added to setup.py and to FOLDERS."""
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*FOLDERS, "tests"}
 
 
 def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
@@ -70,10 +113,11 @@ def test_the_version_is_the_last_one_of_the_changelog(wheel: Path) -> None:
     assert versions == sorted(versions, key=lambda v: [*map(int, v.split("."))], reverse=True)
 
 
-def test_base_dependencies_are_light(wheel: Path) -> None:
+def test_metadata_has_license_and_light_base_dependencies(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (n for n in archive.namelist() if n.endswith("METADATA"))
         lines = archive.read(path).decode().splitlines()
+    assert "License-Expression: Apache-2.0" in lines
     required = [line for line in lines if line.startswith("Requires-Dist:")]
     base = [line for line in required if "extra ==" not in line]
     assert not [line for line in base if "tensorflow>" in line or "transform" in line]
@@ -90,31 +134,12 @@ def test_runs_next_to_a_distribution_with_a_package_transforms(wheel: Path, tmp_
     (source / "transforms" / "__init__.py").write_text("WHO = 'neighbour'\n")
     (source / "setup.py").write_text(NEIGHBOUR)
     neighbour = build_wheel(source, tmp_path / "dist")
-    # A fresh environment that sees the dependencies of this one, but not its shardmill.
-    env = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
-    python = env / "bin" / "python"
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, neighbour]
-    subprocess.run(install, check=True, capture_output=True)
-    here = next(p for p in sys.path if p.endswith("site-packages"))
-    # Appended, and read as plain folders: editable installs of this environment stay out.
-    Path(site, "zz_dependencies.pth").write_text(f"import sys; sys.path.append({here!r})\n")
+    python, site = make_env(tmp_path / "env")
+    run_clean([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, neighbour])
     photos = make_photos(tmp_path / "photos", {"a": 3, "b": 3})
     code = "import transforms, shardmill.transforms.build.transform as s; print(transforms.WHO, s.__file__)"
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, env=clean
-    )
-    who, where = done.stdout.split()
+    who, where = run_clean([python, "-c", code], cwd=tmp_path).split()
     assert who == "neighbour"
     assert where.startswith(site)
-    command = [env / "bin" / "shardmill", "images", f"--input={photos}", "--output=ds"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "written    6 examples" in done.stdout
+    command = [python.parent / "shardmill", "images", f"--input={photos}", "--output=ds"]
+    assert "written    6 examples" in run_clean(command, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What the DAGs are made of, as far as it needs no Airflow; tests/cluster runs them in one."""
+"""Modules of the DAGs that work without Airflow; tests/cluster runs the DAGs in Airflow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def start(code: str, *args: object, grace: float = 30) -> Command:
 
 
 def ended(command: Command, seconds: float = 20) -> tuple[int, list[tuple[bool, str]]]:
-    """Waits for its end; returns its code and lines."""
+    """Wait until a command ends; return its exit code and lines."""
     lines = list(command.lines())
     return command.process.wait(seconds), lines
 
@@ -78,7 +78,7 @@ def first_line(path: Path) -> str:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
-def test_the_code_and_the_lines_come_through(code):
+def test_returns_exit_code_and_lines(code):
     said = "import sys; print('one\\ntwo'); sys.stderr.write('shardmill: no.\\nlast'); sys.exit(int(sys.argv[1]))"  # fmt: skip
     command = start(said, code)
     got, lines = ended(command)
@@ -89,13 +89,13 @@ def test_the_code_and_the_lines_come_through(code):
     assert command.last[False] == "two"
 
 
-def test_an_argument_stays_one(tmp_path):
+def test_keeps_arguments_unchanged(tmp_path):
     odd = ["a b", "--x=$HOME;rm", "`id`", "*", "", "\n", "--", "ü"]
     command = start("import sys; print(sys.argv[1:])", *odd)
     assert ended(command)[1] == [(False, repr(odd))]
 
 
-def test_a_command_that_is_killed_says_why(tmp_path):
+def test_reports_the_signal_that_killed_a_command(tmp_path):
     command = start("import os; os.kill(os.getpid(), 9)")
     code, _ = ended(command)
     assert code == 137
@@ -107,7 +107,7 @@ def test_a_command_that_is_killed_says_why(tmp_path):
     assert ended(command)[0] == 143
 
 
-def test_a_command_that_is_not_there_says_so(tmp_path):
+def test_reports_a_missing_command(tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/nowhere/python\n")
     broken.chmod(0o755)
@@ -122,7 +122,7 @@ def test_a_command_that_is_not_there_says_so(tmp_path):
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 7))
 @settings(max_examples=examples(300))
-def test_lines_are_the_same_however_they_come(texts, size):
+def test_splits_lines_independently_of_chunks(texts, size):
     data = b"\n".join(texts)
     whole, cut = Lines(), Lines()
     wanted = [*whole.add(data), *whole.end()]
@@ -131,7 +131,7 @@ def test_lines_are_the_same_however_they_come(texts, size):
     assert all(wanted)
 
 
-def test_what_a_log_wants_of_lines() -> None:
+def test_formats_lines_for_a_log() -> None:
     lines = Lines()
     assert list(lines.add(b"  a\r\n\n10%\r20%\r100%\nx")) == ["  a", "100%"]
     assert list(lines.add(b"\x1b[32mgreen\x1b[0m \x08\xff\n")) == ["xgreen \ufffd"]
@@ -140,8 +140,8 @@ def test_what_a_log_wants_of_lines() -> None:
     assert lines.rest == b""
 
 
-def test_a_process_that_got_away_does_not_hold_us(tmp_path):
-    """It left the group and keeps the pipes open."""
+def test_does_not_wait_for_a_process_outside_the_group(tmp_path):
+    """The process keeps the pipes open."""
     away = "import subprocess, sys; p = subprocess.Popen(['sleep', '60'], start_new_session=True); print(p.pid)"
     began = time.monotonic()
     code, lines = ended(start(away))
@@ -159,7 +159,7 @@ time.sleep(60)
 """
 
 
-def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path):
+def test_kills_a_command_and_its_children_after_the_grace_period(tmp_path):
     command = start(STUBBORN, tmp_path / "pids", grace=0.5)
     pids = [int(pid) for pid in first_line(tmp_path / "pids").split()]
     command.stop()
@@ -167,7 +167,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path):
     assert all(map(dead, pids))
 
 
-def test_what_a_command_leaves_in_its_group_goes_with_it():
+def test_kills_the_processes_that_a_command_leaves():
     left = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"
     code, lines = ended(start(left))
     assert code == 0
@@ -187,7 +187,7 @@ time.sleep(60)
 """
 
 
-def test_a_command_has_time_to_end(tmp_path):
+def test_gives_a_command_time_to_exit(tmp_path):
     command = start(POLITE, tmp_path / "pids")
     first_line(tmp_path / "pids")
     command.stop()
@@ -208,8 +208,8 @@ for _ in command.lines(): pass
 
 
 @pytest.mark.parametrize("whom", ["owner", "keeper"])
-def test_whoever_is_killed_the_command_ends_in_peace(whom, tmp_path):
-    """Its owner is the task; it can speak although nobody listens."""
+def test_command_exits_cleanly_if_its_task_is_killed(whom, tmp_path):
+    """The command can still write to its pipes."""
     pids = tmp_path / "pids"
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(DAGS), str(pids), POLITE])
     command, keeper = map(int, first_line(pids).split())
@@ -220,14 +220,14 @@ def test_whoever_is_killed_the_command_ends_in_peace(whom, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_keeper_ends_the_command(number, tmp_path):
+def test_signal_to_the_keeper_stops_the_command(number, tmp_path):
     command = start(POLITE, tmp_path / "pids")
     first_line(tmp_path / "pids")
     command.process.send_signal(number)
     assert ended(command)[0] == 143
 
 
-def test_the_command_gets_none_of_airflows_environment(monkeypatch):
+def test_removes_variables_of_airflow(monkeypatch):
     for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "PYTHONPATH", "VIRTUAL_ENV"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "dag")
@@ -241,7 +241,7 @@ def test_the_command_gets_none_of_airflows_environment(monkeypatch):
 # Days.
 
 
-def test_the_day_of_a_run():
+def test_day_of_a_run():
     midnight = dt.datetime(2026, 11, 19, 23, tzinfo=dt.timezone.utc)  # in Zurich the 20th begins
     assert day_of(None, midnight, ZURICH) == "2026-11-20"
     assert day_of(None, midnight, dt.timezone.utc) == "2026-11-19"
@@ -298,7 +298,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("old", "new", "message"), WRONG, ids=lambda value: value[:30])
-def test_wrong_settings_are_one_sentence(old, new, message, tmp_path):
+def test_rejects_invalid_settings_in_one_sentence(old, new, message, tmp_path):
     assert old in GOOD
     path = tmp_path / "s.toml"
     path.write_text(GOOD.replace(old, new))
@@ -312,7 +312,7 @@ def test_wrong_settings_are_one_sentence(old, new, message, tmp_path):
     assert caught.value.__cause__ is None
 
 
-def test_no_settings(tmp_path, monkeypatch):
+def test_reports_missing_settings(tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDMILL_SETTINGS", str(tmp_path / "no.toml"))
     with pytest.raises(
         SettingsError, match=r"no\.toml cannot be read \(No such file or directory\)"
@@ -320,7 +320,7 @@ def test_no_settings(tmp_path, monkeypatch):
         load_settings()
 
 
-def test_settings_are_what_was_written():
+def test_parses_settings():
     found = parse_settings(tomllib.loads(GOOD + 'timeout = "90m"\nrunner = "local"'))
     (dataset,) = found.datasets
     assert (dataset.dag_id, dataset.output) == ("shardmill_a", "/out/{{ day() }}")
@@ -328,7 +328,7 @@ def test_settings_are_what_was_written():
     assert found.runner_flags(dataset) == []
 
 
-def test_the_page_explains_every_setting_and_its_examples_are_right():
+def test_docs_explain_every_setting_and_have_valid_examples():
     text = (ROOT / "docs" / "airflow.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     first, second = (parse_settings(tomllib.loads(block)) for block in blocks)
@@ -348,7 +348,7 @@ def test_the_page_explains_every_setting_and_its_examples_are_right():
 
 
 @pytest.mark.parametrize("runner", ["local", "flink", "dataflow"])
-def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
+def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     monkeypatch.delenv("SHARDMILL_SETTINGS", raising=False)
     found = load_settings()
     assert set(found.runners) == {"local", "flink", "dataflow"}
@@ -372,5 +372,5 @@ def test_the_flags_of_each_runner_are_flags_of_the_command(runner, monkeypatch):
     assert rules.fewest == {"train": 1000, "validation": 100}
 
 
-def test_the_commands_are_the_input_kinds():
+def test_commands_are_the_input_kinds():
     assert list(INPUT_KINDS) == COMMANDS, "run `make metadata`"

@@ -1,4 +1,4 @@
-"""The image, the flex template and how they are built: what they say is what the commands take."""
+"""The image and the flex template of Dataflow agree with the flags of the commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TAKEN = {"runner", "project", "region", "job_name", "temp_location", "staging_lo
 
 @pytest.fixture(scope="module")
 def modules():
-    """The two scripts, as they find each other."""
+    """Import the two scripts."""
     sys.path.insert(0, str(FOLDER))
     try:
         import launch  # a script of deploy/, in no package
@@ -47,14 +47,14 @@ def modules():
         sys.path.remove(str(FOLDER))
 
 
-def test_metadata_is_what_the_flags_say(modules):
+def test_metadata_is_up_to_date(modules):
     assert modules[1].metadata() == METADATA, "run `make metadata`"
 
 
-def test_metadata_is_of_the_form_that_dataflow_knows(modules):
+def test_metadata_has_the_format_of_dataflow(modules):
     message = dataflow.ContainerSpec()
     text = json.dumps(modules[1].specification(IMAGE))
-    json_format.Parse(text, dataflow.ContainerSpec.pb(message))  # refuses what it does not know
+    json_format.Parse(text, dataflow.ContainerSpec.pb(message))  # rejects what it does not know
     assert message.image == message.default_environment.sdk_container_image == IMAGE
     assert message.sdk_info.language == dataflow.SDKInfo.Language.PYTHON
     assert message.metadata.name == "Shardmill"
@@ -96,7 +96,7 @@ ACCEPTED = {
     "reducing_gap": ["3", "2.5", "0"], "encoding": ["jpeg", "latin-1"], "overwrite": ["true"],
     "channels": ["3"], "check": ["records"], "seed": ["7"], "resize": ["pad"],
 }  # fmt: skip
-REFUSED = {
+REJECTED = {
     "input": ["/data/photos", "s3://bucket/x", "gs://"], "output": ["out"], "seed": ["x", ""],
     "image_size": ["224x", "x"], "quality": ["0", "101"], "overwrite": ["yes"], "check": ["all"],
     "max_reject_fraction": ["2", "-1"], "channels": ["2"], "command": ["show", "steps"],
@@ -104,7 +104,7 @@ REFUSED = {
 
 
 def matches(name: str, value: str) -> bool:
-    """Tells whether the service takes a value: all regexes match it, by the library it uses."""
+    """Return whether the service accepts a value: all regexes match it, with its library."""
     texts = pa.array([value])
     return all(
         pc.match_substring_regex(texts, f"^(?:{regex})$")[0].as_py()  # RE2, as Dataflow's
@@ -112,12 +112,12 @@ def matches(name: str, value: str) -> bool:
     )
 
 
-def test_regexes():
+def test_regexes_accept_valid_values_only():
     for name in PARAMETERS:
-        matches(name, "x")  # RE2 refuses to compile what it cannot do
+        matches(name, "x")  # RE2 rejects to compile what it cannot do
     for name, values in ACCEPTED.items():
         assert [value for value in values if not matches(name, value)] == [], name
-    for name, values in REFUSED.items():
+    for name, values in REJECTED.items():
         assert [value for value in values if matches(name, value)] == [], name
 
 
@@ -126,7 +126,7 @@ LAUNCHED = ["--runner=DataflowRunner", "--project=my-project", "--region=europe-
             '--labels={"goog-dataflow-provided-template-type": "flex"}']  # fmt: skip
 
 
-def test_the_launcher_starts_each_command(modules, monkeypatch):
+def test_launcher_starts_each_command(modules, monkeypatch):
     launch = modules[0]
     monkeypatch.setenv(launch.IMAGE_VARIABLE, IMAGE)
     monkeypatch.setenv(LABELS_VARIABLE, "")
@@ -162,7 +162,7 @@ def test_the_launcher_starts_each_command(modules, monkeypatch):
     ]  # fmt: skip
 
 
-def test_an_unknown_command_is_said(modules, capsys, monkeypatch):
+def test_reports_an_unknown_command(modules, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["launch.py", "--command=picture"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / "launch.py"), run_name="__main__")
@@ -176,7 +176,7 @@ def instructions(path: Path) -> list[tuple[str, str]]:
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
-def test_the_image_holds_what_runs():
+def test_image_contains_all_sources():
     lines = instructions(FOLDER / "Dockerfile")
     copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
     sources = {source for *found, _ in copied for source in found}
@@ -206,8 +206,8 @@ DOCKERFILES = sorted(ROOT.glob("deploy/**/Dockerfile"))
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_who_runs_has_a_name(path):
-    """Beam's boot looks for its user's home when it starts, and ends at once where there is none."""
+def test_user_of_the_image_has_a_name(path):
+    """Beam's boot looks up the home of its user and exits if there is none."""
     lines = instructions(path)
     users = [rest.partition(":")[0] for word, rest in lines if word == "USER"]
     assert users
@@ -216,7 +216,7 @@ def test_who_runs_has_a_name(path):
         assert f"useradd --uid {user} " in made
 
 
-def test_dockerfiles_are_clean():
+def test_dockerfiles_pass_hadolint():
     assert len(DOCKERFILES) >= 2
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
@@ -225,11 +225,11 @@ def test_dockerfiles_are_clean():
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_cloud_build_knows_what_it_is_told():
+def test_cloud_build_defines_its_substitutions():
     text = (FOLDER / "cloudbuild.yaml").read_text()
     found = yaml.safe_load(text)
     build = cloudbuild.Build()
-    json_format.ParseDict(found, cloudbuild.Build.pb(build))  # refuses what it does not know
+    json_format.ParseDict(found, cloudbuild.Build.pb(build))  # rejects what it does not know
     known = set(build.substitutions) | {"PROJECT_ID"}
     assert set(re.findall(r"\$\{(\w+)\}", text)) <= known
     assert build.options.dynamic_substitutions
@@ -256,7 +256,7 @@ def test_cloud_build_knows_what_it_is_told():
 
 
 def shown(target: str) -> list[list[str]]:
-    """Returns the commands of a target of the Makefile."""
+    """Return the commands of a target of the Makefile."""
     done = subprocess.run(
         ["make", "-n", target, "PROJECT=my-project", "BUCKET=my-bucket", "REGION=europe-west4",
          "PARAMETERS=command=rows;input=gs://bucket/*.csv;output=gs://bucket/o;null_values=?,-"],
@@ -268,7 +268,7 @@ def shown(target: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
-def test_make_shows_what_it_would_do(modules):
+def test_make_prints_commands(modules):
     flags = {
         "gcloud dataflow flex-template run": {"template-file-gcs-location", "project", "region",
                                               "staging-location", "temp-location", "parameters"},
@@ -294,7 +294,7 @@ def test_make_shows_what_it_would_do(modules):
     template = next(word for word in run if "template-file" in word).partition("=")[2]
     assert seen["gcloud storage cp"][-2] == template
     parameters = next(word for word in run if word.startswith("--parameters=")).partition("=")[2]
-    assert parameters.startswith("^;^")  # how gcloud is told what stands between them
+    assert parameters.startswith("^;^")  # sets the separator of gcloud's list
     values = dict(each.split("=", 1) for each in parameters[3:].split(";"))
     assert all(matches(name, value) for name, value in values.items())
     assert values["null_values"] == "?,-"

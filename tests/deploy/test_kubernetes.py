@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: valid for their kinds, and fitting each other, Shardmill and Flink."""
+"""The Kubernetes manifests are valid and agree with each other, Shardmill and Flink."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
 
 
 def documents(folder: Path) -> list[Document]:
-    """Returns what a folder's kustomization lists, in order."""
+    """Return the documents that a folder's kustomization lists, in order."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     return [
         document
@@ -82,7 +82,7 @@ def ports_of(workload: Document) -> dict[str, int]:
 
 
 def selected(selector: Document) -> list[Document]:
-    """Returns the workloads whose pods a selector takes."""
+    """Return the workloads whose pods a selector selects."""
     return [
         each
         for each in workloads()
@@ -95,7 +95,7 @@ def flink_config() -> dict[str, Any]:
 
 
 def memory(text: str) -> int:
-    """Returns the bytes of a size as Flink or Kubernetes writes it."""
+    """Return the bytes of a size in the notation of Flink or Kubernetes."""
     number, unit = re.fullmatch(r"(\d+)(m|g|Mi|Gi)", text).groups()  # type: ignore[union-attr]
     return int(number) << {"m": 20, "mi": 20, "g": 30, "gi": 30}[unit.lower()]
 
@@ -108,18 +108,18 @@ def job_flags() -> dict[str, str]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("document", ALL, ids=IDS)
-def test_each_is_valid_for_its_kind(document, version) -> None:
+def test_documents_match_the_published_schemas(document, version) -> None:
     assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
-def test_what_is_not_valid_is_found() -> None:
+def test_validation_rejects_an_unknown_field() -> None:
     broken = yaml.safe_load(yaml.safe_dump(named("Deployment", "flink-taskmanager")))
     pod_of(broken)["initContainers"][0]["restartpolicy"] = "Always"
     with pytest.raises(kubernetes_validate.ValidationError, match="restartpolicy"):
         kubernetes_validate.validate(broken, VERSIONS[0], strict=True)
 
 
-def test_every_manifest_is_listed() -> None:
+def test_kustomizations_list_every_file() -> None:
     assert len(CLUSTER) > 8
     for folder in (FOLDER, FOLDER / "job"):
         listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
@@ -128,7 +128,7 @@ def test_every_manifest_is_listed() -> None:
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "job"], ids=["cluster", "job"])
-def test_kustomize_makes_the_same_of_it(folder) -> None:
+def test_kustomize_does_not_change_documents(folder) -> None:
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
     made = subprocess.run(
@@ -141,7 +141,7 @@ def test_kustomize_makes_the_same_of_it(folder) -> None:
         assert each == keyed[each["kind"], each["metadata"]["name"]]
 
 
-def test_images_are_set_in_one_place() -> None:
+def test_kustomizations_set_all_images() -> None:
     for folder in (FOLDER, FOLDER / "job"):
         images = yaml.safe_load((folder / "kustomization.yaml").read_text())["images"]
         used = {
@@ -153,7 +153,7 @@ def test_images_are_set_in_one_place() -> None:
         assert {image["name"] for image in images} == used
 
 
-def test_all_are_in_one_namespace() -> None:
+def test_all_documents_are_in_one_namespace() -> None:
     (namespace,) = of_kind("Namespace")
     for document in ALL:
         if document is not namespace:
@@ -168,7 +168,7 @@ def test_deployments_select_their_own_pods() -> None:
             assert selected(spread["labelSelector"]) == [document]
 
 
-def test_services_lead_to_ports_that_are_there() -> None:
+def test_services_use_existing_ports() -> None:
     services = of_kind("Service")
     assert services
     for service in services:
@@ -179,7 +179,7 @@ def test_services_lead_to_ports_that_are_there() -> None:
             assert port["port"] == ports[port["targetPort"]] == ports[port["name"]]
 
 
-def test_probes_ask_ports_that_are_there() -> None:
+def test_probes_use_existing_ports() -> None:
     for document in of_kind("Deployment"):
         for each in containers_of(document):
             ports = {port["name"] for port in each["ports"]}
@@ -190,7 +190,7 @@ def test_probes_ask_ports_that_are_there() -> None:
                     assert how not in probe or probe[how]["port"] in ports
 
 
-def test_policies_and_budgets_take_pods_and_ports_that_are_there() -> None:
+def test_policies_and_budgets_use_existing_pods_and_ports() -> None:
     policies = of_kind("NetworkPolicy")
     taken = []
     for policy in policies:
@@ -198,7 +198,7 @@ def test_policies_and_budgets_take_pods_and_ports_that_are_there() -> None:
         taken.append(target["metadata"]["name"])
         assert policy["spec"]["policyTypes"] == ["Ingress"]
         for rule in policy["spec"].get("ingress", []):
-            assert min(len(rule["from"]), len(rule["ports"])) > 0, "empty lets everybody in"
+            assert min(len(rule["from"]), len(rule["ports"])) > 0, "an empty list allows every pod"
             for source in rule["from"]:
                 assert selected(source["podSelector"])
             assert {port["port"] for port in rule["ports"]} <= set(ports_of(target))
@@ -208,7 +208,7 @@ def test_policies_and_budgets_take_pods_and_ports_that_are_there() -> None:
 
 
 def allowed(source: str, target: str) -> set[str]:
-    """Returns the ports of one workload's pods that those of another may reach."""
+    """Return the ports of the target's pods that pods of the source may reach."""
     found: set[str] = set()
     for policy in of_kind("NetworkPolicy"):
         if target not in {
@@ -222,7 +222,7 @@ def allowed(source: str, target: str) -> set[str]:
     return found
 
 
-def test_policies_let_flink_speak_and_keep_the_worker_pool_to_its_pod() -> None:
+def test_policies_allow_only_required_connections() -> None:
     manager, worker, job = "flink-jobmanager", "flink-taskmanager", "shardmill-images"
     assert allowed(worker, manager) == {"rpc", "blob"}
     assert allowed(job, manager) == {"rest"}
@@ -231,7 +231,7 @@ def test_policies_let_flink_speak_and_keep_the_worker_pool_to_its_pod() -> None:
     assert allowed(job, worker) == allowed(manager, job) == allowed(worker, job) == set()
 
 
-def test_what_is_referred_to_exists() -> None:
+def test_references_exist() -> None:
     seen = set()
     for document in workloads():
         pod = pod_of(document)
@@ -251,7 +251,7 @@ def test_what_is_referred_to_exists() -> None:
     assert seen == {"shardmill", "flink-config"}
 
 
-def test_pods_have_no_rights_they_do_not_need() -> None:
+def test_pods_have_minimal_privileges() -> None:
     (namespace,) = of_kind("Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for document in workloads():
@@ -265,17 +265,17 @@ def test_pods_have_no_rights_they_do_not_need() -> None:
             assert context["readOnlyRootFilesystem"] is True
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert {**pod["securityContext"], **context}["runAsUser"] >= 1000
-            # What has a read-only root has a place to write in.
+            # Containers with a read-only root have one writable folder.
             paths = {each["mountPath"] for each in one["volumeMounts"] if not each.get("readOnly")}
             assert paths == {"/tmp"}
 
 
-def test_pods_say_what_they_need() -> None:
+def test_pods_declare_resources() -> None:
     for document in workloads():
         for one in containers_of(document):
             needs = one["resources"]
             assert set(needs["requests"]) == {"cpu", "memory", "ephemeral-storage"}
-            # A pod that gets more memory than it asked for is the first to be killed.
+            # Kubernetes first evicts pods that use more memory than they requested.
             assert needs["requests"]["memory"] == needs["limits"]["memory"]
         for volume in pod_of(document)["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
@@ -287,7 +287,7 @@ def test_pods_say_what_they_need() -> None:
         assert memory(flink_config()[f"{name}.memory.process.size"]) <= memory(limit)
 
 
-def test_flink_listens_where_pods_say() -> None:
+def test_flink_listens_on_the_ports_of_its_pods() -> None:
     config = flink_config()
     for workload, keys in {
         "flink-jobmanager": {
@@ -317,7 +317,7 @@ def test_flink_listens_where_pods_say() -> None:
         assert config["io.tmp.dirs"] == env["FLINK_LOG_DIR"] == paths["tmp"]
 
 
-def test_flink_recovers_as_on_one_machine() -> None:
+def test_recovery_settings_equal_those_of_one_machine() -> None:
     text = (FLINK / "cluster.sh").read_text()
     (block,) = re.findall(r"<<YAML\n(.*?)\n\$\{FLINK_CONFIG", text, re.DOTALL)
     local = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith("#"))
@@ -333,7 +333,7 @@ def test_flink_recovers_as_on_one_machine() -> None:
     assert shared > OWN_CONFIG
 
 
-def test_the_job_is_one_that_shardmill_takes() -> None:
+def test_job_has_valid_flags() -> None:
     (workload,) = JOB
     one = container(workload["metadata"]["name"], "shardmill")
     command, *arguments = one["args"]
@@ -345,21 +345,21 @@ def test_the_job_is_one_that_shardmill_takes() -> None:
     assert {"--runner=FlinkRunner", "--environment_type=EXTERNAL"} < set(beam)
 
 
-def test_the_job_fits_the_cluster() -> None:
+def test_job_matches_the_cluster() -> None:
     flags, config = job_flags(), flink_config()
     manager = named("Service", config["rest.address"])["metadata"]["name"]
     assert flags["flink_master"] == f"http://{manager}:{config['rest.port']}"
-    # More than the slots there are would be a usage error while a pod is being replaced.
+    # More than the free slots would be a usage error while a pod is being replaced.
     assert "parallelism" not in flags
     slots = config["taskmanager.numberOfTaskSlots"]
     cores = int(container("flink-taskmanager", "worker-pool")["resources"]["requests"]["cpu"])
     assert int(flags["threads"]) * slots == cores
-    # No disk in common: nothing may be staged.
+    # The pods share no disk, so no files may be staged.
     assert flags["experiments"] == "disable_logging_submission_environment"
     assert not {"setup_file", "requirements_file", "extra_package"} & set(flags)
 
 
-def test_each_taskmanager_has_a_worker_pool_of_its_own() -> None:
+def test_each_taskmanager_has_a_worker_pool() -> None:
     pool = container("flink-taskmanager", "worker-pool")
     assert pool["restartPolicy"] == "Always"
     assert (pool["command"], pool["args"]) == (["/opt/apache/beam/boot"], ["--worker_pool"])
@@ -371,7 +371,7 @@ def test_each_taskmanager_has_a_worker_pool_of_its_own() -> None:
     assert port["containerPort"] == 50000
 
 
-def test_who_writes_has_the_account_of_the_bucket() -> None:
+def test_writers_use_the_account_of_the_bucket() -> None:
     (account,) = of_kind("ServiceAccount")
     (key,) = account["metadata"]["annotations"]
     assert key == "iam.gke.io/gcp-service-account"
@@ -381,7 +381,7 @@ def test_who_writes_has_the_account_of_the_bucket() -> None:
     assert having == {"flink-taskmanager", "shardmill-images"}
 
 
-def test_the_job_is_tried_again_where_that_can_help() -> None:
+def test_job_is_retried_unless_usage_is_wrong() -> None:
     (workload,) = JOB
     spec = workload["spec"]
     assert 0 < spec["backoffLimit"] < 6
@@ -405,7 +405,7 @@ def versions_of(pattern: str, path: Path) -> set[str]:
     return set(re.findall(pattern, path.read_text(), re.MULTILINE))
 
 
-def test_versions_are_those_of_the_rest() -> None:
+def test_versions_agree() -> None:
     (version,) = versions_of(r'^    version="(.+?)",$', ROOT / "setup.py")
     (flink,) = versions_of(r"^FLINK=(.+)$", FLINK / "install.sh")
     (beam,) = versions_of(
@@ -426,7 +426,7 @@ def test_versions_are_those_of_the_rest() -> None:
     assert flink.startswith(f"{minor}.")
 
 
-def test_the_images_hold_what_runs() -> None:
+def test_images_contain_all_sources() -> None:
     lines = list(dockerfile())
     copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
     sources = {source for *found, _ in copied for source in found}
@@ -451,7 +451,7 @@ def test_the_images_hold_what_runs() -> None:
     assert user == f"{pool['runAsUser']}:{pool['runAsGroup']}"
 
 
-def test_what_is_to_be_edited_is_on_the_page() -> None:
+def test_docs_name_every_file_to_edit() -> None:
     page = (ROOT / "docs" / "flink.md").read_text()
     for path in sorted(FOLDER.rglob("*.yaml")):
         text = path.read_text()

@@ -16,7 +16,7 @@ import pytest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.transforms.arrays import array_file, row_index, row_reader
 from shardmill.transforms.arrays.transform import place_parts, plan_arrays
-from tests.support.array_tools import job_of, run_job
+from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
 
 ROWS = 12
@@ -269,7 +269,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     ),
     "array unknown": (option(arrays="x,w"), "--arrays=w is not an array"),
     "root": (option(root="/elsewhere"), "is not inside --root"),
-    "splits": (option(splits="directory"), "--splits=directory is not for arrays"),
+    "splits": (option(splits="directory"), "--splits=directory does not work for arrays"),
     "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
     "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
 }  # fmt: skip
@@ -281,7 +281,7 @@ def test_rejects_input_in_one_sentence_before_the_build(tmp_path, monkeypatch, c
     options = make(tmp_path)
     monkeypatch.setattr(array_file, "_BOMB_BYTES", BOMB_BYTES - 1)
     with pytest.raises(ShardmillError, match=message) as caught:
-        job_of(output=tmp_path / "ds", **options)
+        spec_of(output=tmp_path / "ds", **options)
     text = str(caught.value)
     assert text.endswith(".")
     assert "\n" not in text
@@ -309,7 +309,7 @@ def test_command_prints_the_sentence(tmp_path, capsys) -> None:
 def test_rejects_input_that_changes_during_the_build(tmp_path, kind) -> None:
     path = tmp_path / ("X.npz" if kind == "deflated" else "X.npy")
     np.savez_compressed(path, x=X) if kind == "deflated" else np.save(path, X)
-    job = job_of(input=path, output=tmp_path / "ds")
+    spec = spec_of(input=path, output=tmp_path / "ds")
     if kind == "gone":
         path.unlink()
     elif kind == "longer":
@@ -317,7 +317,7 @@ def test_rejects_input_that_changes_during_the_build(tmp_path, kind) -> None:
     else:
         os.utime(path, ns=(1, 1))
     with pytest.raises(InputError, match=r"changed while it was read|is gone") as caught:
-        run_job(job)
+        run_spec(spec)
     assert str(caught.value).endswith("run again.")
     assert not (tmp_path / "ds/manifest.json").exists()
 
@@ -329,9 +329,9 @@ def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape) -> None:
     data = bytearray((tmp_path / "data.npz").read_bytes())
     data[len(data) // 2] ^= 0x10
     (tmp_path / "data.npz").write_bytes(data)
-    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with pytest.raises(ShardmillError, match=r"damaged .*: copy it or save it again") as caught:
-        run_job(job).check()
+        run_spec(spec).check()
     assert "array 'x'" in str(caught.value)
     assert not (tmp_path / "ds/manifest.json").exists()
 
@@ -341,16 +341,16 @@ def test_rejects_member_with_a_wrong_checksum(tmp_path) -> None:
     data = bytearray((tmp_path / "data.npz").read_bytes())
     data[data.index(b"PK\x01\x02") + 16] ^= 1
     (tmp_path / "data.npz").write_bytes(data)
-    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with pytest.raises(InputError, match=r"damaged .*Bad CRC-32"):
-        run_job(job)
+        run_spec(spec)
 
 
 @pytest.mark.parametrize("name", ["regrouped.npz", "by offset.npy"])
 def test_rejects_input_that_changes_between_two_parts(tmp_path, name) -> None:
     path = tmp_path / name
     np.savez_compressed(path, x=X) if name.startswith("regrouped") else np.save(path, X)
-    encoder = job_of(input=path, output=tmp_path / "ds").spec.encoder
+    encoder = spec_of(input=path, output=tmp_path / "ds").encoder
     rows = len(row_index.index_rows(encoder.placement).rows_of(0))
     places = np.arange(rows)
     row_reader.read_part(encoder.arrays[0], encoder.placement, 0, places, 1)
@@ -365,7 +365,7 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
     for array in (X, X[::-1]):  # of the same size
         np.save(tmp_path / "X.npy", array)
         os.utime(tmp_path / "X.npy", ns=(len(found), len(found)))
-        spec = job_of(input=tmp_path / "X.npy", output=tmp_path / "ds").spec
+        spec = spec_of(input=tmp_path / "X.npy", output=tmp_path / "ds")
         placed = list(place_parts(spec, plan_arrays(spec)))
         assert len(placed) == 2
         found.append({ref.digest() for _, (_, ref) in placed})
@@ -374,19 +374,19 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
 
 def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
     np.savez_compressed(tmp_path / "data.npz", x=X)
-    job = job_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
+    spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     row_reader._regroup.cache_clear()
     with Path("/dev/full").open("wb", buffering=0) as full:
         monkeypatch.setattr(row_reader, "open_scratch", lambda: full)
         with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
-            run_job(job)
+            run_spec(spec)
         monkeypatch.undo()
     row_index._index_rows.cache_clear()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ShardmillError, match=r"list of rows needs 96 bytes .*No such file.*TMPDIR"):
-        row_index.index_rows(job.spec.encoder.placement)
+        row_index.index_rows(spec.encoder.placement)
     monkeypatch.undo()
-    assert run_job(job).status == "published"
+    assert run_spec(spec).status == "published"
 
 
 def test_warns_of_skipped_files(tmp_path) -> None:
@@ -394,11 +394,11 @@ def test_warns_of_skipped_files(tmp_path) -> None:
         (tmp_path / "arrays").mkdir(exist_ok=True)
         (tmp_path / "arrays" / name).write_text("not an array")
     np.save(tmp_path / "arrays/x.npy", X)
-    spec = job_of(input=tmp_path / "arrays", output=tmp_path / "ds").spec
+    spec = spec_of(input=tmp_path / "arrays", output=tmp_path / "ds")
     assert spec.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
     assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
     (tmp_path / "arrays/ds").mkdir()  # the output of an earlier run is not an input
-    again = job_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds").spec
+    again = spec_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds")
     assert again.files == spec.files
 
 
@@ -410,4 +410,4 @@ def test_config_rejects_wrong_options(tmp_path) -> None:
         {"num_shards": 0},
     ):
         with pytest.raises(UsageError):
-            job_of(input=tmp_path, output=tmp_path / "ds", **options)
+            spec_of(input=tmp_path, output=tmp_path / "ds", **options)

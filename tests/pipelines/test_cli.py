@@ -1,4 +1,4 @@
-"""The command: every mistake gets one plain sentence, before anything is written."""
+"""The command: each usage error is one sentence, before anything is written."""
 
 import argparse
 import dataclasses
@@ -13,12 +13,12 @@ from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.pipelines.run import IN_MEMORY, take_runner
+from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from tests.conftest import make_image, make_photos, shardmill
 
 
 def run_here(capsys, *args: object) -> tuple[int, str, str]:
-    """Runs the command in this process, for mistakes that are found before Beam runs."""
+    """Run the command in this process, for errors that are found before Beam runs."""
     code = cli.main([str(arg) for arg in args])
     out, err = capsys.readouterr()
     return code, out, err
@@ -58,7 +58,7 @@ MISTAKES = [
     (["--seed=-1"], 2, "out of range"),
     (["--limit=0"], 2, "--limit=0 must be 1 or more"),
     (["--threads=-1"], 2, "--threads=-1 must be 1 or more"),
-    (["--max_reject_fraction=2"], 2, "is no share"),
+    (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
     (["--icc=yes"], 2, "--icc=yes is unknown"),
     (["--group_pattern=("], 2, "not a regular expression"),
     (["--image-size=5"], 2, "did you mean --image_size?"),
@@ -74,7 +74,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("flags", "code", "message"), MISTAKES, ids=lambda value: str(value)[:50])
-def test_a_mistake_gets_one_sentence_and_writes_nothing(
+def test_rejects_flags_in_one_sentence_and_writes_nothing(
     flags, code, message, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -101,7 +101,7 @@ def test_a_mistake_gets_one_sentence_and_writes_nothing(
         (("steps", "ds", "--batch_size=3", "--drop"), "Unrecognized arguments: --drop"),
     ],
 )
-def test_usage(args, message, capsys) -> None:
+def test_prints_usage(args, message, capsys) -> None:
     code, out, err = run_here(capsys, *args)
     assert code == 2
     assert message in out + err
@@ -116,7 +116,7 @@ def test_each_option_is_a_flag_with_help(kind) -> None:
     assert flags == fields - ({"follow_links"} if kind == "arrays" else set())
 
 
-def test_the_names_of_beams_options_are_read_from_its_source() -> None:
+def test_reads_the_names_of_beam_options_from_its_source() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
@@ -125,7 +125,7 @@ def test_the_names_of_beams_options_are_read_from_its_source() -> None:
     }
 
 
-def test_beam_options_pass() -> None:
+def test_passes_beam_options_on() -> None:
     config, rest, debug = parse_build(
         "images",
         ["--input=a", "--output=b", "--runner=PrismRunner", "--temp_location=x", "--debug"],
@@ -135,7 +135,7 @@ def test_beam_options_pass() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"], ["--runner", "in-memory"]])
-def test_the_local_runner_is_in_memory(flags) -> None:
+def test_direct_runner_is_in_memory(flags) -> None:
     assert take_runner(flags) == (IN_MEMORY, [])
 
 
@@ -155,7 +155,9 @@ INPUT_MISTAKES = [
 
 
 @pytest.mark.parametrize(("flags", "message"), INPUT_MISTAKES, ids=lambda v: str(v)[:40])
-def test_unusable_inputs_get_one_sentence(flags, message, tmp_path, monkeypatch, capsys) -> None:
+def test_rejects_unusable_inputs_in_one_sentence(
+    flags, message, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     make_photos(tmp_path / "in", {"a": 2})
     (tmp_path / "labels.txt").write_text("b\n")
@@ -176,7 +178,7 @@ def test_unusable_inputs_get_one_sentence(flags, message, tmp_path, monkeypatch,
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_whole_command(tmp_path) -> None:
+def test_builds_then_reports_up_to_date(tmp_path) -> None:
     make_photos(tmp_path / "in", {"cat": 5, "dog": 4})
     (tmp_path / "in/cat/bad.jpg").write_bytes(b"no image")
     (tmp_path / "in/notes.txt").write_text("x")
@@ -200,18 +202,7 @@ def test_the_whole_command(tmp_path) -> None:
     assert "add --overwrite" in other.stderr
 
 
-def test_the_module_does_the_same(tmp_path) -> None:
-    import subprocess
-    import sys
-
-    make_photos(tmp_path / "in", {"cat": 2})
-    command = [sys.executable, "-m", "shardmill.pipelines.images", "--input=in", "--output=ds"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "ds" / "manifest.json").exists()
-
-
-def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
+def test_dry_run_writes_nothing(tmp_path, capsys) -> None:
     make_image(1).save(tmp_path / "a.jpg")
     make_photos(tmp_path / "in", {"a": 3})
     code, out, _ = run_here(
@@ -222,7 +213,7 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
     assert not (tmp_path / "ds").exists()
 
 
-def test_steps(tmp_path, capsys) -> None:
+def test_prints_steps(tmp_path, capsys) -> None:
     make_photos(tmp_path / "in", {"a": 11})
     flags = ["--splits=train:1", "--num_shards=3", "--image_size=16"]
     code, _, _ = run_here(

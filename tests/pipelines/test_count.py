@@ -21,9 +21,10 @@ import pytest
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.commands.count import lines
 from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
+from shardmill.pipelines.report.summary import render_count
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
@@ -37,9 +38,9 @@ SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read
 def count(*inputs: Path | str, **options) -> Manifest:
     """Count in this process with Beam's in-memory runner, and check the invariants."""
     config = CountConfig(input=tuple(map(str, inputs)), **options)
-    job = resolve(config, runner=run.IN_MEMORY)
+    job = resolve(config, runner=IN_MEMORY)
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], "", unit=MEBIBYTES
+        lambda root: outcomes(root, job), IN_MEMORY, [], "", unit=MEBIBYTES
     ).outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)
@@ -277,7 +278,7 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
 
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
     own = (tmp_path / "ds" / "manifest.json").read_bytes()
-    with pytest.raises(UsageError, match="is the manifest of a dataset"):
+    with pytest.raises(UsageError, match="is the manifest that a build wrote"):
         count(mixed, manifest=str(tmp_path / "ds" / "manifest.json"))
     assert (tmp_path / "ds" / "manifest.json").read_bytes() == own
     (tmp_path / "letter.json").write_text("dear")
@@ -287,7 +288,7 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
         "shardmill: Cannot write to --manifest=/proc/m.json: /proc accepts no files; "
         "choose an output on a writable file system.\n"
     )
-    for taken, why in ((tmp_path / "letter.json", "is no manifest"), (mixed, "is a folder")):
+    for taken, why in ((tmp_path / "letter.json", "is not a manifest"), (mixed, "is a folder")):
         with pytest.raises(UsageError, match=why):
             count(mixed, manifest=str(taken))
 
@@ -454,7 +455,7 @@ def test_prints_at_most_20_damaged_files(tmp_path) -> None:
     write_records(tmp_path / "sound.tfrecord", make_payloads(1))
     for number in range(30):
         (tmp_path / f"{number:02d}.tfrecord").write_text("notes " * 9)
-    printed = list(lines(count(tmp_path), "m.json", 1.0))
+    printed = [line.plain for line in render_count(count(tmp_path), "m.json", 1.0)]
     damaged = [line for line in printed if line.startswith("  damaged ")]
     assert len(damaged) == 21
     assert damaged[-1].endswith("and 10 more, see the manifest")

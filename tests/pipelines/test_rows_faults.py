@@ -235,7 +235,7 @@ def test_reads_a_column_name_of_a_megabyte(tmp_path):
     published(path, output, "--splits=train:1")
     ended = run(path, tmp_path / "other", "--label=wrong")
     assert ended.code == 2
-    assert "--label=wrong is no column" in ended.stderr
+    assert "--label=wrong is not a column" in ended.stderr
 
 
 ODD = {

@@ -9,23 +9,20 @@ import lzma
 import random
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 import zstandard
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.pipelines.rows import build
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.rows.runs import run_writer
-from tests.conftest import SOAK, shardmill
-from tests.support.readers import dataset_files, dataset_splits, gzip_records
+from tests.support.readers import dataset_files, gzip_records
 from tests.support.rows_tools import (
     build_rows,
     by_split,
     check_dataset,
     counted,
     frozen,
+    make_mixed_tables,
     make_table,
     published,
     rejects_of,
@@ -509,25 +506,8 @@ def golden_record(n: int) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def mixed(folder: Path) -> Path:
-    """Write files with all kinds of cells, quoted line breaks and bad rows."""
-    rng = random.Random(3)
-    for name in ("one.csv", "two.csv"):
-        rows = [
-            [n, f"{rng.random():.6f}", rng.choice(["a", 'q"\n', "é, x", ""]), rng.choice("xyz")]
-            for n in range(900)
-        ]
-        rows[5][0], rows[700][1] = "five", "heavy"
-        make_table(folder / name, ["id", "x", "text", "class"], rows)
-    (folder / "schema.pbtxt").write_text(
-        feature("id", "INT", REQUIRED) + feature("x", "FLOAT", REQUIRED)
-        + feature("text", "BYTES", OPTIONAL) + feature("class", "BYTES", REQUIRED)
-    )  # fmt: skip
-    return folder
-
-
 def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
-    folder = mixed(tmp_path / "in")
+    folder = make_mixed_tables(tmp_path / "in")
     options = {"input": folder, "schema": folder / "schema.pbtxt", "label": "class",
                "num_shards": 3}  # fmt: skip
     _, manifest = build_rows(output=tmp_path / "0", **options)
@@ -555,34 +535,6 @@ def with_range_bytes(size: int):
     return init
 
 
-def test_bytes_do_not_depend_on_the_process(tmp_path) -> None:
-    folder = mixed(tmp_path / "in")
-    options = {"schema": folder / "schema.pbtxt", "label": "class", "num_shards": 3}
-    build_rows(input=folder, output=tmp_path / "here", **options)
-    build_by_command(folder, tmp_path / "there")  # with another hash seed
-    assert dataset_files(tmp_path / "there") == dataset_files(tmp_path / "here")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"][: 1 + SOAK])
-def test_several_workers_write_the_same_bytes(mode, tmp_path) -> None:
-    folder = mixed(tmp_path / "in")
-    build_by_command(folder, tmp_path / "one")
-    build_by_command(
-        folder, tmp_path / "many", f"--direct_running_mode={mode}", "--direct_num_workers=2"
-    )
-    assert dataset_files(tmp_path / "many") == dataset_files(tmp_path / "one")
-    assert dataset_splits(tmp_path / "many") == dataset_splits(tmp_path / "one")
-
-
-def build_by_command(folder: Path, output: Path, *flags: str) -> None:
-    done = shardmill(
-        "rows", f"--input={folder}", f"--output={output}", "--label=class",
-        f"--schema={folder}/schema.pbtxt", "--num_shards=3", *flags,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
 def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", ["a", "b"], [[1, "x"], [2, "y"]])
     from shardmill.pipelines.rows import resolve
@@ -604,12 +556,3 @@ def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
     ids = {build_id(**options) for options in other}
     assert len(ids) == len(other)
     assert plain not in ids
-
-
-def test_build_in_a_custom_pipeline(tmp_path) -> None:
-    path = make_table(tmp_path / "in.csv", ["a"], [[n] for n in range(9)])
-    config = RowsConfig(input=str(path), output=str(tmp_path / "ds"))
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        _ = build(pipeline, config)
-    manifest = Manifest.from_json((tmp_path / "ds" / "manifest.json").read_text())
-    assert len(check_dataset(tmp_path / "ds", manifest)) == 9

@@ -30,7 +30,7 @@ ELSEWHERE = {
         "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
     ),
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
-        "tests/deploy/test_dataflow_template.py::test_make_shows_what_it_would_do"
+        "tests/deploy/test_dataflow_template.py::test_make_prints_commands"
     ),
     ("docs/add-an-input-kind.md", "python -m shardmill texts"): (
         "tests/docs/test_add_an_input_kind.py::test_the_new_kind_builds_a_dataset"
@@ -44,9 +44,9 @@ ELSEWHERE = {
     (
         "docs/flink.md",
         "REGISTRY=",
-    ): "tests/deploy/test_kubernetes.py::test_kustomize_makes_the_same_of_it",
+    ): "tests/deploy/test_kubernetes.py::test_kustomize_does_not_change_documents",
     ("docs/flink.md", "kubectl -n shardmill delete"): (
-        "tests/deploy/test_kubernetes.py::test_kustomize_makes_the_same_of_it"
+        "tests/deploy/test_kubernetes.py::test_kustomize_does_not_change_documents"
     ),
     ("docs/airflow.md", "python3 -m venv /opt/shardmill"): (
         "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
@@ -61,7 +61,7 @@ ELSEWHERE = {
         "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
     ),
     ("docs/gcs.md", "pip install"): (
-        "tests/pipelines/test_images_gcs.py::test_the_command_from_bucket_to_bucket"
+        "tests/pipelines/test_builds_gcs.py::test_repeated_command_reports_up_to_date"
     ),
     ("docs/gcs.md", "deploy/gcs/install_emulator.sh"): (
         "tests/cluster/test_gcs_beam.py::test_the_emulator_commands_of_the_page_work"

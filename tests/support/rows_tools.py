@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from shardmill.pipelines import cli, run
 from shardmill.pipelines.rows import outcomes, resolve
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
@@ -36,10 +38,10 @@ def build_rows(**options) -> tuple[Outcome, Manifest | None]:
         name: str(value) if isinstance(value, Path) else value for name, value in options.items()
     }
     config = RowsConfig(**texts)
-    job = resolve(config, runner=run.IN_MEMORY)
+    job = resolve(config, runner=IN_MEMORY)
     output = config.absolute_output
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), run.IN_MEMORY, [], output, build=job.sink.build
+        lambda root: outcomes(root, job), IN_MEMORY, [], output, build=job.sink.build
     ).outcome
     return outcome, read_manifest(open_storage(output), output)
 
@@ -173,3 +175,25 @@ def rejects_of(folder: Path) -> list[dict]:
     """Return the rejects of a dataset, or of a failed build."""
     (path,) = [*folder.glob("rejects.jsonl"), *folder.glob(".build-*/rejects.jsonl")]
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def make_mixed_tables(folder: Path) -> Path:
+    """Write files with all kinds of cells, quoted line breaks and bad rows, and a schema."""
+    rng = random.Random(3)
+    for name in ("one.csv", "two.csv"):
+        rows = [
+            [n, f"{rng.random():.6f}", rng.choice(["a", 'q"\n', "é, x", ""]), rng.choice("xyz")]
+            for n in range(900)
+        ]
+        rows[5][0], rows[700][1] = "five", "heavy"
+        make_table(folder / name, ["id", "x", "text", "class"], rows)
+    required = "presence { min_fraction: 1 min_count: 1 } shape { dim { size: 1 } }"
+    optional = "presence { min_fraction: 0 } value_count { min: 1 max: 1 }"
+    kinds = {"id": "INT", "x": "FLOAT", "text": "BYTES", "class": "BYTES"}
+    (folder / "schema.pbtxt").write_text(
+        "".join(
+            f'feature {{ name: "{name}" type: {kind} {optional if name == "text" else required} }}\n'
+            for name, kind in kinds.items()
+        )
+    )
+    return folder

@@ -1,4 +1,4 @@
-"""``shardmill check``: each rule, both ways; what is silent; how soon the answer is there."""
+"""``shardmill check``: each rule, its messages, and start-up time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.pipelines import cli
-from shardmill.pipelines.manifest_rules import Rules, judge, parse_moment
+from shardmill.pipelines.manifest_rules import Rules, judge, parse_time
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import build_dataset, cpu_seconds, examples, make_photos
 from tests.pipelines.commands.test_steps import LIGHT, body, make
@@ -26,7 +26,7 @@ FINISHED = "2026-11-20T02:00:00+00:00"  # 28 hours before
 
 
 def changed(**changes: object) -> Manifest:
-    """A dataset of 17 training and 6 validation examples, with changes to its JSON."""
+    """Return a manifest of 17 training and 6 validation examples, with changes to its JSON."""
     found = body({"train": [5, 12], "validation": [6], "test": []})
     found["build"]["finished"] = FINISHED
     found["inputs"] |= {"matched": 25, "accepted": 23, "rejected": 2}
@@ -49,7 +49,7 @@ def broken(manifest: Manifest, counted: Manifest | None = None, **rules: str) ->
     return [f"{each.line}: {each.remedy}" for each in verdicts if not each.holds]
 
 
-# Each rule where it just holds, and where it just does not.
+# Each rule with a value that just holds, and one that just fails.
 TABLE = [
     ({}, {}, ""),
     ({}, {"min_examples": "23"}, ""),
@@ -58,20 +58,20 @@ TABLE = [
     ({}, {"min_examples": "train:18,validation:6"}, "train has 17 examples, fewer than --min_examples=train:18"),
     ({}, {"min_examples": "train:17, validation:7"}, "validation has 6 examples, fewer than"),
     ({}, {"min_examples": "test:1"}, "test has 0 examples, fewer than"),
-    ({}, {"min_examples": "dev:1"}, "no split 'dev' that could have the 1 example of --min_examples: it has train, validation, test"),
+    ({}, {"min_examples": "dev:1"}, "--min_examples=dev:1 names a split that does not exist: it has train, validation, test"),
     ({}, {"max_age": "28h"}, ""),
     ({}, {"max_age": "100799s"}, "finished 28 hours ago, at 2026-11-20T02:00:00+00:00, longer ago than --max_age=100799s"),
     ({}, {"max_age": "1d"}, "finished 28 hours ago"),
     ({"build__finished": "2026-11-21T06:04:00+00:00"}, {"max_age": "0"}, ""),
-    ({"build__finished": "2026-11-21T06:06:00+00:00"}, {"max_age": "9999d"}, "which is still to come"),
+    ({"build__finished": "2026-11-21T06:06:00+00:00"}, {"max_age": "9999d"}, "which is in the future"),
     ({"build__finished": "2026-11-21T07:30:00+02:00"}, {"max_age": "30m"}, ""),
     ({"build__finished": "2026-11-21T07:30:00+02:00"}, {"max_age": "29m"}, "finished 30 minutes ago"),
-    ({"build__finished": "2026-11-21T05:30:00"}, {"max_age": "2d"}, "no moment with a time zone: build it again"),
-    ({"build__finished": ""}, {"max_age": "2d"}, "it says finished '', which is no moment"),
-    ({"build__finished": None}, {"finished_after": "2026-11-20T00:00:00Z"}, "no moment with a time zone"),
+    ({"build__finished": "2026-11-21T05:30:00"}, {"max_age": "2d"}, "which is not a time with a time zone: build it again"),
+    ({"build__finished": ""}, {"max_age": "2d"}, "the manifest has finished '', which is not a time"),
+    ({"build__finished": None}, {"finished_after": "2026-11-20T00:00:00Z"}, "not a time with a time zone"),
     ({}, {"finished_after": "2026-11-20T02:00:00Z"}, ""),
     ({}, {"finished_after": "2026-11-20T03:00:00+01:00"}, ""),
-    ({}, {"finished_after": "2026-11-20T02:00:01+00:00"}, "so inputs may have come since: build it again"),
+    ({}, {"finished_after": "2026-11-20T02:00:01+00:00"}, "so inputs may have been added since: build it again"),
     ({}, {"finished_after": "2026-11-20T02:59:00+01:00"}, ""),
     ({}, {"max_reject_fraction": "0.08"}, ""),
     ({}, {"max_reject_fraction": "0.0799"}, "2 of 25 inputs were rejected (not_image 2), more than --max_reject_fraction=0.0799"),
@@ -81,15 +81,15 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("changes", "rules", "message"), TABLE, ids=str)
-def test_a_rule(changes, rules, message):
+def test_each_rule_at_its_limit(changes, rules, message):
     found = broken(changed(**changes), **rules)
     assert len(found) == bool(message)
     assert message in "".join(found)
 
 
-def test_an_empty_dataset_is_never_right() -> None:
+def test_rejects_an_empty_dataset() -> None:
     found = broken(make({"train": [], "validation": [0]}))
-    assert found == ["0 examples in 1 shard: build it of inputs that hold something"]
+    assert found == ["0 examples in 1 shard: build it from inputs that are not empty"]
 
 
 SHARD = {"file": "train-0", "records": 5, "bytes": 0, "crc32c": "00000000"}
@@ -104,14 +104,14 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("changes", "message"), DIFFERENT, ids=lambda value: str(value)[:30])
-def test_a_count_that_does_not_agree(changes, message):
+def test_reports_a_difference_from_the_count(changes, message):
     if "splits__train__shards" in changes and len(changes["splits__train__shards"]) == 2:
         changes["splits__train__shards"][1] = SHARD | {"file": "train-1", "records": 12}
     (found,) = broken(changed(), counts(**changes))
     assert message in found
 
 
-def test_a_count_that_agrees() -> None:
+def test_accepts_an_equal_count() -> None:
     assert broken(changed(), counts()) == []
     unread = counts()
     for split in unread.splits.values():
@@ -131,8 +131,7 @@ def test_a_count_that_agrees() -> None:
     st.integers(0, 40), st.integers(0, 400), st.fractions(0, 1, max_denominator=50),
 )  # fmt: skip
 @settings(max_examples=examples(300))
-def test_every_rule_says_what_it_counts(records, fewest, age, rejected, accepted, share):
-    """An independent reckoning, all rules at once."""
+def test_rules_match_an_independent_computation(records, fewest, age, rejected, accepted, share):
     manifest = make({"train": records})
     object.__setattr__(manifest.build, "finished", (NOW - dt.timedelta(minutes=age)).isoformat())
     for name, value in (("rejected", rejected), ("accepted", accepted)):
@@ -156,10 +155,10 @@ OFFSETS = st.integers(-1439, 1439).map(lambda minutes: dt.timezone(dt.timedelta(
 
 
 @given(st.datetimes(timezones=OFFSETS))
-def test_moments_are_read_as_they_are_written(moment):
-    assert parse_moment(moment.isoformat()) == moment
-    assert parse_moment(moment.replace(tzinfo=None).isoformat()) is None
-    assert parse_moment(moment.replace(tzinfo=None).isoformat() + "Z") == moment.replace(tzinfo=UTC)
+def test_parses_times_with_time_zones(moment):
+    assert parse_time(moment.isoformat()) == moment
+    assert parse_time(moment.replace(tzinfo=None).isoformat()) is None
+    assert parse_time(moment.replace(tzinfo=None).isoformat() + "Z") == moment.replace(tzinfo=UTC)
 
 
 # The command.
@@ -180,7 +179,7 @@ def run(capsys, *args: object) -> tuple[int, str, str]:
     return code, out, err
 
 
-def test_what_holds_has_a_line_each(ds, capsys):
+def test_prints_one_line_per_rule(ds, capsys):
     flags = ["--min_examples=train:17,validation:1", "--finished_after=2026-11-20T00:00:00Z"]
     code, out, err = run(capsys, ds, *flags, "--max_reject_fraction=0")
     assert (code, err) == (0, "")
@@ -194,14 +193,14 @@ def test_what_holds_has_a_line_each(ds, capsys):
     ]
 
 
-def test_what_does_not_is_one_sentence(ds, capsys):
+def test_reports_broken_rules_in_one_sentence(ds, capsys):
     code, out, err = run(
         capsys, ds, "--min_examples=100", "--max_age=1h", "--max_reject_fraction=0"
     )
     assert code == 1
     assert [line[:9] for line in out.splitlines()[1:]] == ["  ok     ", "  fault  ", "  fault  ", "  ok     "]  # fmt: skip
     assert err == (
-        f"shardmill: {ds}: all splits have 23 examples, fewer than --min_examples=100 asks for: see "
+        f"shardmill: {ds}: all splits have 23 examples, fewer than --min_examples=100 asks for: check "
         "whether inputs are missing and build again, or ask for fewer (1 more of the rules are "
         "broken).\n"
     )
@@ -219,7 +218,7 @@ USAGE = [
 
 
 @pytest.mark.parametrize("flag", USAGE)
-def test_a_mistake_is_one_sentence(flag, ds, capsys):
+def test_rejects_malformed_flags_in_one_sentence(flag, ds, capsys):
     code, out, err = run(capsys, ds, flag)
     assert (code, out) == (2, "")
     assert flag.partition("=")[0] in err
@@ -228,7 +227,7 @@ def test_a_mistake_is_one_sentence(flag, ds, capsys):
     assert err.count("\n") == 1
 
 
-def test_a_count_says_little_of_a_build(ds, capsys):
+def test_rejects_build_rules_for_a_count(ds, capsys):
     found = json.loads((ds / "manifest.json").read_text())
     (ds / "manifest.json").rename(ds / "dataset.json")
     (ds / "manifest.json").write_text(json.dumps(found | {"root": str(ds)}))
@@ -247,7 +246,7 @@ def test_a_count_says_little_of_a_build(ds, capsys):
     assert "b is damaged: it is empty: restore it" in err
 
 
-def test_no_manifest(tmp_path, capsys):
+def test_reports_a_missing_manifest(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text("[]")
     for path, words in ((tmp_path, "cannot be read"), (tmp_path / "no", "does not exist")):
         code, out, err = run(capsys, path)
@@ -257,7 +256,7 @@ def test_no_manifest(tmp_path, capsys):
     assert code == 1
 
 
-def test_a_real_dataset_and_a_real_count(tmp_path, capsys):
+def test_checks_a_built_and_counted_dataset(tmp_path, capsys):
     make_photos(tmp_path / "in", {"a": 9, "b": 12}, size=(20, 16))
     (tmp_path / "in" / "a" / "bad.jpg").write_text("none")
     build_dataset(
@@ -281,7 +280,7 @@ def test_a_real_dataset_and_a_real_count(tmp_path, capsys):
     assert f"{target.name} is damaged" in err
 
 
-def test_it_loads_nothing_heavy_and_answers_at_once(ds):
+def test_starts_fast_and_imports_nothing_heavy(ds):
     code = f"from shardmill.pipelines.cli import main\nassert main(['check', {str(ds)!r}]) == 0"
     done = subprocess.run([sys.executable, "-c", LIGHT.format(code=code)], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``shardmill show``: datasets, folders, any TFRecord file, and text that does no harm."""
+"""``shardmill show``: datasets, folders, TFRecord files, and escaped text."""
 
 import contextlib
 import csv
@@ -60,7 +60,7 @@ def dataset(photos, tmp_path):
     return tmp_path / "ds"
 
 
-def test_a_dataset(dataset) -> None:
+def test_shows_a_dataset(dataset) -> None:
     lines = shown(dataset)
     text = "\n".join(lines)
     manifest = json.loads((dataset / "manifest.json").read_text())
@@ -90,7 +90,7 @@ def test_a_dataset(dataset) -> None:
     assert any(re.fullmatch(r'    image/class/text   "(cat|dog)"', line) for line in lines)
 
 
-def test_the_json_says_the_same_as_the_manifest(dataset) -> None:
+def test_json_agrees_with_the_manifest(dataset) -> None:
     done = shardmill("show", dataset, "--json", "--records=2", "--split=validation")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def test_the_json_says_the_same_as_the_manifest(dataset) -> None:
     assert image == {"format": "JPEG", "width": 32, "height": 32, "mode": "RGB"}
 
 
-def test_records_and_split_are_chosen(dataset) -> None:
+def test_shows_the_requested_records_and_split(dataset) -> None:
     assert "Records  the first of validation" in shown(dataset, records=1, split="validation")
     assert not any(line.startswith("Records") for line in shown(dataset, records=0))
     everything = describe_path(str(dataset), records=10_000)["records"]["first"]
@@ -122,7 +122,7 @@ def test_records_and_split_are_chosen(dataset) -> None:
     assert shardmill("show", dataset, "--records=-1").returncode == 2
 
 
-def test_records_go_on_in_the_next_shard(photos, tmp_path) -> None:
+def test_reads_records_from_several_shards(photos, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=16, num_shards=7, splits="train:1"
     )
@@ -131,14 +131,14 @@ def test_records_go_on_in_the_next_shard(photos, tmp_path) -> None:
     assert len(found["records"]["first"]) == 9
 
 
-def test_pixels_without_a_header_are_told_by_what_stands_beside_them(photos, tmp_path) -> None:
+def test_describes_raw_pixels_from_other_features(photos, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size="8x12", encoding="raw", channels=1
     )
     assert "    image/encoded      raw 12x8 L, 96 B" in shown(tmp_path / "ds")
 
 
-def test_a_pipe_gets_plain_text_and_nothing_heavy_is_loaded(dataset) -> None:
+def test_prints_plain_text_to_a_pipe_and_imports_nothing_heavy(dataset) -> None:
     code = (
         "import sys\n"
         "from shardmill.pipelines.cli import main\n"
@@ -153,7 +153,7 @@ def test_a_pipe_gets_plain_text_and_nothing_heavy_is_loaded(dataset) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_a_terminal_gets_colours_and_no_more_than_its_width(dataset, width) -> None:
+def test_prints_colours_within_the_width_of_a_terminal(dataset, width) -> None:
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
@@ -167,7 +167,7 @@ def test_a_terminal_gets_colours_and_no_more_than_its_width(dataset, width) -> N
     try:
         while chunk := os.read(master, 65536):
             output += chunk
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # the other end is closed
         pass
     os.close(master)
     assert process.wait(60) == 0
@@ -180,7 +180,7 @@ def test_a_terminal_gets_colours_and_no_more_than_its_width(dataset, width) -> N
     assert "Labels  2" in lines
 
 
-def test_a_terminal_without_unicode(dataset) -> None:
+def test_prints_ascii_if_the_encoding_needs_it(dataset) -> None:
     lines_of(describe_path(str(dataset)), ascii_only=True)
     done = shardmill("show", dataset, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
@@ -192,7 +192,7 @@ def test_a_terminal_without_unicode(dataset) -> None:
 @pytest.mark.parametrize(
     ("compression", "pack"), [("none", bytes), ("gzip", gzip.compress), ("zlib", zlib.compress)]
 )
-def test_the_bytes_tell_how_a_file_is_packed(tmp_path, suffix, compression, pack) -> None:
+def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack) -> None:
     path = tmp_path / f"file.{suffix}"
     path.write_bytes(pack(b"".join(map(frame, RECORDS))))
     found = describe_path(str(path), records=2)
@@ -203,7 +203,7 @@ def test_the_bytes_tell_how_a_file_is_packed(tmp_path, suffix, compression, pack
     assert '    name  "name 1"' in shown(path)
 
 
-def test_foreign_files_show_what_their_facts_say(shared_data) -> None:
+def test_foreign_files_match_their_known_facts(shared_data) -> None:
     seen = {"examples": 0, "others": 0}
     with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:
         for fact in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -232,7 +232,7 @@ def test_foreign_files_show_what_their_facts_say(shared_data) -> None:
     assert seen["others"] >= 6
 
 
-def test_a_folder_without_a_manifest(tmp_path) -> None:
+def test_shows_a_folder_without_a_manifest(tmp_path) -> None:
     folder = tmp_path / "some data"
     (folder / "deep" / "er").mkdir(parents=True)
     for number in range(25):
@@ -273,7 +273,7 @@ def test_a_folder_without_a_manifest(tmp_path) -> None:
     ],
     ids=["missing", "empty-folder", "text", "no-manifest", "version", "bytes", "deep"],
 )  # fmt: skip
-def test_what_cannot_be_shown_is_one_plain_sentence(tmp_path, make, said) -> None:
+def test_fails_in_one_sentence(tmp_path, make, said) -> None:
     make(tmp_path / "it")
     done = shardmill("show", tmp_path / "it")
     assert done.returncode == 1, done
@@ -283,12 +283,12 @@ def test_what_cannot_be_shown_is_one_plain_sentence(tmp_path, make, said) -> Non
     assert done.stdout == ""
 
 
-def test_an_empty_file_has_no_records(tmp_path) -> None:
+def test_shows_an_empty_file(tmp_path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     assert shown(tmp_path / "empty")[-1] == "Records  none of the file"
 
 
-def test_any_field_of_a_manifest_may_be_damaged(dataset) -> None:
+def test_survives_damage_to_any_manifest_field(dataset) -> None:
     path = dataset / "manifest.json"
     good = json.loads(path.read_text())
 
@@ -299,7 +299,7 @@ def test_any_field_of_a_manifest_may_be_damaged(dataset) -> None:
             for key in value if isinstance(value, dict) else range(len(value)):
                 yield from places(value[key], (*where, key))
 
-    tried = told = 0
+    tried = reported = 0
     for where in places(good):
         for bad in (None, "\x1b[2Jtext", -1, 1.5, [], {"a": 1}):
             body = json.loads(json.dumps(good))
@@ -311,12 +311,12 @@ def test_any_field_of_a_manifest_may_be_damaged(dataset) -> None:
             tried += 1
             with contextlib.suppress(InputError):
                 shown(dataset, records=1)
-                told += 1
+                reported += 1
     assert tried > 300
-    assert told > 100
+    assert reported > 100
 
 
-def test_damage_is_told_after_what_came_before_it(tmp_path) -> None:
+def test_reports_damage_after_the_records_before_it(tmp_path) -> None:
     whole = b"".join(map(frame, RECORDS))
     path = tmp_path / "cut.tfrecord"
     path.write_bytes(whole[:-3])
@@ -328,7 +328,7 @@ def test_damage_is_told_after_what_came_before_it(tmp_path) -> None:
     assert describe_path(str(path), records=2)["records"]["damage"] == ""
 
 
-def test_a_missing_shard_is_told(photos, tmp_path) -> None:
+def test_reports_a_missing_shard(photos, tmp_path) -> None:
     folder = tmp_path / "ds"
     build_dataset(input=photos, output=folder, image_size=16, num_shards=2, splits="train:1")
     (folder / "train-00000-of-00002.tfrecord.gz").unlink()
@@ -337,7 +337,7 @@ def test_a_missing_shard_is_told(photos, tmp_path) -> None:
     assert any("Damaged:" in line for line in lines)
 
 
-def test_a_manifest_of_counted_files(tmp_path) -> None:
+def test_shows_the_manifest_of_a_count(tmp_path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "train-00000-of-00001").write_bytes(b"".join(map(frame, RECORDS)))
@@ -350,7 +350,7 @@ def test_a_manifest_of_counted_files(tmp_path) -> None:
     assert '    name  "name 2"' in lines
 
 
-def test_of_many_labels_the_most_frequent_are_shown(tmp_path) -> None:
+def test_shows_the_most_frequent_labels(tmp_path) -> None:
     classes = {f"label {number:03d}": 1 for number in range(30)} | {"label 017": 4, "zz": 3}
     make_photos(tmp_path / "photos", classes, size=(8, 8))
     build_dataset(input=tmp_path / "photos", output=tmp_path / "ds", image_size=8)
@@ -376,7 +376,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_texts_come_out_escaped_and_short(dataset) -> None:
+def test_escapes_and_shortens_hostile_texts(dataset) -> None:
     path = dataset / "manifest.json"
     body = json.loads(path.read_text())
     body["labels"] += HOSTILE
@@ -415,7 +415,7 @@ def test_cut_text_fits_its_width(text) -> None:
     assert Layout().cut("x" * 10, 10) == "x" * 10
 
 
-def test_values_are_shortened() -> None:
+def test_shortens_values() -> None:
     floats = struct.unpack("<3f", struct.pack("<3f", 0.1, 1e-7, 3.0))
     record = describe_record(
         encode_example(
@@ -437,30 +437,30 @@ def test_values_are_shortened() -> None:
     found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}
     records = {"split": None, "file": "f", "first": [record], "damage": ""}
     lines = lines_of({**found, "records": records})
-    told = {line.split()[0]: line.split(None, 1)[1] for line in lines[4:]}
-    assert told["floats"].startswith("0.1, 1e-07, 3.0, 0.1, ")
-    assert told["floats"].endswith(", ... (300 values)")
-    assert told["odd"] == "nan, inf"
-    assert told["ints"].startswith("0, 1, 2, 3, ")
-    assert told["ints"].endswith(", ... (1,000 values)")
-    assert told["few"] == "1, 2, 3"
-    assert told["none"] == "(missing)"
-    assert told["text"].startswith('"zwölf zwölf')
-    assert told["text"].endswith('…" (7,000 bytes)')
-    assert told["short"] == r'"say \"hi\"\n\\"'
-    assert told["bytes"] == "256 B: 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f ..."
-    assert told["empty"] == '""'
-    assert told["texts"] == '"a", "b"'
+    values = {line.split()[0]: line.split(None, 1)[1] for line in lines[4:]}
+    assert values["floats"].startswith("0.1, 1e-07, 3.0, 0.1, ")
+    assert values["floats"].endswith(", ... (300 values)")
+    assert values["odd"] == "nan, inf"
+    assert values["ints"].startswith("0, 1, 2, 3, ")
+    assert values["ints"].endswith(", ... (1,000 values)")
+    assert values["few"] == "1, 2, 3"
+    assert values["none"] == "(missing)"
+    assert values["text"].startswith('"zwölf zwölf')
+    assert values["text"].endswith('…" (7,000 bytes)')
+    assert values["short"] == r'"say \"hi\"\n\\"'
+    assert values["bytes"] == "256 B: 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f ..."
+    assert values["empty"] == '""'
+    assert values["texts"] == '"a", "b"'
 
 
-def test_a_text_that_is_cut_inside_a_character_is_still_a_text() -> None:
+def test_detects_text_that_is_cut_inside_a_character() -> None:
     for start in range(4):
         described = describe_bytes(b"x" * start + "字🐈".encode() * 2000)
         assert described["text"].startswith("x" * start + "字🐈字")
     assert "base64" in describe_bytes("字".encode()[:2])
 
 
-def test_other_payloads_are_dumped(tmp_path) -> None:
+def test_dumps_payloads_that_are_not_examples(tmp_path) -> None:
     path = tmp_path / "file"
     path.write_bytes(frame(b"plain text") + frame(b"\x08\x01abc" + bytes(200)) + frame(b""))
     lines = shown(path)
@@ -470,7 +470,7 @@ def test_other_payloads_are_dumped(tmp_path) -> None:
     assert "    ... (205 bytes)" in lines
 
 
-def test_bombs_and_broken_images_are_only_named() -> None:
+def test_names_bombs_and_broken_images_without_decoding() -> None:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
             struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -489,7 +489,7 @@ def test_bombs_and_broken_images_are_only_named() -> None:
         large = start + chunk(b"IHDR", large[16:29]) + large[33:]
         assert describe_bytes(large)["image"]["width"] == 10000
         assert describe_bytes(start)["image"] == {"format": "PNG", "error": "does not open"}
-    assert "image" not in describe_bytes(b"BMW is no bitmap, and neither is this text")
+    assert "image" not in describe_bytes(b"BMW cars are not bitmaps, and neither is this text")
     assert "image" not in describe_bytes(b"RIFF\0\0\0\0WAVE")
     for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"):
         buffer = io.BytesIO()
@@ -498,7 +498,7 @@ def test_bombs_and_broken_images_are_only_named() -> None:
         assert (image["format"], image["width"], image["height"]) == (kind, 30, 20)
 
 
-def test_no_broken_image_stops_a_look(shared_data) -> None:
+def test_survives_any_broken_image(shared_data) -> None:
     files = [path for path in sorted((shared_data / "bad").rglob("*")) if path.is_file()]
     assert len(files) > 500
     opened = sum("image" in describe_bytes(path.read_bytes()) for path in files[::3])
@@ -507,7 +507,7 @@ def test_no_broken_image_stops_a_look(shared_data) -> None:
 
 @settings(max_examples=examples(200))
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=600).map(str.encode)))
-def test_any_payload_can_be_shown(payload: bytes) -> None:
+def test_shows_any_payload(payload: bytes) -> None:
     record = describe_record(payload)
     assert json.loads(json.dumps(record)) == record
     found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}

@@ -1,4 +1,4 @@
-"""Steps per epoch: the rules, whoever asks, and how soon the answer is there."""
+"""Steps per epoch: the command and the function, their errors, and start-up time."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def run(capsys, *args: object) -> tuple[int, str, str]:
     return code, out, err
 
 
-def deal(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
-    """Deals shards out record by record, forms batches and lets all workers step together."""
+def simulate(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
+    """Simulate all workers: assign shards round-robin, form batches, and step together."""
     queues = [[] for _ in range(replicas)]
     for number, records in enumerate(shards):
         queues[number % replicas] += [(number, record) for record in range(records)]
@@ -83,7 +83,7 @@ def deal(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
     st.integers(1, 8),
     st.booleans(),
 )
-def test_steps_are_what_dealing_gives(splits, replicas, share, drop):
+def test_steps_match_a_simulation_of_workers(splits, replicas, share, drop):
     manifest = make({f"s{i}": records for i, records in enumerate(splits)})
     joined = [count for records in splits for count in records]
     split, batch = "+".join(manifest.splits), replicas * share
@@ -93,14 +93,14 @@ def test_steps_are_what_dealing_gives(splits, replicas, share, drop):
         return
     got = steps_per_epoch(manifest, split, batch, drop_remainder=drop, replicas=replicas)
     if replicas == 1 or joined:
-        assert got == deal(joined, replicas, batch, drop=drop)
+        assert got == simulate(joined, replicas, batch, drop=drop)
         assert type(got) is int
 
 
-def test_the_dealing_is_not_trivial() -> None:
-    assert deal([5, 0, 7, 4, 1], 2, 4, drop=False) == 2  # 13 and 4 records, two a step each
-    assert deal([5, 6], 1, 4, drop=False) == 3
-    assert deal([5, 6], 1, 4, drop=True) == 2
+def test_the_simulation_is_not_trivial() -> None:
+    assert simulate([5, 0, 7, 4, 1], 2, 4, drop=False) == 2  # 13 and 4 records, two a step each
+    assert simulate([5, 6], 1, 4, drop=False) == 3
+    assert simulate([5, 6], 1, 4, drop=True) == 2
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_the_dealing_is_not_trivial() -> None:
         ("validation+test", ["--batch_size=2", "--replicas=2"], 3),
     ],
 )
-def test_splits_joined(split, flags, wanted, ds, capsys):
+def test_joins_splits(split, flags, wanted, ds, capsys):
     assert run(capsys, ds, f"--split={split}", *flags) == (0, f"{wanted}\n", "")
 
 
-def test_the_order_of_joined_splits_decides_who_reads_what() -> None:
+def test_order_of_joined_splits_decides_assignment() -> None:
     manifest = make({"a": [9, 1, 9], "b": [9]})
     names = [shard.file for shard in select(manifest, "b+a").shards]
     assert names == ["b-0", "a-0", "a-1", "a-2"]
@@ -156,13 +156,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
-def test_steps_are_of_whole_numbers(ds, numbers):
+def test_rejects_numbers_that_are_not_integers(ds, numbers):
     with pytest.raises(UsageError, match="must be positive integers"):
         steps_per_epoch(ds, "train", numbers[0], replicas=numbers[1])
 
 
 @pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=lambda value: str(value)[:40])
-def test_a_mistake_is_one_sentence(flags, message, ds, capsys):
+def test_rejects_flags_in_one_sentence(flags, message, ds, capsys):
     code, out, err = run(capsys, ds, "--batch_size=4", *flags)
     assert (code, out) == (2, "")
     assert message in err
@@ -171,7 +171,7 @@ def test_a_mistake_is_one_sentence(flags, message, ds, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_function_has_the_same_rules(ds):
+def test_function_has_the_same_rules(ds):
     for split in ("train[:80%]", "train+", "train+train", "nothing"):
         with pytest.raises(UsageError):
             steps_per_epoch(ds, split, 4)
@@ -180,7 +180,7 @@ def test_the_function_has_the_same_rules(ds):
     assert steps_per_epoch(ds, "train+validation", 4) == 6
 
 
-def test_json(ds, capsys):
+def test_prints_json(ds, capsys):
     code, out, err = run(capsys, ds, "--split=train+validation", "--batch_size=4", "--replicas=2", "--json")  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out) == {
@@ -197,7 +197,7 @@ def test_json(ds, capsys):
         (["--batch_size=4", "--split=test"], "0 steps: test is empty."),
     ],
 )
-def test_no_steps_is_an_answer_with_a_warning(flags, why, ds, capsys):
+def test_warns_about_zero_steps(flags, why, ds, capsys):
     for more in ([], ["--json"]):
         code, out, err = run(capsys, ds, *flags, *more)
         assert code == 0
@@ -206,10 +206,10 @@ def test_no_steps_is_an_answer_with_a_warning(flags, why, ds, capsys):
         assert err.count("\n") == 1
 
 
-# Where the manifest is.
+# Paths of manifests.
 
 
-def test_a_path_is_as_good_as_a_manifest(ds, monkeypatch):
+def test_accepts_paths_of_datasets_and_manifests(ds, monkeypatch):
     manifest = load_manifest(ds)
     for path in (ds, str(ds), f"{ds}/", ds / "manifest.json", str(ds / "manifest.json")):
         assert steps_per_epoch(path, "train", 4) == 5
@@ -251,7 +251,7 @@ CHANGES = [
 ]
 
 
-def refused(capsys, ds: Path, message: str) -> None:
+def assert_rejected(capsys, ds: Path, message: str) -> None:
     for path in (ds, ds / "manifest.json"):
         code, out, err = run(capsys, path, "--batch_size=4")
         assert (code, out) == (1, "")
@@ -264,27 +264,27 @@ def refused(capsys, ds: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", DAMAGE, ids=lambda text: text[:20])
-def test_a_damaged_manifest(text, ds, capsys):
+def test_rejects_a_damaged_manifest(text, ds, capsys):
     (ds / "manifest.json").write_text(text, encoding="latin-1")
-    refused(capsys, ds, DAMAGE[text])
+    assert_rejected(capsys, ds, DAMAGE[text])
 
 
 @pytest.mark.parametrize(("where", "value", "message"), CHANGES, ids=str)
-def test_a_manifest_with_a_number_that_is_none(where, value, message, ds, capsys):
+def test_rejects_a_malformed_manifest_field(where, value, message, ds, capsys):
     changed = body(SHARDS)
     place = changed["splits"]["train"]
     for step in where[:-1]:
         place = place[step]
     place[where[-1]] = value
     (ds / "manifest.json").write_text(json.dumps(changed))
-    refused(capsys, ds, message)
+    assert_rejected(capsys, ds, message)
 
 
-def test_no_manifest(tmp_path, monkeypatch, capsys):
+def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
-    (tmp_path / ".publish.json").write_text("{")  # of no concern to what lies elsewhere
+    (tmp_path / ".publish.json").write_text("{")  # does not affect other folders
     for path in ("empty", "nowhere", "nowhere/manifest.json"):
         code, out, err = run(capsys, path, "--batch_size=4")
         assert (code, out) == (1, "")
@@ -296,7 +296,7 @@ def test_no_manifest(tmp_path, monkeypatch, capsys):
     assert "ftp:// is not supported" in err
 
 
-def test_an_unfinished_publish_is_completed_by_the_command(tmp_path, capsys):
+def test_command_completes_an_unfinished_publish(tmp_path, capsys):
     output = tmp_path / "out"
     assert publish_by_hand(output, make({"train": [0]}))
     for path in (output, output / "manifest.json"):
@@ -311,7 +311,7 @@ def test_an_unfinished_publish_is_completed_by_the_command(tmp_path, capsys):
         assert steps_per_epoch(path, "train", 4) == 0
 
 
-def test_a_manifest_in_a_bucket(bucket, capsys):
+def test_reads_a_manifest_in_a_bucket(bucket, capsys):
     uri = f"{bucket}/a/ds"
     open_storage(uri).replace(f"{uri}/manifest.json", json.dumps(body(SHARDS)).encode())
     for path in (uri, f"{uri}/", f"{uri}/manifest.json"):
@@ -322,7 +322,7 @@ def test_a_manifest_in_a_bucket(bucket, capsys):
     assert "a/manifest.json does not exist" in err
 
 
-def test_a_real_dataset(tmp_path, capsys):
+def test_counts_steps_of_a_built_dataset(tmp_path, capsys):
     make_photos(tmp_path / "in", {"a": 9, "b": 12}, size=(20, 16))
     _, manifest = build_dataset(
         input=tmp_path / "in",
@@ -337,10 +337,10 @@ def test_a_real_dataset(tmp_path, capsys):
     assert sum(sizes) == 21
     for replicas in (2, 3, 6):
         got = count_steps(select(manifest, "test+train"), replicas, replicas=replicas)
-        assert got == deal(sizes, replicas, replicas, drop=True)
+        assert got == simulate(sizes, replicas, replicas, drop=True)
 
 
-# How soon.
+# Start-up.
 
 LIGHT = """
 import sys
@@ -361,14 +361,14 @@ assert "shardmill" in loaded
     ],
     ids=["command", "function"],
 )
-def test_steps_load_nothing_heavy(code, ds):
+def test_imports_nothing_heavy(code, ds):
     script = LIGHT.format(code=code.format(ds=str(ds)))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-def test_steps_answer_at_once(ds):
-    def seconds(*command: str) -> float:  # of the processors: the clock tells of others' work too
+def test_starts_fast(ds):
+    def seconds(*command: str) -> float:  # CPU time: other processes affect wall-clock time
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *command], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,6 @@
-"""The Dataflow job of each command, from real flags, without any service: what is sent, and how much.
+"""The Dataflow job of each command, without any service: its request and staged files.
 
-Each command is run with ``--template_location``, as the launcher of a flex template does, so all of
-it is what users get: the job's description, and beside it what was staged.
+Each command runs with ``--template_location``, as the launcher of a flex template does.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SECRET = "do-not-send-me-anywhere"
 
 @dataclass
 class Sent:
-    """What a command sent for a job.
+    """The request that a command sent for a job.
 
     Attributes:
         job: The request.
@@ -84,7 +83,7 @@ class Sent:
 
 
 def write_inputs(folder: Path, command: str, count: int) -> None:
-    """Writes inputs; a folder of many, an array of many rows."""
+    """Write inputs: a folder of many files, and an array of many rows."""
     folder.mkdir(parents=True, exist_ok=True)
     if command == "arrays":
         np.save(folder / "x.npy", np.zeros((count, 3), np.uint8))
@@ -95,7 +94,7 @@ def write_inputs(folder: Path, command: str, count: int) -> None:
 
 
 def send(command: str, inputs: Path, bucket: str, capsys, *more: str) -> Sent:
-    """Runs a command up to the point where its job would be submitted."""
+    """Run a command until it would submit its job."""
     place = f"{bucket}/jobs/{command}"
     write = "--manifest" if command == "count" else "--output"
     flags = {"rows": ["--label=b", "--schema_only"][:1], "images": ["--image_size=64"]}.get(
@@ -124,7 +123,7 @@ def send(command: str, inputs: Path, bucket: str, capsys, *more: str) -> Sent:
 
 @pytest.fixture(autouse=True)
 def _surroundings(service, monkeypatch):
-    """Keys as they lie around where commands run; and local inputs, which nobody will read."""
+    """Set credentials in the environment, and make local inputs, which no process reads."""
     monkeypatch.setattr(run, "new_run_id", lambda: "0123456789ab")
     monkeypatch.setattr(Dataflow, "check_places", lambda self, places: None)
     for name in ("AWS_SECRET_ACCESS_KEY", "SHARDMILL_TEST_TOKEN", "GOOGLE_API_KEY"):
@@ -132,7 +131,7 @@ def _surroundings(service, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_job(command, strict_bucket, tmp_path, capsys, monkeypatch):
+def test_job_request_of_each_command(command, strict_bucket, tmp_path, capsys, monkeypatch):
     flags = [f"--sdk_container_image={IMAGE}", "--label=team=vision", "--max_num_workers=7",
              "--machine_type=e2-standard-4", "--no_use_public_ips", "--flexrs_goal=COST_OPTIMIZED",
              "--subnetwork=regions/europe-west1/subnetworks/x",
@@ -161,7 +160,7 @@ def test_the_job(command, strict_bucket, tmp_path, capsys, monkeypatch):
 
 
 def check_machines(sent: Sent) -> None:
-    """Checks that what the flags say of machines is in the request."""
+    """Check that the request has the flags about machines."""
     environment = sent.job.environment
     (pool,) = environment.worker_pools
     (image,) = pool.sdk_harness_container_images
@@ -180,7 +179,7 @@ def check_machines(sent: Sent) -> None:
 
 
 def check_what_is_staged(sent: Sent) -> None:
-    """Checks that workers are sent the pipeline, and nothing of this machine."""
+    """Check that the request contains the pipeline and no value of this machine."""
     assert list(sent.staged) == ["pipeline.pb"]
     assert not sent.job.environment.worker_pools[0].packages
     for environment in sent.pipeline.components.environments.values():
@@ -193,15 +192,15 @@ def check_what_is_staged(sent: Sent) -> None:
 
 
 def check_steps(command: str, sent: Sent) -> None:
-    """Checks the names of steps, and that side inputs are the small ones that are known."""
+    """Check the names of steps, and that only known small values are side inputs."""
     found = {"steps": sent.steps, "side_inputs": sent.side_inputs}
     if os.environ.get("SHARDMILL_RENEW"):
         golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
         GOLDEN.write_text(json.dumps({**golden, command: found}, indent=1, sort_keys=True) + "\n")
-    assert found == json.loads(GOLDEN.read_text())[command], "SHARDMILL_RENEW=1 writes it anew"
+    assert found == json.loads(GOLDEN.read_text())[command], "SHARDMILL_RENEW=1 writes it again"
 
 
-def test_a_wheel_is_staged_where_there_is_no_image(strict_bucket, tmp_path, capsys):
+def test_stages_a_wheel_without_an_image(strict_bucket, tmp_path, capsys):
     wheel = tmp_path / "shardmill-9.9.9-py3-none-any.whl"
     wheel.write_bytes(b"a wheel")
     write_inputs(tmp_path / "in", "images", 1)
@@ -231,13 +230,13 @@ WHOLE = [f"--project={PROJECT}", f"--region={REGION}", "--temp_location=gs://buc
         ([*WHOLE, "--job_name=Nightly_1"], "--job_name=Nightly_1 is not a valid job name: use lower"),
     ],
 )  # fmt: skip
-def test_flags_that_break_a_rule(flags, said):
+def test_rejects_invalid_flags(flags, said):
     with pytest.raises(UsageError) as error:
         Dataflow("DataflowRunner").prepare(flags, "shardmill-x")
     assert said in str(error.value)
 
 
-def test_places_that_workers_cannot_see(monkeypatch, tmp_path, capsys):
+def test_rejects_local_paths(monkeypatch, tmp_path, capsys):
     monkeypatch.undo()
     for argv in (
         ["images", f"--input={tmp_path}", "--output=gs://bucket/out"],
@@ -253,7 +252,7 @@ def test_places_that_workers_cannot_see(monkeypatch, tmp_path, capsys):
         assert "is on this machine, where DataflowRunner's workers cannot read it" in said
 
 
-def test_what_is_given_by_the_user_stays():
+def test_keeps_options_of_the_user():
     argv = [*WHOLE, "--experiments=disable_logging_submission_environment,x", "--job_name=mine"]
     argv.append("--save_main_session")
     assert Dataflow("DataflowRunner").prepare(argv, "other") == argv

@@ -1,6 +1,6 @@
-"""Jobs submitted to a stand-in of Dataflow, to their end: done, failed, not taken.
+"""Jobs submitted to an emulated Dataflow: finished, failed and rejected.
 
-What takes longer is in ``tests/cluster/test_dataflow_jobs.py``.
+Slower tests are in ``tests/cluster/test_dataflow_jobs.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAILED = (
     "Workflow failed. Causes: Startup of the worker pool in europe-west1 failed to bring up any of "
     "the desired 1 workers. QUOTA_EXCEEDED: Quota 'CPUS' exceeded. Limit: 8.0."
 )
-# In the form of the service, which repeats what went wrong in words of its own.
+# In the format of the service, which wraps the traceback in its log format.
 TRACE = """Error message from worker: generic::unknown: Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in apache_beam.runners.common.DoFnRunner.process
   File "/usr/local/lib/python3.11/site-packages/shardmill/schemas/storage/gcs.py", line 88, in read
@@ -38,7 +38,7 @@ WORK_ITEM = (
 )
 
 
-def test_done(client, service, album, tmp_path):
+def test_finished_job(client, service, album, tmp_path):
     code, out, err = client.images("--debug")
     assert code == 0, err
     assert "written    24 examples" in out
@@ -51,12 +51,12 @@ def test_done(client, service, album, tmp_path):
     assert service.works[0].job.current_state == State.JOB_STATE_DONE
 
 
-def test_our_own_error_in_the_jobs_log_is_told_as_it_is(client, service):
+def test_reports_a_shardmill_error_from_the_job_log(client, service):
     service.errors = [TRACE, WORK_ITEM]
     assert client.sentence() == "The bucket 'x' does not exist; create it or correct its name."
 
 
-def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, service):
+def test_reports_a_failed_job_with_its_page(client, service):
     service.errors = [FAILED]
     assert client.sentence() == (
         f"The job failed on DataflowRunner: {FAILED.rstrip('.')}; see its page {page()}; "
@@ -64,7 +64,7 @@ def test_a_failure_of_the_service_is_one_sentence_with_the_jobs_page(client, ser
     )
 
 
-def test_a_job_that_is_not_taken(client, service):
+def test_reports_a_rejected_job(client, service):
     service.rejection = Rejection(429, "RESOURCE_EXHAUSTED", "Quota exceeded for job creation.")
     assert client.sentence() == (
         "DataflowRunner rejected the job (429: Quota exceeded for job creation): wait, or ask "

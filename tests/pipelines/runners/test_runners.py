@@ -1,4 +1,4 @@
-"""What is said and looked at before, while and after a pipeline runs elsewhere."""
+"""Runners in other processes: checks of options, progress, errors and counters."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
 from tests.conftest import ROOT, make_photos, shardmill
 
-NOBODY = "localhost:1"  # a port that nobody listens on
+UNUSED_PORT = "localhost:1"  # no process listens on it
 MISTAKES = [
     (
         "FlinkRunner",
-        [f"--flink_master={NOBODY}"],
+        [f"--flink_master={UNUSED_PORT}"],
         "No Flink cluster answers at --flink_master=localhost:1",
     ),
     (
         "FlinkRunner",
-        [f"--flink_master=http://{NOBODY}"],
+        [f"--flink_master=http://{UNUSED_PORT}"],
         "start the cluster, or correct the address",
     ),
     ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
@@ -67,7 +67,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("runner", "flags", "message"), MISTAKES, ids=str)
-def test_a_mistake_is_told_before_anything_starts(runner, flags, message):
+def test_rejects_options_before_anything_starts(runner, flags, message):
     with pytest.raises((UsageError, OutputError)) as caught:
         find_runner(runner).prepare(flags, "job-1")
     assert message in str(caught.value)
@@ -76,10 +76,9 @@ def test_a_mistake_is_told_before_anything_starts(runner, flags, message):
 
 
 @pytest.mark.parametrize(
-    ("runner", "code"), [("PrismRunner", 2), (f"FlinkRunner --flink_master={NOBODY}", 1)]
+    ("runner", "code"), [("PrismRunner", 2), (f"FlinkRunner --flink_master={UNUSED_PORT}", 1)]
 )
-def test_the_command_says_it_in_one_sentence(runner, code, tmp_path):
-    """And writes nothing."""
+def test_command_rejects_options_in_one_sentence(runner, code, tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 1})
     done = shardmill(
         "images", f"--input={photos}", f"--output={tmp_path / 'out'}", f"--runner={runner.split()[0]}",
@@ -92,11 +91,11 @@ def test_the_command_says_it_in_one_sentence(runner, code, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["FlinkRunner", "flinkrunner", "flink"])
-def test_beam_takes_names_in_any_case(name):
+def test_finds_runners_by_name_in_any_case(name):
     assert type(find_runner(name)).__name__ == "Flink"
 
 
-def test_a_runner_that_is_not_known_is_beams():
+def test_passes_unknown_runners_to_beam():
     runner = find_runner("SparkRunner")
     assert runner.make() == "SparkRunner"
     assert not runner.in_process
@@ -123,7 +122,7 @@ CANCELLED = "Pipeline job-7 failed in state CANCELLED: unknown error"
 PAGE = Job("7", "http://flink:8081/#/job/running/7/overview")
 
 
-def test_failures_of_the_runner_are_told_in_one_sentence():
+def test_reports_failures_of_the_runner_in_one_sentence():
     runner = find_runner("FlinkRunner")
     assert runner.explain(RuntimeError(PYTHON), PAGE) is None  # a bug of ours crashes loudly
     assert runner.explain(ValueError("what"), PAGE) is None
@@ -141,7 +140,7 @@ def test_failures_of_the_runner_are_told_in_one_sentence():
 # Progress.
 
 
-def test_progress_is_counted_by_sidecars(tmp_path):
+def test_counts_progress_by_sidecars(tmp_path):
     build = str(tmp_path / "out" / f".build-{'0' * 16}")
     progress = Progress(phase="starting", unit="parts", rejects_name="")
     update_progress(progress, build)
@@ -186,8 +185,8 @@ def test_progress_is_counted_by_sidecars(tmp_path):
     assert progress_line(progress, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
 
 
-def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
-    """50 refs in 64 parts leave some empty; with many refs none is."""
+def test_estimates_the_number_of_parts_that_are_not_empty(tmp_path):
+    """50 inputs in 64 parts leave some parts empty; many inputs leave none."""
     spec = SinkSpec(
         str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
         ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)),
@@ -206,20 +205,20 @@ def test_parts_that_get_nothing_are_not_foreseen(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"parts": "x"}', '{"other": 1}', "null"])
-def test_a_total_that_is_none_is_no_error(text, tmp_path):
+def test_ignores_a_malformed_total(text, tmp_path):
     (tmp_path / "progress.json").write_text(text)
     assert find_total(str(tmp_path)) is None
 
 
-def test_the_total_is_no_foreign_thing(tmp_path):
-    """`shardmill clean` knows it, also in a folder whose name tells nothing."""
+def test_clean_deletes_the_file_of_the_total(tmp_path):
+    """Also in a folder whose name does not identify a build."""
     leave_total(str(tmp_path / ".build-mine"), 3)
     found = find_leftovers(open_storage(str(tmp_path)), str(tmp_path))
     assert [item.name for item in found.leftovers] == [".build-mine"]
     assert not found.foreign
 
 
-def test_outcomes_that_nobody_fetched_go_after_an_hour(tmp_path):
+def test_deletes_outcomes_after_an_hour(tmp_path):
     old, new, other = (
         tmp_path / name
         for name in (".outcome-0123456789ab.json", ".outcome-1.json", "manifest.json")
@@ -236,8 +235,8 @@ def test_outcomes_that_nobody_fetched_go_after_an_hour(tmp_path):
 
 
 @pytest.mark.skipif(not kill_with_parent_prefix(), reason="there is no setpriv")
-def test_a_server_ends_with_the_command(tmp_path):
-    """The program that Prism is started through hands its arguments on."""
+def test_kernel_kills_servers_with_the_command(tmp_path):
+    """The wrapper of Prism passes its arguments on."""
     program = tmp_path / "a 'quoted' name"
     program.write_text('#!/bin/sh\necho "$@" > "$0.args"\n')
     program.chmod(0o755)
@@ -254,7 +253,7 @@ def test_a_server_ends_with_the_command(tmp_path):
 # Counters.
 
 
-def test_the_list_of_counters_is_that_of_the_docs():
+def test_docs_list_all_counters():
     table = (ROOT / "docs" / "runners.md").read_text().partition("| name | what |")[2]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     known = [
@@ -263,7 +262,7 @@ def test_the_list_of_counters_is_that_of_the_docs():
     assert sorted(documented) == sorted(known)
 
 
-def test_counters_are_shown(tmp_path):
+def test_prints_counters(tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 5})
     (photos / "cat" / "bad.jpg").write_text("no image")
     flags = ["--image_size=8", "--splits=train:1", "--num_shards=2", "--max_reject_fraction=1"]
@@ -303,6 +302,6 @@ def test_finds_an_error_that_a_runner_returned_as_text(error, kind, message) -> 
     assert str(found) == message
 
 
-def test_errors_of_other_code_are_not_ours() -> None:
+def test_ignores_errors_of_other_code() -> None:
     assert find_shardmill_error(RuntimeError(PYTHON)) is None
     assert find_shardmill_error(ValueError("schemas.errors.OutputError: x")) is None

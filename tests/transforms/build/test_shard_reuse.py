@@ -13,7 +13,7 @@ import pytest
 
 from shardmill.pipelines.images import resolve
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.pipelines.report import summary
+from shardmill.pipelines.report.summary import render_build
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
@@ -164,7 +164,7 @@ def test_replaces_a_label_and_restores_it(place, before, swapped):
     assert reused == shards_of(before, "bee", "cat")
     assert 0 < outcome.parts_made <= len(shards_of(output, "owl"))
     assert files_of(output) == files_of(swapped)
-    text = "\n".join(summary.lines(outcome, str(output), 1.0))
+    text = "\n".join(line.plain for line in render_build(outcome, str(output), 1.0))
     assert f"shards     {len(shards_of(output, 'owl'))} made, {len(reused)} kept\n" in text
     assert " 4 images/s" in text  # only new images count
     shutil.rmtree(source)
@@ -219,8 +219,8 @@ def test_plans_without_overwrite_and_dry_runs(place):
     assert (plan.status, plan.reused) == ("failed", frozenset())
     assert "add --overwrite" in plan.message
     plan, census, _ = plan_build(source, output, dry_run=True)
-    lines = summary.lines(planned_outcome(plan, census), str(output), 1.0)
-    words = [line.split() for line in lines]
+    lines = render_build(planned_outcome(plan, census), str(output), 1.0)
+    words = [line.plain.split() for line in lines]
     assert {each[1] for each in words if each[-3:] == ["shards", "that", "stay"]} == {"bee", "cat"}
     assert {each[1] for each in words if each[-1] == "parts"} == {"owl"}
 

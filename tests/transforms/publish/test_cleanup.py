@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.pipelines import cli
-from shardmill.pipelines.commands.clean import age
+from shardmill.pipelines.commands.clean import format_age
 from shardmill.pipelines.report.numbers import parse_duration
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError, StaleBuildError, StorageError
@@ -320,7 +320,7 @@ def test_rolls_back_a_journal_without_files(by_hand):
     shutil.rmtree(by_hand / BUILD)
     done = run(by_hand)
     assert done.code == 0
-    assert done.stdout.startswith("took back the unfinished publish")
+    assert done.stdout.startswith("rolled back the unfinished publish")
     assert (published_tree(by_hand), hidden(by_hand)) == (before, [])
     write_journal(by_hand)
     shutil.rmtree(by_hand / BUILD)
@@ -437,7 +437,7 @@ def test_rejects_malformed_flags(tmp_path, capsys):
 def test_ages() -> None:
     now = 10**18
     for seconds, wanted in ((0, "0 seconds"), (1, "1 second"), (61, "1 minute"), (7199, "1 hour"), (172800, "2 days"), (-5, "0 seconds")):  # fmt: skip
-        assert age(now - seconds * 10**9, now) == f"last changed {wanted} ago"
+        assert format_age(now - seconds * 10**9, now) == f"last changed {wanted} ago"
     unknown = cleanup.Leftover("x", "build", 1, 1, None)
     assert unknown.is_recent(1, now)
     assert not unknown.is_recent(0, now)

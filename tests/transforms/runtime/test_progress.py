@@ -5,6 +5,7 @@ import threading
 from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.transforms.build.outcome import Outcome, report, take_reported
 from shardmill.transforms.runtime import progress
 from tests.conftest import make_photos
@@ -39,7 +40,7 @@ def test_concurrent_runs_in_one_process_get_their_outcomes(tmp_path) -> None:
         source = make_photos(tmp_path / name, {"cat": counts[name]}, size=(20, 20))
         job = resolve(ImagesConfig(str(source), str(tmp_path / f"{name}-ds"), image_size="8"))
         found[name] = run.run_pipeline(
-            lambda root: outcomes(root, job), run.IN_MEMORY, [], job.sink.output
+            lambda root: outcomes(root, job), IN_MEMORY, [], job.sink.output
         ).outcome
 
     threads = [threading.Thread(target=build, args=(name,)) for name in counts]
