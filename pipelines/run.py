@@ -47,15 +47,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 
 
 class Staged(Exception):  # noqa: N818 - not an error
-    """The job was staged for a later launch, as that of a template is.
-
-    Attributes:
-        location: Path of the staged job.
-    """
-
-    def __init__(self, location: str) -> None:
-        super().__init__(f"Staged {location}")
-        self.location = location
+    """The job was staged for a later launch, as for a template; the message says where."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +57,10 @@ class RunResult:
     Attributes:
         outcome: The outcome of the build or count.
         result: Beam's pipeline result.
-        job: The job, if the runner has one.
     """
 
     outcome: Outcome
     result: Any
-    job: Job | None = None
 
     def counters(self) -> dict[str, int | tuple[int, int, int, int]]:
         """Return Shardmill's counters by name; distributions as (count, sum, min, max).
@@ -122,8 +112,8 @@ def run_pipeline(
     run = _Run(known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, unit, build)
     for number in range(1, _MAX_STALE_ATTEMPTS + 1):
         try:
-            result, job = run.execute(define)
-            return RunResult(run.take_outcome(stale=number > 1), result, job)
+            result = run.execute(define)
+            return RunResult(run.take_outcome(stale=number > 1), result)
         except Exception as error:
             ours = find_shardmill_error(error)
             if ours is None:
@@ -145,8 +135,8 @@ class _Run:
     unit: ProgressUnit
     build: str
 
-    def execute(self, define: Callable[[beam.Pipeline], Any]) -> tuple[Any, Job | None]:
-        """Run the pipeline once; return Beam's result and the job.
+    def execute(self, define: Callable[[beam.Pipeline], Any]) -> Any:
+        """Run the pipeline once; return Beam's result.
 
         Raises:
             Interrupted: A signal came; the job was cancelled.
@@ -171,17 +161,16 @@ class _Run:
             elif self.runner.in_process:
                 report = beam.Map(outcomes.report, self.run_id, os.getpid(), self.output)
                 outcome | "ReportOutcome" >> report
-                stack.enter_context(progress.collect(shown))
             else:
                 report = beam.Map(outcomes.report_by_file, self.run_id, self.output)
                 outcome | "ReportOutcome" >> report
-            if not self.runner.in_process:
-                stack.enter_context(quiet_threads())
+            in_process = self.runner.in_process
+            stack.enter_context(progress.collect(shown) if in_process else quiet_threads())
             stack.enter_context(show_progress(shown))
-            result, job = self._wait(pipeline, signals, shown)
+            result = self._wait(pipeline, signals, shown)
         if staged:
-            raise Staged(staged)
-        return result, job
+            raise Staged(f"Staged {staged}")
+        return result
 
     def _new_progress(self) -> Progress:
         from shardmill.transforms.runtime.progress import Progress
@@ -191,9 +180,7 @@ class _Run:
         unit = self.unit
         return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
 
-    def _wait(
-        self, pipeline: beam.Pipeline, signals: list[int], progress: Progress
-    ) -> tuple[Any, Job | None]:
+    def _wait(self, pipeline: beam.Pipeline, signals: list[int], progress: Progress) -> Any:
         """Start the pipeline and wait until it ends.
 
         Args:
@@ -209,13 +196,12 @@ class _Run:
             if runner.in_process:
                 result = pipeline.run()
                 result.wait_until_finish()
-                return result, None
-            # Before the submission, which may take long itself.
-            find_job = lambda: runner.find_job(options, result)  # noqa: E731
-            with monitor_job(progress, self.build, find_job) as job:
-                result = pipeline.run()
-                runner.wait(result)
-            return result, job() or runner.find_job(options, result)
+            else:
+                # Before the submission, which may take long itself.
+                find_job = lambda: runner.find_job(options, result)  # noqa: E731
+                with monitor_job(progress, self.build, find_job) as job:
+                    result = pipeline.run()
+                    runner.wait(result)
         except BaseException as error:
             if signals:
                 if runner.in_process or runner.cancel(options, result):
@@ -228,6 +214,7 @@ class _Run:
             if explained is None:
                 raise
             raise explained from error
+        return result
 
     def take_outcome(self, *, stale: bool) -> Outcome:
         """Return the outcome after the pipeline ended.
