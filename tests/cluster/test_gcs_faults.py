@@ -14,7 +14,7 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, shardmill
 from tests.pipelines.test_count import count
-from tests.support.gcs_builds import KINDS, TRANSIENT, PIPELINES, build, upload
+from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build, upload
 from tests.support.gcs_faults import Storm
 from tests.transforms.verify.test_verify import findings_of
 

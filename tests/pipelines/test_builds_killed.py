@@ -25,7 +25,7 @@ from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.match.transform import match_now
 from shardmill.transforms.rows.csv.row_ranges import split_ranges
-from shardmill.transforms.rows.planning import CountFiles, plan_rows
+from shardmill.transforms.rows.planning import count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
 from shardmill.transforms.rows.transform import write_runs
 from tests.support.fault_tools import (
@@ -450,10 +450,9 @@ def tasks_of(source: Path, output: Path):
         RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
     )
     files = [file for ref in match_now(job.match)[0] for file in inspect_file(ref, job.spec.runs)]
-    count = CountFiles(job.spec.sink.place)
     census = Census()
     for file in files:
-        census = count.add_input(census, file)
+        count_file(census, file)
     tasks = [
         (tuple(file.ref), file.columns, tuple(part))
         for file in files

@@ -436,7 +436,7 @@ def test_rejects_malformed_flags(tmp_path, capsys):
 
 def test_ages() -> None:
     now = 10**18
-    for seconds, wanted in ((0, "0 seconds"), (1, "1 second"), (61, "1 minute"), (7199, "1 hour"), (172800, "2 days"), (-5, "0 seconds")):  # fmt: skip
+    for seconds, wanted in ((0, "0 seconds"), (1, "1 second"), (61, "61 seconds"), (7199, "119 minutes"), (172800, "2 days"), (-5, "0 seconds")):  # fmt: skip
         assert format_age(now - seconds * 10**9, now) == f"last changed {wanted} ago"
     unknown = cleanup.Leftover("x", "build", 1, 1, None)
     assert unknown.is_recent(1, now)
