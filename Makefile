@@ -120,9 +120,10 @@ metadata: $(VENV)/.installed-gcp-$(STATE)  ## Regenerate the files of deploy/ th
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
 
-lint: $(VENV)/.installed-lint-$(STATE)  ## Check style
+lint: $(VENV)/.installed-lint-$(STATE)  ## Check style and wording
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python docs/_tools/check_wording.py
 	@$(BIN)/hadolint $(shell git ls-files '*Dockerfile')
 
 # mypy does not follow the import hook of an editable install: it reads a tree of links.
