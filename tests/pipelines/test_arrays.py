@@ -269,6 +269,7 @@ def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
     assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["npy", "deflated", "fortran"] if SOAK else ["npy"])
 def test_memory_does_not_grow_with_the_array(tmp_path, kind) -> None:

@@ -356,6 +356,7 @@ def test_beam_workers_do_not_change_the_manifest(large, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("check", ["records", "index"])
 def test_memory_does_not_grow_with_a_record_of_1_gib(tmp_path, check) -> None:
     """A sparse file: one record of 1 GiB of zeros between two small ones."""
@@ -423,6 +424,7 @@ def slow(tmp_path_factory) -> Path:
 SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", SIGNALS if SOAK else SIGNALS[:1])
 def test_rerun_after_a_signal(slow, tmp_path, how) -> None:
     manifest = tmp_path / "m.json"
@@ -442,6 +444,7 @@ def test_rerun_after_a_signal(slow, tmp_path, how) -> None:
         assert Manifest.from_json(manifest.read_bytes()).written == 9_000_000
 
 
+@pytest.mark.heavy
 def test_reports_killed_reader_process(slow, tmp_path) -> None:
     process = start(slow, tmp_path / "m.json")
     wait_for_readers(process)[0].kill()
