@@ -88,9 +88,9 @@ def assemble_shard(
     """Concatenate the parts of a shard to a file with a temporary name.
 
     Args:
-        storage: Where the build folder lies.
+        storage: Storage of the build folder.
         build: The build folder.
-        job: What to assemble.
+        job: The shard to assemble.
         template: Pattern of the final name.
         gzip: Whether shards are gzip; one without records is then an empty member.
 
@@ -115,7 +115,7 @@ def assemble_shard(
     sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
     if gzip and loses_records(storage, sources, size):
         size, crc = repack(storage, sources, path)
-    elif not _is_there(storage, path, size, crc):
+    elif not _is_assembled(storage, path, size, crc):
         storage.concat(sources or [empty], path)
     return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
 
@@ -129,7 +129,7 @@ def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
 
 
-def _is_there(storage: Storage, path: str, size: int, crc: int) -> bool:
+def _is_assembled(storage: Storage, path: str, size: int, crc: int) -> bool:
     try:
         # In this order: an object store answers the first call of a missing file with one request,
         # but stat needs two, since the path may be a folder.

@@ -15,7 +15,7 @@ _MODULUS = 1 << 128
 
 @dataclass
 class Census:
-    """What was matched; it does not depend on the order of adding.
+    """Counts and identity of the matched files; independent of the order of adding.
 
     Attributes:
         series: (references, input bytes) of each series; rejected ones under ``REJECTED``.

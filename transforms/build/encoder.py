@@ -115,7 +115,7 @@ def _is_rejected(ref: Reference) -> bool:
 
 
 class ExtraFiles(NamedTuple):
-    """What a pipeline publishes next to the shards instead of what the encoder describes.
+    """Files that are published next to the shards, and a schema instead of the encoder's.
 
     Attributes:
         files: Finished files: final name to path in the build folder.
@@ -129,7 +129,7 @@ class ExtraFiles(NamedTuple):
 
 
 class BuildHooks:
-    """What a pipeline changes in a build; a small picklable value. The base class changes nothing.
+    """Adapts a build to one kind of input; a small picklable value. The base class adapts nothing.
 
     Attributes:
         reports_inputs: Whether the sink counts each input of a part in the progress of the run.
@@ -150,7 +150,7 @@ class BuildHooks:
         return tuple(sorted(counted, key=str.encode))
 
     def extra_files(self, build: str, input_id: str) -> ExtraFiles:  # noqa: ARG002
-        """Return what is published next to the shards.
+        """Return the files that are published next to the shards.
 
         Args:
             build: The build folder.

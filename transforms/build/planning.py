@@ -31,7 +31,7 @@ class ShardSpec:
         shard_examples: Approximate examples of a shard; takes precedence over ``shard_bytes``.
 
     Raises:
-        UsageError: A number is out of range, or two ways of saying the size are mixed.
+        UsageError: A number is out of range, or the number and the size of shards are both given.
     """
 
     template: ShardTemplate = field(default_factory=ShardTemplate)

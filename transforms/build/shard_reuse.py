@@ -131,7 +131,7 @@ def reuse_series(
 
     Args:
         storage: Storage of the output.
-        spec: What is written.
+        spec: Output and options of the build.
         plan: The plan of a build from scratch.
         published: The published dataset.
         ids: Identity of each series; empty where shards are never reused.

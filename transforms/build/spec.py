@@ -1,4 +1,4 @@
-"""SinkSpec: what a build writes, and where."""
+"""SinkSpec: the output and the options of a build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARDS_FOLDER = "shards"
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """What a build writes; a small picklable value that is sent to every worker.
+    """Output and options of a build; a small picklable value that is sent to every worker.
 
     Attributes:
         output: Folder of the dataset, absolute.
@@ -32,7 +32,7 @@ class SinkSpec:
         root: Folder that keys are relative to.
         config: Options as the manifest shows them (an allow-list).
         runner: Name of the runner.
-        hooks: What the pipeline changes in the build.
+        hooks: Adapts the build to the kind of input.
         keep_id: Identity of the options that decide the shards of one label, without the list of
             labels; empty where shards are never reused.
     """

@@ -59,7 +59,7 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
     """Return the plan for the matched inputs, after checking the output.
 
     Args:
-        spec: What is written.
+        spec: Output and options of the build.
         expected_bytes: Expected bytes of a record, or None for the size of its input.
         census: Census of all references.
     """
@@ -76,7 +76,7 @@ def adjust_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None 
     """Return the plan, adjusted for what is published at the output.
 
     Args:
-        spec: What is written.
+        spec: Output and options of the build.
         plan: The plan of a build from scratch.
         series: Identity of each series whose published shards may be reused.
     """
@@ -186,7 +186,7 @@ def announce(
     """Report the size of a build: to the run of this process, else by a file in the build folder.
 
     Args:
-        spec: What is written.
+        spec: Output and options of the build.
         plan: The plan of the build.
         phase: Name of the next phase.
         inputs: Number of inputs, in the unit of the run's progress.
@@ -221,7 +221,7 @@ class WriteShards(beam.PTransform):
     ``| RaiseIfFailed()`` raises it.
 
     Args:
-        spec: What is written, and where.
+        spec: Output and options of the build.
         encoder: Encodes references as records.
     """
 
@@ -275,7 +275,7 @@ class BuildShards(beam.PTransform):
     Takes ``BuildInput`` and gives one ``Outcome``.
 
     Args:
-        spec: What is written, and where.
+        spec: Output and options of the build.
         encoder: Encodes the references of a part as records.
     """
 

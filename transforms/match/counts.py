@@ -27,7 +27,7 @@ class Duplicate(NamedTuple):
 
 
 class MatchCounts(NamedTuple):
-    """What was matched besides the references.
+    """Counts of matched files that give no reference.
 
     Attributes:
         skipped: Number of files that are not inputs, by their names.

@@ -203,7 +203,7 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
         return entry is not None
     for _ in range(_TRIES):
         recover_journal(storage, output)
-        with _held(storage, output) as free:
+        with _lock_output(storage, output) as free:
             entry = storage.stat(path)
             if entry is None or is_link(path):
                 return False
@@ -231,7 +231,7 @@ def recover_journal(storage: Storage, output: str) -> None:
 
 
 @contextlib.contextmanager
-def _held(storage: Storage, output: str) -> Iterator[bool]:
+def _lock_output(storage: Storage, output: str) -> Iterator[bool]:
     """Hold the output's lock; yield False if a publication has begun."""
     with storage.lock(output):
         yield storage.stat(join(output, shard_names.JOURNAL)) is None

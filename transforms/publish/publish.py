@@ -213,7 +213,7 @@ def publish(
             if old is not None:
                 problem = why_not_up_to_date(storage, output, old, *ids)
                 if not problem:
-                    _clear(storage, output, build)
+                    _delete_build(storage, output, build)
                     return False
                 if not overwrite:
                     raise OutputError(problem)
@@ -247,7 +247,7 @@ def _follow(storage: Storage, output: str, journal: Journal) -> bool:
         return False
 
 
-def _clear(storage: Storage, output: str, build: str) -> None:
+def _delete_build(storage: Storage, output: str, build: str) -> None:
     """Delete a build folder, unless another publication has begun that may use its files."""
     journal = join(output, shard_names.JOURNAL)
     storage.delete_tree(join(output, build), lambda: storage.stat(journal) is None)
@@ -259,7 +259,7 @@ def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None
     if gone:
         raise missing_error(output, gone)
     ours, new = _own_files(old), {move.target for move in draft.moves}
-    unowned = _tops(new) - _tops(ours)
+    unowned = _top_level(new) - _top_level(ours)
     for found in storage.list_dir(output):
         name = found.path.rsplit("/", 1)[-1]
         if name in unowned or (name in ours and found.kind != "file"):
@@ -286,7 +286,7 @@ def _own_files(old: Manifest | None) -> set[str]:
     return own | {shard_names.LABELS} if old.labels else own
 
 
-def _tops(files: Iterable[str]) -> set[str]:
+def _top_level(files: Iterable[str]) -> set[str]:
     """Return the top-level names of files: the folder of a file that is in one."""
     return {name.split("/", 1)[0] for name in files}
 

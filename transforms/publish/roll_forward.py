@@ -98,9 +98,9 @@ def _move_all(storage: Storage, output: str, journal: Journal, version: str) -> 
         storage.delete(manifest, seen)
     for move in journal.moves[:-1]:
         _complete_move(storage, output, move)
-    gone = _find_lost(storage, output, journal.kept)
+    gone = _find_missing_kept(storage, output, journal.kept)
     if gone:
-        raise _beyond_repair(output, f"{join(output, gone)}, a file to keep, was deleted")
+        raise _incomplete_error(output, f"{join(output, gone)}, a file to keep, was deleted")
     _complete_move(storage, output, journal.moves[-1])
 
 
@@ -119,7 +119,7 @@ def _find_problem(
     if not _is_base(current, journal.kept):
         return replaced_error(output)
     gone = find_missing(storage, output, journal.moves)
-    gone = gone or _find_lost(storage, output, journal.kept)
+    gone = gone or _find_missing_kept(storage, output, journal.kept)
     return missing_error(output, gone) if gone else None
 
 
@@ -131,7 +131,7 @@ def _is_base(current: bytes, kept: Kept) -> bool:
         return False
 
 
-def _find_lost(storage: Storage, output: str, kept: Kept) -> str:
+def _find_missing_kept(storage: Storage, output: str, kept: Kept) -> str:
     """Return the first kept file that is missing or has another size, or an empty text."""
     if not kept.files:
         return ""
@@ -187,10 +187,10 @@ def _complete_move(storage: Storage, output: str, move: Move) -> None:
     except FileNotFoundError:
         entry = None
     if entry is None or entry.size != move.num_bytes:
-        raise _beyond_repair(output, f"{source} was deleted before it was moved to {target}")
+        raise _incomplete_error(output, f"{source} was deleted before it was moved to {target}")
 
 
-def _beyond_repair(output: str, problem: str) -> OutputError:
+def _incomplete_error(output: str, problem: str) -> OutputError:
     return OutputError(
         f"{problem}, so the publication cannot be completed: delete {output} and build again."
     )

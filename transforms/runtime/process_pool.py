@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 WORTH_PROCESSES = 48 << 20  # bytes; fewer are read before a process has started
 _open: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 _starting = threading.Lock()  # a process killed while it starts another would orphan that one
-_over = threading.Event()
+_all_closed = threading.Event()
 
 
 class ProcessPool:
@@ -70,7 +70,7 @@ class ProcessPool:
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
     ) -> dict[Future[_Result], _Item]:
         with _starting, _uninterrupted():
-            if _over.is_set():
+            if _all_closed.is_set():
                 raise ShardmillError("The run is over: no more processes are started.")
             return {self._pool.submit(function, item): item for item in items}
 
@@ -102,7 +102,7 @@ def run_all(
 
 def close_all() -> None:
     """Close all pools of this process, which is about to end; no pool can be started again."""
-    _over.set()
+    _all_closed.set()
     with _starting:
         for pool in list(_open):
             pool.close()
