@@ -17,7 +17,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
-from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
+from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
@@ -58,10 +58,8 @@ class CountRecords(beam.PTransform):
             | "GroupByKey" >> beam.GroupByKey()
             | "DropDuplicates" >> find_inputs(_drop_duplicates)
         )
-        inspected = (
-            refs
-            | "KeepReadable" >> beam.Filter(lambda ref: not ref.error)
-            | "InspectFiles" >> beam.ParDo(MapOrdered(_inspect_file, _CONCURRENT_OPENS), spec.check)
+        inspected = refs | "InspectFiles" >> beam.ParDo(
+            MapOrdered(_inspect_file, _CONCURRENT_OPENS), spec.check
         )
         scanned = (
             inspected
@@ -75,18 +73,11 @@ class CountRecords(beam.PTransform):
             | "GroupByFile" >> beam.CoGroupByKey()
             | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join_ranges(sides, spec.check))
         )
-        rejected = (
-            refs
-            | "KeepRejected" >> beam.Filter(lambda ref: ref.error)
-            | "ListRejected" >> beam.Map(_rejected)
-        )
-        counted = (files, rejected) | "AllFiles" >> beam.Flatten()
         counts = sum_match_counts([matched.counts, repeated])
         return (
             refs.pipeline
             | "Start" >> beam.Create([0])
-            | "WriteManifest"
-            >> beam.Map(_write_manifest, AsList(counted), AsSingleton(counts), spec)
+            | "WriteManifest" >> beam.Map(_write_manifest, AsList(files), AsSingleton(counts), spec)
         )
 
 
@@ -99,10 +90,6 @@ def _drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef
         yield Duplicate(key)
 
 
-def _rejected(ref: InputRef) -> CountedFile:
-    return CountedFile(ref, FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message)))
-
-
 def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
     key, (_, file) = element
     for part in file.ranges:
@@ -110,8 +97,11 @@ def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tu
 
 
 def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-    """Yield the ranges of a file."""
-    found = find_ranges(ref.uri, ref.version, check, _RANGE_BYTES[check])
+    """Yield the ranges of a file; none if it was rejected while matching."""
+    if ref.error:
+        found = FileRanges(ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
+    else:
+        found = find_ranges(ref.uri, ref.version, check, _RANGE_BYTES[check])
     progress.current().extend("counting", sum(part.end - part.start for part in found.ranges))
     yield ref.key, (ref, found)
 
