@@ -114,13 +114,9 @@ def finish(
 
 
 def make_manifest(
-    spec: SinkSpec,
-    encoder: Encoder[Any],
-    plan: Plan,
-    census: Census,
-    built: Built,
+    spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census, built: Built,
     extra: ExtraFiles,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """Return the manifest of a build; every number in it was counted."""
     whole = Totals()
     for each in built.totals.values():

@@ -31,6 +31,8 @@ _OTHER_SUFFIXES = frozenset(
 
 Wanted = Literal["images", "records", "rows", "any"]
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
+_GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
 
 
@@ -95,26 +97,13 @@ def glob_root(pattern: str) -> tuple[str, str]:
 def glob_regex(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
     out = []
-    position = 0
-    while position < len(pattern):
-        rest = pattern[position:]
-        bracket = re.match(r"\[(!?)(\]?[^\]]*)\]", rest)
-        if rest.startswith("**/"):
-            out.append("(?:.*/)?")
-            position += 3
-        elif rest.startswith("**"):
-            out.append(".*")
-            position += 2
-        elif rest[0] in "*?":
-            out.append("[^/]*" if rest[0] == "*" else "[^/]")
-            position += 1
-        elif bracket:
-            # fnmatch translates unusual ranges; a set never matches a separator.
-            out.append(f"(?!/)(?:{fnmatch.translate(bracket.group())[:-2]})")
-            position += bracket.end()
+    for token in _GLOB_TOKEN.findall(pattern):
+        if token in _WILDCARDS:
+            out.append(_WILDCARDS[token])
+        elif len(token) > 1:  # fnmatch translates unusual ranges; a set never matches a separator
+            out.append(f"(?!/)(?:{fnmatch.translate(token)[:-2]})")
         else:
-            out.append(re.escape(rest[0]))
-            position += 1
+            out.append(re.escape(token))
     return re.compile("".join(out), re.DOTALL)
 
 

@@ -7,6 +7,7 @@ and numbers that JSON cannot hold become text.
 from __future__ import annotations
 
 import base64
+import codecs
 import math
 import warnings
 from collections.abc import Mapping
@@ -134,13 +135,10 @@ def _describe_raw_images(features: Mapping[str, FeatureValues], described: dict[
 def _decode_text(value: bytes) -> str | None:
     """Return the start of a text, or None if the bytes are not text in UTF-8."""
     start = value[: 4 * MAX_TEXT]
-    try:
-        text = start.decode()
-    except UnicodeDecodeError as error:
-        # The end of start may be inside a character.
-        if len(start) == len(value) or error.start < len(start) - 3:
-            return None
-        text = start[: error.start].decode()
+    try:  # the end of start may be inside a character
+        text = codecs.getincrementaldecoder("utf-8")().decode(start, len(start) == len(value))
+    except UnicodeDecodeError:
+        return None
     # Text with terminal escape sequences is more readable as text than as base64.
     if any(ord(char) < 32 and char not in "\t\n\r\x1b" for char in text) or "\x7f" in text:
         return None
