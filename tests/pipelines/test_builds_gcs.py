@@ -461,7 +461,7 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
         )
         assert int(re.search(r"parts +(\d+)", out).group(1)) == parts
         things = {"build": 1, "part": parts, "shard": 2 * shards,
-                  "empty shard, in addition": endings["upload", "tail"]}  # fmt: skip
+                  "empty shard, in addition": endings["upload", "bytes"]}  # fmt: skip
         if pipeline == "images":
             things["image"] = 24
         else:
