@@ -8,21 +8,13 @@ import re
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from shardmill.pipelines import cli
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from tests.conftest import make_image, make_photos, shardmill
-
-
-def run_here(capsys, *args: object) -> tuple[int, str, str]:
-    """Run the command in this process, for errors that are found before Beam runs."""
-    code = cli.main([str(arg) for arg in args])
-    out, err = capsys.readouterr()
-    return code, out, err
-
+from tests.support.rows_tools import run_here
 
 MISTAKES = [
     (["--image_size=0"], 2, "--image_size=0x0 is out of range"),
