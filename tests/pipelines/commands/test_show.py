@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from shardmill.pipelines.report.layout import Layout, print_report
+from shardmill.pipelines.report.layout import Layout, fields, print_report
 from shardmill.pipelines.report.show_data import describe_path
 from shardmill.pipelines.report.show_text import render
 from shardmill.pipelines.report.terminal import printable
@@ -413,6 +413,20 @@ def test_cut_text_fits_its_width(text) -> None:
     assert Layout().cut("x" * 50, 10) == "xxxxxxxxx…"
     assert Layout(ascii_only=True).cut("x" * 50, 10) == "xxxxxxx..."
     assert Layout().cut("x" * 10, 10) == "x" * 10
+
+
+def test_fields_are_aligned_escaped_and_never_cut() -> None:
+    """Paths in the summary of a build can be copied, also from a pipe of 100 columns."""
+    output = io.StringIO()
+    rows = [("train", "5 examples"), ("a very long split", "x" * 300), ("manifest", "a\nb")]
+    print_report(fields(rows), Layout(), output)
+    assert output.getvalue().splitlines() == [
+        "  train             5 examples",
+        "  a very long split " + "x" * 300,
+        "  manifest          a\\nb",
+    ]
+    (line,) = fields([("parts", "2 made")])
+    assert line.plain == "  parts      2 made"
 
 
 def test_shortens_values() -> None:
