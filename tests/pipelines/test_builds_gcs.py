@@ -412,6 +412,8 @@ def test_output_may_be_inside_the_input(album_folder, bucket):
     photos = upload(album_folder, f"{bucket}/photos")
     assert build("images", photos, f"{photos}/out").status == "published"
     assert build("images", photos, f"{photos}/out").status == "up_to_date"
+    replaced = build("images", photos, f"{photos}/out", num_shards=1, overwrite=True)
+    assert (replaced.status, replaced.matched) == ("published", 40)  # only the album
 
 
 # The number of API calls that docs/gcs.md states.
