@@ -284,7 +284,9 @@ def test_completes_an_unfinished_publication(source, published, tmp_path):
     before = tree(output)
     planned = run_now(output, "--dry_run")
     assert tree(output) == before
-    assert planned.stdout.startswith("would complete the unfinished publish of 42 examples and delete ")
+    assert planned.stdout.startswith(
+        "would complete the unfinished publish of 42 examples and delete "
+    )
     done = run_now(output)
     assert done.stdout.startswith("completed the unfinished publish of 42 examples and deleted ")
     assert done.stdout.splitlines()[1:-1] == [
