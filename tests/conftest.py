@@ -34,6 +34,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time."""
     for item in items:
