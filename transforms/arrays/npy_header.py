@@ -107,10 +107,9 @@ def _describe_unsupported(dtype: np.dtype[Any]) -> str | None:
     if dtype.kind in _WIDEST and dtype.itemsize > _WIDEST[dtype.kind]:
         wide = "complex128" if dtype.kind == "c" else "float64"
         return f"{dtype.name}, which differs between machines: save x.astype('{wide}')"
-    known = dtype.kind in _NUMBERS or dtype.kind in "SU"
-    return (
-        None if known else f"{dtype.name} values, which are not numbers: save x.astype('float64')"
-    )
+    if dtype.kind in _NUMBERS + "SU":
+        return None
+    return f"{dtype.name} values, which are not numbers: save x.astype('float64')"
 
 
 def _describe_start(start: bytes) -> str:

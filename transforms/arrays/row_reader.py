@@ -32,14 +32,13 @@ from shardmill.transforms.arrays.scratch import (
     write_at,
     write_grouped,
 )
-from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 
 _CHUNK_BYTES = 4 << 20  # per read
 _BLOCK_BYTES = 32 << 20  # of rows that are regrouped at a time
 _LARGE_ROW = 64 << 10  # bytes; smaller rows are not worth one read each
 _LARGE_ARRAY = 128 << 20  # bytes; a smaller array in a bucket is not worth one request a row
 _MAX_REGROUPED = 64  # arrays whose scratch files are kept
-_REMOTE_READS = 16  # concurrent requests
 _READ_AHEAD = 256  # rows
 _lock = threading.Lock()
 
@@ -103,7 +102,7 @@ def _read_rows(
             raise array.changed("it was truncated")
         out[place] = np.frombuffer(data, np.uint8)
 
-    workers = _REMOTE_READS if scheme_of(array.uri) else threads
+    workers = storage_threads(array.uri) or threads
     with open_unchanged(array) as reader:
         tasks = zip(rows.tolist(), places.tolist(), strict=True)
         for _ in map_ordered(read, tasks, workers, window=_READ_AHEAD):

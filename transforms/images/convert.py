@@ -161,23 +161,16 @@ def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
     if spec.encoding == "raw":
         return image.tobytes()
     buffer = io.BytesIO()
-    clean = image if not image.info else _without_metadata(image)
+    options = {"quality": spec.quality} if spec.encoding == "jpeg" else {}
+    if image.info:  # profile, EXIF, resolution and comment, which Pillow would write
+        image = image.copy()
+        image.info = {}
     try:
-        if spec.encoding == "jpeg":
-            clean.save(buffer, "JPEG", quality=spec.quality)
-        else:
-            clean.save(buffer, "PNG")
+        image.save(buffer, spec.encoding, **options)
     except Exception as error:  # Pillow's encoders raise many types
         message = f"{type(error).__name__}: {plain_message(error)}"
         raise RejectedError("encode", "encode", message) from error
     return buffer.getvalue()
-
-
-def _without_metadata(image: Image.Image) -> Image.Image:
-    """Return the image without profile, EXIF, resolution and comment, which Pillow would write."""
-    image = image.copy()
-    image.info = {}
-    return image
 
 
 def codec_versions() -> dict[str, str]:

@@ -15,9 +15,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class _Check(NamedTuple):
-    """One check that rows failed: the column, and the message for a row."""
+    """One check that rows failed: the column, the reason, and the message for a row."""
 
     column: str
+    reason: str
     describe: Callable[[int], str]
 
 
@@ -32,8 +33,6 @@ class RejectCollector:
 
     def __init__(self, rows: int) -> None:
         self.bad = np.zeros(rows, bool)
-        self._reasons: list[str] = []
-        self._reason_ids = np.zeros(rows, np.uint8)
         self._checks: list[_Check] = []
         self._check_ids = np.zeros(rows, np.int32)
 
@@ -53,30 +52,19 @@ class RejectCollector:
             describe: Returns what is wrong with a row, given its index.
         """
         new = np.flatnonzero(bad & ~self.bad)
-        if not len(new):
-            return
         self.bad[new] = True
-        self._check_ids[new] = len(self._checks)
-        self._checks.append(_Check(column, describe))
-        if isinstance(reasons, str):
-            self._reason_ids[new] = self._reason_id(reasons)
-            return
-        distinct, codes = np.unique(reasons[new], return_inverse=True)
-        ids = np.array([self._reason_id(str(reason)) for reason in distinct], np.uint8)
-        self._reason_ids[new] = ids[codes]
-
-    def _reason_id(self, reason: str) -> int:
-        if reason not in self._reasons:
-            self._reasons.append(reason)
-        return self._reasons.index(reason)
+        of_rows = np.broadcast_to(reasons, bad.shape)[new]
+        for reason in np.unique(of_rows).tolist():
+            self._check_ids[new[of_rows == reason]] = len(self._checks)
+            self._checks.append(_Check(column, reason, describe))
 
     def rejects(self, cells: Cells) -> list[RowReject]:
         """Return the rejects of a range by offset, including those of ``cells``."""
         rows = np.flatnonzero(self.bad)
         listed, counted = rows[:MAX_LISTED], rows[MAX_LISTED:]
         rejects = [*cells.rejects, *self._list(cells, listed)]
-        groups = self._check_ids[counted].astype(np.int64) << 8 | self._reason_ids[counted]
-        rejects += [self._count(cells, counted[groups == group]) for group in np.unique(groups)]
+        checks = self._check_ids[counted]
+        rejects += [self._count(cells, counted[checks == check]) for check in np.unique(checks)]
         return sorted(rejects)
 
     def _count(self, cells: Cells, rows: npt.NDArray[np.int64]) -> RowReject:
@@ -90,11 +78,6 @@ class RejectCollector:
 
     def _list(self, cells: Cells, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
         for row in rows.tolist():
-            column, describe = self._checks[self._check_ids[row]]
-            yield RowReject(
-                int(cells.offsets[row]),
-                int(cells.lines[row]),
-                self._reasons[self._reason_ids[row]],
-                describe(row),
-                column=column,
-            )
+            column, reason, describe = self._checks[self._check_ids[row]]
+            offset, line = int(cells.offsets[row]), int(cells.lines[row])
+            yield RowReject(offset, line, reason, describe(row), column=column)

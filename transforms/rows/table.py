@@ -19,14 +19,8 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.build.placement import PlaceSpec, Series
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.columnar import row_hash
 from shardmill.transforms.columnar.label_limit import MAX_LABELS, TOO_MANY_LABELS
-from shardmill.transforms.columnar.row_hash import (
-    Hashes,
-    hash_offsets,
-    hash_texts,
-    part_numbers,
-    split_numbers,
-)
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
@@ -134,7 +128,7 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
     part = np.zeros(len(kept), np.int64)
     for number, name in enumerate(splits):
         in_split = split == number
-        part[in_split] = part_numbers(position[in_split], plan.parts_of(Series(name, "")))
+        part[in_split] = row_hash.part_numbers(position[in_split], plan.parts_of(Series(name, "")))
     order = np.lexsort((position, part, split))
     final = kept[order]
     return Table(
@@ -202,12 +196,14 @@ def _labels(name: str, columns: Sequence[TypedColumn], rejects: RejectCollector)
     return Labels(numbers, names)
 
 
-def _hash_rows(spec: TableSpec, ref: InputRef, cells: Cells, rejects: RejectCollector) -> Hashes:
+def _hash_rows(
+    spec: TableSpec, ref: InputRef, cells: Cells, rejects: RejectCollector
+) -> row_hash.Hashes:
     if not spec.key:
-        return hash_offsets(spec.place.seed, ref.key, cells.offsets)
+        return row_hash.hash_offsets(spec.place.seed, ref.key, cells.offsets)
     keys = cells.columns[spec.key]
     rejects.add(_is_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
-    return hash_texts(spec.place.seed, keys)
+    return row_hash.hash_texts(spec.place.seed, keys)
 
 
 def _is_empty(cells: pa.DictionaryArray) -> Mask:
@@ -236,9 +232,9 @@ def _assign_splits(
     if spec.group_by:
         groups = cells.columns[spec.group_by]
         # A row without a group is placed alone, like an image.
-        of_groups = hash_texts(spec.place.seed, groups).split
+        of_groups = row_hash.hash_texts(spec.place.seed, groups).split
         hashes = np.where(_is_empty(groups), hashes, of_groups)
-    return spec.place.splits.names, split_numbers(spec.place.splits, hashes)
+    return spec.place.splits.names, row_hash.split_numbers(spec.place.splits, hashes)
 
 
 def _named_splits(

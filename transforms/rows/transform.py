@@ -28,17 +28,8 @@ from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
 from shardmill.transforms.rows.planning import RowsPlanSpec, count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
+from shardmill.transforms.rows.runs import run_writer
 from shardmill.transforms.rows.runs.run_store import Run, find_run
-from shardmill.transforms.rows.runs.run_writer import (
-    CsvFile,
-    RunSpec,
-    check_unchanged,
-    make_run,
-    place_rejects,
-    place_segments,
-    read_cells,
-    run_id,
-)
 from shardmill.transforms.rows.tft.build_graph import BuildGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
@@ -64,7 +55,7 @@ class RowsSpec:
     """
 
     sink: SinkSpec
-    runs: RunSpec
+    runs: run_writer.RunSpec
     plan: RowsPlanSpec
     threads: int
     preprocessing: Preprocessing | None = None
@@ -151,19 +142,21 @@ def count_files(census: Census, plan: Plan) -> Census:
     )
 
 
-def place_rejected_file(file: CsvFile, plan: Plan) -> Iterator[Placed]:
+def place_rejected_file(file: run_writer.CsvFile, plan: Plan) -> Iterator[Placed]:
     """Yield a rejected file with its part; nothing for other files."""
     if plan.status == "build" and file.ref.error:
-        yield place_rejects(plan, file.ref)
+        yield run_writer.place_rejects(plan, file.ref)
 
 
-def cut(file: CsvFile, spec: RunSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
+def cut(
+    file: run_writer.CsvFile, spec: run_writer.RunSpec, plan: Plan
+) -> Iterator[RangeTask | TaggedOutput]:
     """Yield the ranges of a file; if it is rejected, its part and its count."""
     ref = file.ref
     if plan.status != "build" or ref.error:
         return
     try:
-        check_unchanged(ref)
+        run_writer.check_unchanged(ref)
         for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
             yield tuple(ref), file.columns, tuple(part)
     except RejectedError as rejection:
@@ -180,13 +173,13 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
         graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
     ref, row_range = InputRef(*task[0]), RowRange(*task[2])
-    file = CsvFile(ref, task[1])
-    pieces = read_cells(spec.runs, file, row_range)
+    file = run_writer.CsvFile(ref, task[1])
+    pieces = run_writer.read_cells(spec.runs, file, row_range)
     number = 0
     try:
         while True:
             place = (row_range.start, row_range.end, number)
-            name = run_id(spec.runs, plan, ref, place, graph)
+            name = run_writer.run_id(spec.runs, plan, ref, place, graph)
             run = None
             if row_range.end >= 0:  # one piece: if its run exists, the range need not be read
                 run = _find_run(spec.runs, name)
@@ -194,14 +187,16 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
                 cells = next(pieces, None)
                 if cells is None:
                     return
-                run = _find_run(spec.runs, name) or make_run(
+                run = _find_run(spec.runs, name) or run_writer.make_run(
                     spec.runs, plan, file, name, cells, graph
                 )
             rejects = sum(run.rejects.values())
             shown = progress.current()
             shown.phase = "encoding"
             shown.add(spec.runs.size_of(row_range), rejects)
-            yield from place_segments(spec.runs, plan, ref, (row_range.start, number), run)
+            yield from run_writer.place_segments(
+                spec.runs, plan, ref, (row_range.start, number), run
+            )
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
             if row_range.end >= 0:
                 return
@@ -213,9 +208,9 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
 
 
 def _reject(plan: Plan, ref: InputRef) -> Iterator[TaggedOutput]:
-    yield TaggedOutput(REJECTED_FILES, place_rejects(plan, ref))
+    yield TaggedOutput(REJECTED_FILES, run_writer.place_rejects(plan, ref))
     yield TaggedOutput(COUNTS, Census(matched=1))
 
 
-def _find_run(spec: RunSpec, name: str) -> Run | None:
+def _find_run(spec: run_writer.RunSpec, name: str) -> Run | None:
     return find_run(open_storage(spec.build), spec.folder, name)

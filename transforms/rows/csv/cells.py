@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,11 +125,8 @@ def make_cells(
     kept[ragged] = False
     if table.num_rows != np.count_nonzero(kept):
         raise RuntimeError(f"Arrow read {table.num_rows} of {np.count_nonzero(kept)} rows")
-    starts = zip(valid.offsets[ragged].tolist(), valid.lines[ragged].tolist(), strict=True)
-    rejects = [_ragged(row, *start) for row, start in zip(details, starts, strict=False)]
-    unlisted = ragged[len(details) :]
-    if len(unlisted):
-        rejects.append(_summarize(valid.offsets[unlisted], valid.lines[unlisted], "ragged"))
+    messages = map(_describe_ragged, details)
+    rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
     return Cells(
         {name: to_array(table.column(number)) for number, name in enumerate(columns)},
         valid.offsets[kept],
@@ -139,36 +135,41 @@ def make_cells(
     )
 
 
-def _summarize(offsets: Ints, lines: Ints, reason: str) -> RowReject:
-    """Return one reject that counts several rows.
+def _list_rejects(
+    offsets: Ints, lines: Ints, error: str, messages: Iterator[str]
+) -> list[RowReject]:
+    """Return the first ``MAX_LISTED`` rows as rejects, and one reject that counts the others.
 
     Args:
         offsets: Offset of each row, ascending.
         lines: First line of each row.
-        reason: Reason of all of them.
+        error: Reason of all of them.
+        messages: What is wrong with each row that is listed.
     """
-    first, last, count = int(lines[0]), int(lines[-1]), len(lines)
-    message = f"{count:,} rows of lines {first} to {last} are rejected as {reason}"
-    return RowReject(int(offsets[0]), first, reason, message, count)
+    starts = zip(offsets[:MAX_LISTED].tolist(), lines[:MAX_LISTED].tolist(), strict=True)
+    rejects = [RowReject(*start, error, next(messages)) for start in starts]
+    others = lines[MAX_LISTED:].tolist()
+    if others:
+        message = (
+            f"{len(others):,} rows of lines {others[0]} to {others[-1]} are rejected as {error}"
+        )
+        offset = int(offsets[MAX_LISTED])
+        rejects.append(RowReject(offset, others[0], error, message, len(others)))
+    return rejects
 
 
 def _bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
     """Return the rejects of rows with broken quotes and of rows that are too long."""
-    bad = ((rows.offset, row) for rows in batches for row in rows.bad)
-    listed = [
-        RowReject(offset + row.start, row.line, row.error, row.message)
-        for offset, row in itertools.islice(bad, MAX_LISTED)
-    ]
-    unlisted: dict[str, tuple[list[int], list[int]]] = {}
-    for offset, row in bad:
-        offsets, lines = unlisted.setdefault(row.error, ([], []))
-        offsets.append(offset + row.start)
-        lines.append(row.line)
-    summaries = [
-        _summarize(np.array(offsets), np.array(lines), error)
-        for error, (offsets, lines) in unlisted.items()
-    ]
-    return [*listed, *summaries]
+    by_error: dict[str, list[tuple[int, int, str]]] = {}
+    for rows in batches:
+        for row in rows.bad:
+            found = (rows.offset + row.start, row.line, row.message)
+            by_error.setdefault(row.error, []).append(found)
+    rejects: list[RowReject] = []
+    for error, found_rows in by_error.items():
+        offsets, lines, messages = zip(*found_rows, strict=True)
+        rejects += _list_rejects(np.array(offsets), np.array(lines), error, iter(messages))
+    return rejects
 
 
 def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
@@ -218,21 +219,13 @@ def _decode(valid: _ValidRows, text: CsvText) -> tuple[_ValidRows, list[RowRejec
         return valid._replace(data=_to_utf_8(valid.data, text.codec)), []
     except UnicodeDecodeError:
         pass  # find the rows with undecodable bytes below
-    rejects: list[RowReject] = []
-    rows: list[int] = []
     high = np.frombuffer(valid.data, np.uint8) >= _ASCII_END
-    for row in np.flatnonzero(np.logical_or.reduceat(high, valid.starts)).tolist():
-        byte = undecodable_byte(valid.row(row), text.codec, text.encoding)
-        if byte < 0:
-            continue
-        rows.append(row)
-        if len(rejects) < MAX_LISTED:
-            offset, line = int(valid.offsets[row]), int(valid.lines[row])
-            message = f"the row has {_describe_byte(byte, text.encoding)}"
-            rejects.append(RowReject(offset, line, "encoding", message))
-    unlisted = rows[MAX_LISTED:]
-    if unlisted:
-        rejects.append(_summarize(valid.offsets[unlisted], valid.lines[unlisted], "encoding"))
+    suspects = np.flatnonzero(np.logical_or.reduceat(high, valid.starts)).tolist()
+    found = ((row, undecodable_byte(valid.row(row), text.codec, text.encoding)) for row in suspects)
+    bad = {row: byte for row, byte in found if byte >= 0}
+    messages = (f"the row has {_describe_byte(byte, text.encoding)}" for byte in bad.values())
+    rows = list(bad)
+    rejects = _list_rejects(valid.offsets[rows], valid.lines[rows], "encoding", messages)
     valid = valid.without(rows)
     return valid._replace(data=_to_utf_8(valid.data, text.codec)), rejects
 
@@ -257,7 +250,6 @@ def _describe_byte(byte: int, encoding: str) -> str:
     )
 
 
-def _ragged(row: csv.InvalidRow, offset: int, line: int) -> RowReject:
+def _describe_ragged(row: csv.InvalidRow) -> str:
     cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
-    message = f"the row has {cells}, not {row.expected_columns}: {shown(row.text)}"
-    return RowReject(offset, line, "ragged", message)
+    return f"the row has {cells}, not {row.expected_columns}: {shown(row.text)}"

@@ -7,6 +7,8 @@ import io
 import lzma
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
 # A text that exceeds both this size and this ratio to its compressed size is a bomb.
@@ -136,8 +138,6 @@ def _damaged(compression: str, why: object, *, untrusted: bool) -> Decompression
 
 
 def _zstd(source: _ChunkFile) -> Iterator[bytes]:
-    import pyarrow as pa
-
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
     while True:
         try:

@@ -146,7 +146,7 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     if text.fault is None:
         yield from scanner.finish()
         return
-    yield from scanner.flush()
+    yield from scanner.finish("more")
     bad = BadRow(0, 0, scanner.line, text.fault.error, text.fault.message)
     none = np.zeros(0, np.int64)
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)

@@ -60,13 +60,9 @@ class RowScanner:
         self._held, self._scanned, self._new = [data[taken:]], len(data) - taken, 0
         return True
 
-    def flush(self) -> Iterator[Rows]:
-        """Yield the rows that are complete, without assuming that the text ends here."""
-        yield from self._scan("more")
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield the remaining rows; the text ends here."""
-        yield from self._scan("end")
+    def finish(self, ending: Ending = "end") -> Iterator[Rows]:
+        """Yield the remaining rows; only those that are complete if ``ending`` is ``more``."""
+        yield from self._scan(ending)
 
     def _scan(self, ending: Ending) -> Iterator[Rows]:
         data = b"".join(self._held)

@@ -198,14 +198,12 @@ def _to_surrogates(error: UnicodeError) -> tuple[str, int]:
 
 def _take_bytes(pieces: Iterator[bytes], size: int) -> bytes:
     """Return the first ``size`` bytes of a stream."""
-    taken: list[bytes] = []
+    taken = bytearray()
     for piece in pieces:
-        taken.append(piece)
-        size -= len(piece)
-        if size <= 0:
+        taken += piece
+        if len(taken) >= size:
             break
-    joined = b"".join(taken)
-    return joined[: len(joined) + min(size, 0)]
+    return bytes(taken[:size])
 
 
 def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
@@ -218,15 +216,13 @@ def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield a stream in blocks of about ``BLOCK_BYTES``."""
-    held: list[bytes] = []
-    size = 0
+    held = bytearray()
     for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size >= BLOCK_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        held += piece
+        if len(held) >= BLOCK_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
 
 
 def _detect_encoding(head: bytes, declared: str) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Block
 from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
@@ -25,11 +25,10 @@ from shardmill.transforms.rows.runs.segments import (
     slices,
     unpack_segment,
 )
-from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.statistics.sums import Summary
 
 _BLOCK_BYTES = 8 << 20
-_REMOTE_READS = 16
 _MAX_SHOWN = 100
 
 
@@ -46,19 +45,19 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
     as a reject.
 
     Args:
-        refs: Segments of the part, ordered by run.
+        refs: Segments of the part, ordered by run; at least one.
         key: Column that identifies rows, for messages.
 
     Raises:
         OutputError: A run file is damaged.
         FileNotFoundError: A run file does not exist.
     """
-    threads = _REMOTE_READS if refs and scheme_of(refs[0].run) else 0
-    segments = [unpack_segment(content) for content in map_ordered(_read, refs, threads)]
+    contents = map_ordered(_read, refs, storage_threads(refs[0].run))
+    segments = [unpack_segment(content) for content in contents]
     positions = np.concatenate([segment.positions for segment in segments])
     order = np.argsort(positions, kind="stable")
     frames = join_frames(segments)
-    labels = _Labels(segments)
+    labels = _join_labels(segments)
     repeated = _repeated(segments, positions, order)
     duplicates = 0
     if repeated.any():
@@ -74,7 +73,7 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
     for start, stop in slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]
         data = memoryview(frames.take(pa.array(chosen)).buffers()[2])
-        yield Block(data, lengths[start:stop], labels.count(chosen), duplicates, summary)
+        yield Block(data, lengths[start:stop], _count_labels(labels, chosen), duplicates, summary)
         duplicates, summary = 0, None
     if duplicates:
         raise AssertionError("duplicates without a record")
@@ -145,29 +144,23 @@ def _conflict(ref: SegmentRef, other: SegmentRef, shown: str) -> Reject:
     )
 
 
-class _Labels:
-    """Counts the labels of records of several segments."""
+def _join_labels(segments: Sequence[Segment]) -> pa.DictionaryArray | None:
+    """Return the label of each record, null if it has none; None without labels."""
+    arrays = [
+        pa.DictionaryArray.from_arrays(
+            pa.array(segment.labels, mask=segment.labels == NO_LABEL),
+            pa.array(segment.names, pa.string()),
+        )
+        for segment in segments
+        if segment.labels is not None
+    ]
+    return pa.chunked_array(arrays).unify_dictionaries().combine_chunks() if arrays else None
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._numbers: npt.NDArray[np.int64] | None = None
-        self._names: list[str] = []
-        if not segments or segments[0].labels is None:
-            return
-        ids: dict[str, int] = {}
-        pieces = []
-        for segment in segments:
-            if segment.labels is None:
-                raise AssertionError("only some segments have labels")
-            own_ids = [ids.setdefault(name, len(ids)) for name in segment.names]
-            id_of_number = np.array([*own_ids, -1], np.int64)
-            numbers = np.where(segment.labels == NO_LABEL, len(own_ids), segment.labels)
-            pieces.append(id_of_number[numbers.astype(np.int64)])
-        self._numbers = np.concatenate(pieces)
-        self._names = list(ids)
 
-    def count(self, chosen: npt.NDArray[np.int64]) -> Counter[str]:
-        """Return the number of chosen records with each label."""
-        if self._numbers is None:
-            return Counter()
-        counts = np.bincount(self._numbers[chosen] + 1, minlength=len(self._names) + 1)[1:]
-        return Counter({name: int(n) for name, n in zip(self._names, counts, strict=True) if n})
+def _count_labels(labels: pa.DictionaryArray | None, chosen: npt.NDArray[np.int64]) -> Counter[str]:
+    """Return the number of chosen records with each label."""
+    if labels is None:
+        return Counter()
+    counted = labels.take(pa.array(chosen)).drop_null().value_counts()
+    values, counts = counted.flatten()
+    return Counter(dict(zip(values.to_pylist(), counts.to_pylist(), strict=True)))

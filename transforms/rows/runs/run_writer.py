@@ -15,27 +15,14 @@ from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import Storage, join, open_storage
-from shardmill.transforms.build.placement import (
-    REJECTED,
-    PartKey,
-    Placed,
-    PlacedRef,
-    hash_key,
-    part_of,
-)
+from shardmill.transforms.build import placement
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange, read_range
+from shardmill.transforms.rows.runs import run_store
 from shardmill.transforms.rows.runs.record_values import take_values
-from shardmill.transforms.rows.runs.run_store import (
-    FOLDER,
-    Run,
-    RunWriter,
-    create_run,
-    new_payload,
-)
 from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
@@ -85,7 +72,7 @@ class RunSpec:
     @property
     def folder(self) -> str:
         """Path of the folder of runs."""
-        return join(self.build, FOLDER)
+        return join(self.build, run_store.FOLDER)
 
     def size_of(self, part: RowRange) -> int:
         """Return the approximate bytes of text of a range, or of one piece of it."""
@@ -147,7 +134,7 @@ def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
 
 def make_run(
     spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, graph: str = ""
-) -> Run:
+) -> run_store.Run:
     """Write the run of some cells; return it, or the run of a worker that was first.
 
     Args:
@@ -165,7 +152,7 @@ def make_run(
     return write_run(storage, spec, name, table, cells.rows)
 
 
-def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> Run:
+def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> run_store.Run:
     """Write a table as a run.
 
     Args:
@@ -175,20 +162,20 @@ def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: in
         table: The valid rows and the rejects.
         rows: Number of rows that were read, rejected ones included.
     """
-    payload = new_payload(name)
+    payload = run_store.new_payload(name)
     with storage.open_write(join(spec.folder, payload)) as target:
-        writer = RunWriter(target)
+        writer = run_store.RunWriter(target)
         for split, part, segment in encode_segments(table):
             writer.add(split, part, segment)
         writer.add_rejects([reject.to_json() for reject in table.rejects])
     reasons: dict[str, int] = {}
     for reject in table.rejects:
         reasons[reject.error] = reasons.get(reject.error, 0) + reject.inputs
-    run = Run(
+    run = run_store.Run(
         payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
         tuple(writer.places),
     )  # fmt: skip
-    return create_run(storage, spec.folder, name, run)
+    return run_store.create_run(storage, spec.folder, name, run)
 
 
 def _apply_graph(table: Table, folder: str) -> Table:
@@ -250,8 +237,8 @@ def _own_labels(labels: Labels, first: int, after: int) -> tuple[np.ndarray, tup
 
 
 def place_segments(
-    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int], run: Run
-) -> Iterator[Placed]:
+    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int], run: run_store.Run
+) -> Iterator[placement.Placed]:
     """Yield the segments of a run, each with its part.
 
     Args:
@@ -268,17 +255,22 @@ def place_segments(
             segment.crc32c, segment.records, segment.split,
         )  # fmt: skip
         if segment.split:
-            yield PartKey(segment.split, "", segment.part), PlacedRef(b"", found)
+            yield (
+                placement.PartKey(segment.split, "", segment.part),
+                placement.PlacedRef(b"", found),
+            )
         else:
             yield place_rejects(plan, found)
 
 
-def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> Placed:
+def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> placement.Placed:
     """Return the part of a rejected input or of a segment of rejects.
 
     Rejects of one file follow each other in a part.
     """
-    number = part_of(hash_key(0, ref.key).position, plan.parts_of(REJECTED) or 1)
+    number = placement.part_of(
+        placement.hash_key(0, ref.key).position, plan.parts_of(placement.REJECTED) or 1
+    )
     file = ref.source if isinstance(ref, SegmentRef) else ref.key.rpartition("#")[0] or ref.key
-    order = hash_key(0, file).position.to_bytes(8, "big")
-    return PartKey(*REJECTED, number), PlacedRef(order, ref)
+    order = placement.hash_key(0, file).position.to_bytes(8, "big")
+    return placement.PartKey(*placement.REJECTED, number), placement.PlacedRef(order, ref)

@@ -85,9 +85,8 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
     storage = open_storage(build)
     folder = path[len(build.rstrip("/")) + 1 :]
     graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
-    body = {**asdict(graph), "files": list(graph.files)}
     winner = create_sidecar(
-        storage, sidecar_path(build, input_id), seal(body), graph,
+        storage, sidecar_path(build, input_id), seal(asdict(graph)), graph,
         lambda: find_graph(build, input_id),
     )  # fmt: skip
     if winner.folder != folder:

@@ -15,16 +15,7 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.rows.types.text_parser import (
-    CellFault,
-    Mask,
-    as_strings,
-    matches,
-    parse_float32,
-    parse_int64,
-    to_mask,
-    trim,
-)
+from shardmill.transforms.rows.types import text_parser
 from shardmill.transforms.rows.types.typed_cells import Nulls
 
 # Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a
@@ -76,7 +67,7 @@ def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
     used = counts > 0
     texts, counts = cells.dictionary.filter(pa.array(used)), counts[used]
 
-    def count(mask: Mask | None) -> int:
+    def count(mask: text_parser.Mask | None) -> int:
         return 0 if mask is None else int(counts[mask].sum())
 
     empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
@@ -91,25 +82,28 @@ def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
     )
 
 
-def _kinds(texts: pa.Array) -> tuple[dict[str, Mask], frozenset[str]]:
+def _kinds(texts: pa.Array) -> tuple[dict[str, text_parser.Mask], frozenset[str]]:
     """Classify distinct texts, none of them missing.
 
     Returns:
         For fields of ``ColumnProfile``, which texts they count; and ``ColumnProfile.words``.
     """
     none = np.zeros(len(texts), np.uint8)
-    whole, real = parse_int64(texts, allow_padding=False).faults, parse_float32(texts).faults
+    whole, real = (
+        text_parser.parse_int64(texts, allow_padding=False).faults,
+        text_parser.parse_float32(texts).faults,
+    )
     whole = none if whole is None else whole
     real = none if real is None else real
-    trimmed = trim(texts)
-    number = (whole != CellFault.CAST) | (real != CellFault.CAST)
-    coded = number & (matches(trimmed, _ZEROS) | matches(trimmed, _PHONE))
-    integers = (whole == CellFault.NONE) & ~coded
-    decimals = (whole == CellFault.CAST) & (real == CellFault.NONE) & ~coded
+    trimmed = text_parser.trim(texts)
+    number = (whole != text_parser.CellFault.CAST) | (real != text_parser.CellFault.CAST)
+    coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
+    integers = (whole == text_parser.CellFault.NONE) & ~coded
+    decimals = (whole == text_parser.CellFault.CAST) & (real == text_parser.CellFault.NONE) & ~coded
     wide = number & ~coded & ~integers & ~decimals
     rest = np.flatnonzero(~number)
-    others = as_strings(trimmed.take(pa.array(rest)))
-    words = to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
+    others = text_parser.as_strings(trimmed.take(pa.array(rest)))
+    words = text_parser.to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
     booleans = np.zeros(len(texts), np.bool_)
     booleans[rest[words]] = True
     masks = {

@@ -25,19 +25,7 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.rows.csv.dialect import shown
-from shardmill.transforms.rows.types.text_parser import (
-    NUMBER_CHARACTERS,
-    CellFault,
-    FaultCodes,
-    Mask,
-    Parsed,
-    other_characters,
-    parse_booleans,
-    parse_float32,
-    parse_int64,
-    to_mask,
-    trim,
-)
+from shardmill.transforms.rows.types import text_parser
 
 # Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
 # values that R, pandas, Python and the UCI archive write.
@@ -51,12 +39,12 @@ _ARROW: dict[Kind, pa.DataType] = {
     "bytes": pa.binary(),
 }
 _REASONS = {
-    CellFault.CAST: "cast",
-    CellFault.PADDED: "cast",
-    CellFault.OVERFLOW: "range",
-    CellFault.BOUNDS: "range",
-    CellFault.DOMAIN: "domain",
-    CellFault.MISSING: "missing",
+    text_parser.CellFault.CAST: "cast",
+    text_parser.CellFault.PADDED: "cast",
+    text_parser.CellFault.OVERFLOW: "range",
+    text_parser.CellFault.BOUNDS: "range",
+    text_parser.CellFault.DOMAIN: "domain",
+    text_parser.CellFault.MISSING: "missing",
 }
 
 
@@ -80,26 +68,33 @@ class Nulls:
 
     @cached_property
     def _may_be_numbers(self) -> bool:
-        return any(text and not text.translate(None, NUMBER_CHARACTERS) for text in self.numbers)
+        return any(
+            text and not text.translate(None, text_parser.NUMBER_CHARACTERS)
+            for text in self.numbers
+        )
 
-    def missing_texts(self, texts: pa.Array) -> Mask | None:
+    def missing_texts(self, texts: pa.Array) -> text_parser.Mask | None:
         """Return which texts of a bytes column are missing, or None if none is."""
         if self.texts == frozenset({b""}):
             flags = ByteStrings.of_arrow(texts).sizes == 0
         else:
-            flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.texts), pa.binary())))
+            flags = text_parser.to_mask(
+                pc.is_in(texts, value_set=pa.array(sorted(self.texts), pa.binary()))
+            )
         return flags if flags.any() else None
 
-    def missing_numbers(self, texts: pa.Array) -> Mask | None:
+    def missing_numbers(self, texts: pa.Array) -> text_parser.Mask | None:
         """Return which texts of a numeric column are missing, or None if none is."""
-        plain = not other_characters(texts, NUMBER_CHARACTERS)
+        plain = not text_parser.other_characters(texts, text_parser.NUMBER_CHARACTERS)
         if plain and not self._may_be_numbers and ByteStrings.of_arrow(texts).sizes.all():
             return None
-        flags = to_mask(pc.is_in(texts, value_set=pa.array(sorted(self.numbers), pa.binary())))
+        flags = text_parser.to_mask(
+            pc.is_in(texts, value_set=pa.array(sorted(self.numbers), pa.binary()))
+        )
         if not plain:
             # A cell of white space only is not empty.
             not_empty = pa.array(sorted(self.numbers - {b""}), pa.binary())
-            flags |= to_mask(pc.is_in(trim(texts), value_set=not_empty))
+            flags |= text_parser.to_mask(pc.is_in(text_parser.trim(texts), value_set=not_empty))
         return flags if flags.any() else None
 
 
@@ -112,7 +107,7 @@ class Misfits(NamedTuple):
             of a multi-valued cell.
     """
 
-    faults: FaultCodes
+    faults: text_parser.FaultCodes
     texts: pa.Array
 
 
@@ -161,8 +156,8 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
             indices[missing] = len(values)
             values = pa.concat_arrays([values, default])
         elif column.required:
-            faults[missing] = CellFault.MISSING
-    indices[faults != CellFault.NONE] = -1
+            faults[missing] = text_parser.CellFault.MISSING
+    indices[faults != text_parser.CellFault.NONE] = -1
     typed = TypedColumn(column.name, column.kind, values, indices[rows])
     if not faults[rows].any():
         return TypedCells(typed, None)
@@ -178,7 +173,7 @@ def _default_value(column: Column) -> pa.Array | None:
     return None
 
 
-def _texts_to_show(texts: pa.Array, missing: Mask | None, parsed: _Values) -> pa.Array:
+def _texts_to_show(texts: pa.Array, missing: text_parser.Mask | None, parsed: _Values) -> pa.Array:
     if missing is None or parsed.misfits is None:
         return texts if parsed.misfits is None else parsed.misfits.texts
     ids = np.arange(len(texts))
@@ -217,24 +212,26 @@ def _parse_single(column: Column, texts: pa.Array) -> _Values:
         if column.values is None:
             return _Values(texts, None)
         allowed = pa.array([text.encode() for text in column.values], pa.binary())
-        outside = ~to_mask(pc.is_in(texts, value_set=allowed))
-        faults = np.where(outside, CellFault.DOMAIN, CellFault.NONE).astype(np.uint8)
+        outside = ~text_parser.to_mask(pc.is_in(texts, value_set=allowed))
+        faults = np.where(outside, text_parser.CellFault.DOMAIN, text_parser.CellFault.NONE).astype(
+            np.uint8
+        )
         return _Values(texts, Misfits(faults, texts) if outside.any() else None)
     parsed = _check_bounds(column, _parse_numbers(column, texts))
     values = pa.array(parsed.values, _ARROW[column.kind])
     return _Values(values, None if parsed.faults is None else Misfits(parsed.faults, texts))
 
 
-def _parse_numbers(column: Column, texts: pa.Array) -> Parsed:
+def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
     if column.booleans:
         yes, no = map(fold_boolean, column.booleans)
-        return parse_booleans(texts, (yes, no))
+        return text_parser.parse_booleans(texts, (yes, no))
     if column.kind == "float32":
-        return parse_float32(texts)
-    return parse_int64(texts, allow_padding=column.zero_padded)
+        return text_parser.parse_float32(texts)
+    return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
 
 
-def _check_bounds(column: Column, parsed: Parsed) -> Parsed:
+def _check_bounds(column: Column, parsed: text_parser.Parsed) -> text_parser.Parsed:
     """Add the fault of numbers outside the column's domain."""
     outside = np.zeros(len(parsed.values), np.bool_)
     if column.low is not None:
@@ -244,8 +241,8 @@ def _check_bounds(column: Column, parsed: Parsed) -> Parsed:
     if not outside.any():
         return parsed
     faults = np.zeros(len(outside), np.uint8) if parsed.faults is None else parsed.faults
-    faults[outside & (faults == CellFault.NONE)] = CellFault.BOUNDS
-    return Parsed(parsed.values, faults)
+    faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
+    return text_parser.Parsed(parsed.values, faults)
 
 
 def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:
@@ -255,7 +252,7 @@ def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[n
         cells: As given to ``type_cells``.
         misfits: As returned by ``type_cells``.
     """
-    reasons = np.array([_REASONS.get(fault, "") for fault in sorted(CellFault)])
+    reasons = np.array([_REASONS.get(fault, "") for fault in sorted(text_parser.CellFault)])
     of_rows: npt.NDArray[np.str_] = reasons[misfits.faults[cells.indices.to_numpy()]]
     return of_rows
 
@@ -270,26 +267,26 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
         row: Index of the row.
     """
     index = cells.indices[row].as_py()
-    fault = CellFault(int(misfits.faults[index]))
+    fault = text_parser.CellFault(int(misfits.faults[index]))
     text = shown(misfits.texts[index].as_py())
     others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
-    if fault is CellFault.MISSING:
+    if fault is text_parser.CellFault.MISSING:
         return (
             f"{text} is missing, but a value is required: make it optional (presence "
             "{ min_fraction: 0 } and no shape) or give it a default (annotation "
             f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
         )
-    if fault is CellFault.DOMAIN:
+    if fault is text_parser.CellFault.DOMAIN:
         count = len(column.values or ())
         return f"{text} is not one of the {count} texts of its string_domain: add it in the schema"
-    if fault is CellFault.BOUNDS:
+    if fault is text_parser.CellFault.BOUNDS:
         return f"{text} is {_describe_bounds(column)}: widen the domain in the schema"
-    if fault is CellFault.PADDED:
+    if fault is text_parser.CellFault.PADDED:
         return (
             f"{text} has leading zeros: make it BYTES in the schema to keep them, or allow them "
             f'with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
         )
-    if fault is CellFault.OVERFLOW:
+    if fault is text_parser.CellFault.OVERFLOW:
         return f"{text} is out of range of {column.kind}: make it {others} in the schema"
     if column.booleans:
         yes, no = column.booleans
