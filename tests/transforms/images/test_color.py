@@ -24,66 +24,66 @@ def grey(data: bytes) -> list[int]:
     return rgb[..., 0].ravel().tolist()
 
 
-# 16 bits, 12 bits, floats
+# Grey of every depth
 
 
-def test_scales_16_bit_grey():
-    assert grey(png(10, 1, 16, 0, b"\0" + RAMP_16.astype(">u2").tobytes())) == RAMP_8
-    for order in "<>":
-        assert grey(tiff(RAMP_16.astype(order + "u2"), 16)) == RAMP_8
-    for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits"):
-        assert grey(saved(Image.fromarray(RAMP_16), "TIFF", compression=compression)) == RAMP_8
+def one_bit(kind: str, **options) -> bytes:
+    picture = Image.new("1", (9, 1))
+    picture.putdata(BITS)
+    return saved(picture, kind, **options)
 
 
-def test_inverts_white_is_zero_tiffs():
-    inverted = [255 - v for v in RAMP_8]
-    assert grey(tiff(RAMP_16.astype("<u2"), 16, photometric=0)) == inverted
-    assert grey(tiff(np.array([[0, 100, 255]], np.uint8), 8, photometric=0)) == [255, 155, 0]
-    floats = np.array([[0, 0.25, 1]], "<f4")
-    assert grey(tiff(floats, 32, sample_format=3, photometric=0)) == [255, 191, 0]
+BITS = [0, 255, 0, 0, 255, 255, 0, 255, 255]
+LEVELS = np.arange(256)
+TWELVE = np.array([[0, 1, 8, 9, 2047, 2048, 4094, 4095]], "<u2")
+GREYS = {
+    "16-bit PNG": (png(10, 1, 16, 0, b"\0" + RAMP_16.astype(">u2").tobytes()), RAMP_8),
+    **{f"16-bit TIFF {o}": (tiff(RAMP_16.astype(o + "u2"), 16), RAMP_8) for o in "<>"},
+    **{kind: (saved(Image.fromarray(RAMP_16), "TIFF", compression=kind), RAMP_8)
+       for kind in ("tiff_lzw", "tiff_adobe_deflate", "packbits")},
+    "16-bit inverted": (tiff(RAMP_16.astype("<u2"), 16, photometric=0), [255 - v for v in RAMP_8]),
+    "8-bit inverted": (tiff(np.array([[0, 100, 255]], np.uint8), 8, photometric=0), [255, 155, 0]),
+    "floats inverted": (tiff(np.array([[0, 0.25, 1]], "<f4"), 32, sample_format=3, photometric=0),
+                        [255, 191, 0]),
+    "12-bit TIFF": (tiff(TWELVE, 12), [0, 0, 0, 1, 127, 128, 255, 255]),
+    "PGM 65535": (b"P5 3 1 65535\n" + struct.pack(">3H", 0, 32768, 65535), [0, 128, 255]),
+    "PGM 1023": (b"P5 3 1 1023\n" + struct.pack(">3H", 0, 512, 1023), [0, 128, 255]),
+    **{f"floats {o}": (tiff((LEVELS[None] / 255).astype(o + "f4"), 32, sample_format=3),
+                       LEVELS.tolist()) for o in "<>"},
+    **{f"1-bit {kind}": (one_bit(kind), BITS) for kind in ("PNG", "BMP", "TIFF", "GIF", "PPM")},
+    "1-bit group 4": (one_bit("TIFF", compression="group4"), BITS),
+    "PNG of 1 bit": (png(2, 1, 1, 0, bytes([0, 0b01000000])), [0, 255]),
+    "PNG of 2 bits": (png(4, 1, 2, 0, bytes([0, 0b00011011])), [0, 85, 170, 255]),
+    "PNG of 4 bits": (png(2, 1, 4, 0, bytes([0, 0x3F])), [51, 255]),
+    # A set bit is the foreground, black.
+    "X bitmap": (b"#define a_width 8\n#define a_height 1\nstatic char a_bits[] = {\n0x05};\n",
+                 [0, 255, 0, 255, 255, 255, 255, 255]),
+}  # fmt: skip
 
 
-def test_scales_12_bit_grey_by_its_maximum():
-    samples = np.array([[0, 1, 8, 9, 2047, 2048, 4094, 4095]])
-    assert grey(tiff(samples.astype("<u2"), 12)) == [0, 0, 0, 1, 127, 128, 255, 255]
-
-
-@pytest.mark.parametrize(
-    ("maximum", "samples", "expected"),
-    [(65535, [0, 32768, 65535], [0, 128, 255]), (1023, [0, 512, 1023], [0, 128, 255])],
-)
-def test_scales_portable_greymaps_by_their_maximum(maximum, samples, expected):
-    body = np.array(samples, ">u2").tobytes()
-    assert grey(b"P5 3 1 %d\n" % maximum + body) == expected
-
-
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_scales_floats_from_0_to_1(order):
-    wanted = np.arange(256)
-    samples = (wanted[None] / 255).astype(order + "f4")
-    assert grey(tiff(samples, 32, sample_format=3)) == wanted.tolist()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -0.01, 1.01, 255.0])
-def test_rejects_floats_outside_of_0_to_1(value):
-    samples = np.array([[0.0, value]], "<f4")
-    assert rejection(tiff(samples, 32, sample_format=3)).error == "float_range"
+@pytest.mark.parametrize("case", GREYS)
+def test_scales_grey_to_8_bits(case):
+    data, expected = GREYS[case]
+    assert grey(data) == expected
 
 
 @pytest.mark.parametrize(
-    ("samples", "bits", "sample_format"),
+    ("samples", "bits", "sample_format", "error"),
     [
-        (np.array([[0, 7]], "<u4"), 32, 1),
-        (np.array([[0, 70000]], "<u4"), 32, 1),
-        (np.array([[0, 7]], "<i4"), 32, 2),
-        (np.array([[-5, 7]], ">i4"), 32, 2),
-        (np.array([[-5, 7]], "<i2"), 16, 2),
-        (np.array([[5, 7]], "<i2"), 16, 2),  # the type decides, not the values
-        (np.array([[5, 7]], ">i2"), 16, 2),
+        *(([0.0, value], 32, 3, "float_range")
+          for value in (np.nan, np.inf, -np.inf, -0.01, 1.01, 255.0)),
+        (np.array([0, 7], "<u4"), 32, 1, "int_range"),
+        (np.array([0, 70000], "<u4"), 32, 1, "int_range"),
+        (np.array([0, 7], "<i4"), 32, 2, "int_range"),
+        (np.array([-5, 7], ">i4"), 32, 2, "int_range"),
+        (np.array([-5, 7], "<i2"), 16, 2, "int_range"),
+        (np.array([5, 7], "<i2"), 16, 2, "int_range"),  # the type decides, not the values
+        (np.array([5, 7], ">i2"), 16, 2, "int_range"),
     ],
-)
-def test_rejects_signed_and_32_bit_integers(samples, bits, sample_format):
-    assert rejection(tiff(samples, bits, sample_format=sample_format)).error == "int_range"
+)  # fmt: skip
+def test_rejects_numbers_without_a_defined_white(samples, bits, sample_format, error):
+    array = np.array([samples], "<f4") if error == "float_range" else samples[None]
+    assert rejection(tiff(array, bits, sample_format=sample_format)).error == error
 
 
 @pytest.mark.parametrize(("bitpix", "kind"), [(16, ">i2"), (32, ">i4"), (-32, ">f4")])
@@ -98,33 +98,7 @@ def test_rejects_fits_unless_it_has_8_bits(bitpix, kind):
     assert grey(fits(8, np.array([0, 200], "u1"))) == [0, 200]
 
 
-# Few bits, palettes
-
-
-def test_converts_1_bit_to_black_and_white():
-    picture = Image.new("1", (9, 1))
-    picture.putdata([0, 255, 0, 0, 255, 255, 0, 255, 255])
-    expected = [0, 255, 0, 0, 255, 255, 0, 255, 255]
-    for kind in ("PNG", "BMP", "TIFF", "GIF", "PPM"):
-        assert grey(saved(picture, kind)) == expected, kind
-    assert grey(saved(picture, "TIFF", compression="group4")) == expected
-
-
-def test_set_bits_of_an_x_bitmap_are_black():
-    text = b"#define a_width 8\n#define a_height 1\nstatic char a_bits[] = {\n0x05};\n"
-    assert grey(text) == [0, 255, 0, 255, 255, 255, 255, 255]
-
-
-@pytest.mark.parametrize(
-    ("depth", "row", "expected"),
-    [
-        (1, 0b01000000, [0, 255]),
-        (2, 0b00011011, [0, 85, 170, 255]),
-        (4, 0x3F, [51, 255]),
-    ],
-)
-def test_scales_low_depths_to_8_bits(depth, row, expected):
-    assert grey(png(len(expected), 1, depth, 0, bytes([0, row]))) == expected
+# Palettes
 
 
 PALETTE = [(10, 20, 30), (200, 0, 0), (0, 150, 250), (10, 20, 30)]

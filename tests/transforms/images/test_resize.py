@@ -25,6 +25,7 @@ from tests.support.pixel_tools import ORIENTATION, saved, sized
 
 sides = st.integers(1, MAX_SIDE)
 sizes = st.builds(Size, sides, sides)
+small = st.builds(Size, st.integers(1, 9), st.integers(1, 9))  # where rounding decides
 ways = st.sampled_from(RESIZES)
 
 
@@ -34,19 +35,12 @@ def test_stretch_gives_the_target_and_none_the_source(source, target):
     assert ResizeSpec(target, "none").scaled(source) == source
 
 
-@given(sizes, sizes, st.sampled_from(["fit", "pad"]))
-def test_fit_and_pad_stay_inside_of_the_target(source, target, way):
+@given(sizes, sizes, st.sampled_from(["fit", "pad", "crop"]))
+def test_fit_and_pad_stay_inside_the_target_and_crop_covers_it(source, target, way):
     scaled = ResizeSpec(target, way).scaled(source)
-    assert scaled.width <= target.width
-    assert scaled.height <= target.height
-    assert scaled.width == target.width or scaled.height == target.height
-
-
-@given(sizes, sizes)
-def test_crop_covers_the_target(source, target):
-    scaled = ResizeSpec(target, "crop").scaled(source)
-    assert scaled.width >= target.width
-    assert scaled.height >= target.height
+    outer, inner = (scaled, target) if way == "crop" else (target, scaled)
+    assert outer.width >= inner.width
+    assert outer.height >= inner.height
     assert scaled.width == target.width or scaled.height == target.height
 
 
@@ -65,7 +59,8 @@ def test_aspect_ratio_is_kept_within_half_a_pixel(source, target, way, only_shri
     )
 
 
-@given(sizes, sizes, ways)
+@example(Size(1, 3), Size(2, 4), "fit")  # 1.33 x 4 rounds to a width that is not larger
+@given(small | sizes, small | sizes, ways)
 def test_only_shrink_never_enlarges(source, target, way):
     scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
     assert scaled.width <= source.width
@@ -73,14 +68,6 @@ def test_only_shrink_never_enlarges(source, target, way):
     freely = ResizeSpec(target, way).scaled(source)
     if freely.width <= source.width and freely.height <= source.height:
         assert scaled == freely
-
-
-@example(Size(1, 3), Size(2, 4), "fit")  # 1.33 x 4 rounds to a width that is not larger
-@given(*[st.builds(Size, st.integers(1, 9), st.integers(1, 9))] * 2, ways)
-def test_only_shrink_never_enlarges_where_rounding_decides(source, target, way):
-    scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
-    assert scaled.width <= source.width
-    assert scaled.height <= source.height
 
 
 @given(sizes, sizes, ways, st.booleans())
@@ -106,26 +93,20 @@ def test_known_sizes(way, source, scaled):
 
 
 @given(sizes, sizes, st.floats(1, 64))
-def test_draft_keeps_the_gap_on_both_sides(source, scaled, gap):
+def test_draft_keeps_the_gap_and_is_used_whenever_possible(source, scaled, gap):
     least = draft_size(source, scaled, gap)
-    if least is None:
-        return
     in_force = max(gap, 4.0) if min(scaled) < 64 else gap
+    room = min(source.width / (scaled.width * in_force), source.height / (scaled.height * in_force))
+    if room < 2:
+        assert least is None
+    if least is None:  # next to the bound, or where the result is small, rounding decides
+        assert room < 2.001 or min(scaled) * in_force <= 500
+        return
     # libjpeg decodes at the smallest of 1/1, 1/2, 1/4, 1/8 that is not below this size.
     ratio = min(source.width // least.width, source.height // least.height)
     step = max(s for s in (1, 2, 4, 8) if s <= ratio)
     assert source.width / step >= scaled.width * in_force
     assert source.height / step >= scaled.height * in_force
-
-
-@given(sizes, sizes, st.floats(1, 64))
-def test_draft_is_used_whenever_possible(source, scaled, gap):
-    in_force = max(gap, 4.0) if min(scaled) < 64 else gap
-    room = min(source.width / (scaled.width * in_force), source.height / (scaled.height * in_force))
-    if room >= 2.001 and min(scaled) * in_force > 500:  # far from where rounding decides
-        assert draft_size(source, scaled, gap) is not None
-    if room < 2:
-        assert draft_size(source, scaled, gap) is None
 
 
 def test_gaps_of_zero_and_of_extreme_size():
@@ -149,15 +130,6 @@ def test_image_sizes_are_height_by_width(height, width, x):
 def test_rejects_malformed_sizes(text):
     with pytest.raises(UsageError, match="--image_size"):
         parse_image_size(text)
-
-
-@given(st.text(max_size=12))
-def test_any_text_gives_a_size_or_a_usage_error(text):
-    try:
-        size = parse_image_size(text)
-    except UsageError:
-        return
-    assert all(side >= 0 for side in size)
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (MAX_SIDE + 1, 5), (5, -1)])

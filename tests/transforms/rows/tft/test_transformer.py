@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -15,9 +13,14 @@ import pytest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.rows.tft.analysis import AnalyzeRows, analysis_error, filler_batch
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
-from shardmill.transforms.rows.tft.transformer import to_record_batch
-from tests.conftest import SOAK
+from shardmill.transforms.rows.tft.transformer import (
+    Transformer,
+    adapter_config,
+    to_record_batch,
+    transformer_of,
+)
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
 
@@ -130,8 +133,6 @@ def analyze(folder, preprocessing, made=None, columns=COLUMNS) -> str:
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    from shardmill.transforms.rows.tft.analysis import AnalyzeRows
-
     made = batches(0, TRAIN) if made is None else made
     found = f"{folder}/found"
     with beam.Pipeline(runner=FnApiRunner()) as root:
@@ -173,8 +174,6 @@ def values_of(example) -> dict[str, list]:
 
 
 def test_transformed_rows_equal_tft(graph_folder, tmp_path) -> None:
-    from shardmill.transforms.rows.tft.transformer import Transformer
-
     theirs = [values_of(example) for example in by_hand(str(tmp_path))]
     transformer = Transformer(graph_folder)
     ours = []
@@ -192,8 +191,6 @@ def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    from shardmill.transforms.rows.tft.transformer import transformer_of
-
     transformer = transformer_of(graph_folder)
     assert transformer_of(graph_folder) is transformer
     kinds = {"float32": pa.float32(), "int64": pa.int64(), "bytes": pa.binary()}
@@ -205,55 +202,15 @@ def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
         expected = kinds[column.kind]
         assert column.values.type == (pa.list_(expected) if column.name in lists else expected)
         assert len(column.values) == ROWS
+    none = transformer.apply(table(), np.arange(0))
+    assert [len(column.values) for column in none] == [0] * len(columns)
     output = tft.TFTransformOutput(graph_folder)
     assert output.vocabulary_size_by_name("islands") == 2
     assert output.raw_feature_spec()["mass"] == tf.io.FixedLenFeature([1], tf.float32)
     assert output.transformed_feature_spec()["one_hot"] == tf.io.FixedLenFeature([3], tf.float32)
 
 
-@pytest.mark.skipif(not SOAK, reason="test_examples serves one: make soak")
-def test_a_served_model_gives_the_same_values(graph_folder, tmp_path) -> None:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
-    from shardmill.transforms.rows.tft.transformer import transformer_of
-
-    output = tft.TFTransformOutput(graph_folder)
-    spec = output.raw_feature_spec()
-
-    class Served(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = output.transform_features_layer()
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-        def serve(self, examples):
-            features = self.layer(tf.io.parse_example(examples, spec))
-            return {name: features[name] for name in ("mass_z", "island_id", "flipper_01")}
-
-    tf.saved_model.save(Served(), str(tmp_path / "served"))
-    served = tf.saved_model.load(str(tmp_path / "served"))
-    rows = [row for batch in batches(0, ROWS) for row in batch.to_pylist()]
-    records = []
-    for row in rows:
-        example = tf.train.Example()
-        for column in COLUMNS:
-            feature = example.features.feature[column.name]
-            form = {"float32": "float_list", "int64": "int64_list", "bytes": "bytes_list"}
-            getattr(feature, form[column.kind]).value.extend(row[column.name])
-        records.append(example.SerializeToString())
-    theirs = served.serve(tf.constant(records))
-    ours = {
-        c.name: c.values.to_numpy(zero_copy_only=False)
-        for c in transformer_of(graph_folder).apply(table(), ALL)
-    }
-    for name, tensor in theirs.items():
-        assert np.array_equal(tensor.numpy()[:, 0], ours[name]), name
-
-
 def test_does_not_need_the_files_after_loading(graph_folder, tmp_path) -> None:
-    from shardmill.transforms.rows.tft.transformer import Transformer
-
     copy = shutil.copytree(graph_folder, tmp_path / "copy")
     transformer = Transformer(str(copy))
     shutil.rmtree(copy)
@@ -263,8 +220,6 @@ def test_does_not_need_the_files_after_loading(graph_folder, tmp_path) -> None:
 
 
 def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
-    from shardmill.transforms.rows.tft.analysis import filler_batch
-
     # Both analyzers fail without any row.
     source = (
         "import tensorflow as tf\nimport tensorflow_transform as tft\n"
@@ -274,13 +229,6 @@ def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
         "    return {'z': tft.scale_to_z_score_per_key(mass, island), 't': tft.tfidf(ids, 9)[1]}\n"
     )
     assert analyze(tmp_path, Preprocessing("pre.py", source), [filler_batch(COLUMNS)])
-
-
-def test_transforms_zero_rows(graph_folder) -> None:
-    from shardmill.transforms.rows.tft.transformer import transformer_of
-
-    columns = transformer_of(graph_folder).apply(table(), np.arange(0))
-    assert [len(column.values) for column in columns] == [0] * len(columns)
 
 
 def test_record_batches_have_empty_lists_for_missing_values() -> None:
@@ -308,27 +256,32 @@ BAD_FILES = {
 }
 
 
+def check_rejection(call, *pieces: str) -> None:
+    """Check that a call fails with one sentence that contains some pieces."""
+    with pytest.raises(UsageError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for piece in pieces:
+        assert piece in message
+
+
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_rejects_a_bad_file_in_one_sentence(case, tmp_path) -> None:
     source, pieces = BAD_FILES[case]
     path = tmp_path / "pre.py"
     path.write_text(source)
-    with pytest.raises(UsageError) as caught:
-        load_preprocessing(str(path))
-    message = str(caught.value)
-    assert "\n" not in message
-    for piece in (str(path), *pieces):
-        assert piece in message
+    check_rejection(lambda: load_preprocessing(str(path)), str(path), *pieces)
 
 
 def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        load_preprocessing(str(tmp_path / "none.py"))
-    with pytest.raises(UsageError, match="is a folder"):
-        load_preprocessing(str(tmp_path))
     (tmp_path / "latin.py").write_bytes("# café\n".encode("latin-1"))
-    with pytest.raises(UsageError, match=r"not UTF-8 \(byte 5\)"):
-        load_preprocessing(str(tmp_path / "latin.py"))
+    for path, problem in (
+        (tmp_path / "none.py", "does not exist"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "latin.py", "not UTF-8 (byte 5)"),
+    ):
+        check_rejection(lambda path=path: load_preprocessing(str(path)), problem)
 
 
 def test_pickles_the_source_text(tmp_path) -> None:
@@ -369,17 +322,10 @@ def test_rejects_a_bad_function_in_one_sentence(case, tmp_path) -> None:
         "import tensorflow as tf\nimport tensorflow_transform as tft\n"
         f"def preprocessing_fn(inputs):\n    {body}\n"
     )
-    with pytest.raises(UsageError) as caught:
-        analyze(tmp_path, Preprocessing("pre.py", source))
-    message = str(caught.value)
-    assert "\n" not in message
-    for piece in ("pre.py", *pieces):
-        assert piece in message
+    check_rejection(lambda: analyze(tmp_path, Preprocessing("pre.py", source)), "pre.py", *pieces)
 
 
 def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
-    from shardmill.transforms.rows.tft.analysis import analysis_error
-
     source = textwrap.dedent("""
         import tensorflow as tf
         import tensorflow_transform as tft
@@ -398,10 +344,7 @@ def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
     assert "\n" not in str(explained)
     assert analysis_error(ValueError("something else")) is None
     good = Preprocessing("pre.py", source.replace("BOUND", "tf.constant(90, tf.int64)"))
-    graph_folder = analyze(tmp_path, good)
-    from shardmill.transforms.rows.tft.transformer import Transformer
-
-    transformer = Transformer(graph_folder)
+    transformer = Transformer(analyze(tmp_path, good))
     with pytest.raises(InputError, match="1 entries of the feature 'first' for 900 rows"):
         transformer.apply(table(), ALL)
     old = [
@@ -412,8 +355,6 @@ def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
 
 
 def test_rejects_sparse_features_with_gaps(tmp_path) -> None:
-    from shardmill.transforms.rows.tft.transformer import Transformer
-
     source = (
         "import tensorflow as tf\n"
         "def preprocessing_fn(inputs):\n"
@@ -424,20 +365,7 @@ def test_rejects_sparse_features_with_gaps(tmp_path) -> None:
         transformer.apply(table(), ALL)
 
 
-def test_import_does_not_load_tensorflow() -> None:
-    code = (
-        "import sys, shardmill.transforms.rows.tft.transformer, shardmill.transforms.rows.tft.analysis\n"
-        "from shardmill.transforms.rows.tft.preprocessing import Preprocessing\n"
-        "Preprocessing('p.py', 'preprocessing_fn = dict').function\n"
-        "loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "assert not loaded & {'tensorflow', 'tensorflow_transform', 'tfx_bsl'}, loaded\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
 def test_adapter_config_accepts_all_column_options() -> None:
-    from shardmill.transforms.rows.tft.transformer import adapter_config
-
     odd = (
         Column("yes", "int64", booleans=("Y", "N")),
         Column("d", "float32", default="0.5", low=0),

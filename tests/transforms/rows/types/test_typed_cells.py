@@ -160,12 +160,6 @@ def test_cells_equal_the_independent_parser(column, texts, nulls):
     assert str(outcomes(column, texts, nulls)) == str(expected)  # as text: -0.0 is not 0.0
 
 
-@pytest.mark.parametrize("column", COLUMNS, ids=range(len(COLUMNS)))
-def test_a_cell_does_not_depend_on_other_cells(column):
-    texts = b"1,+1,007,,NA, 12 ,1.5,a,yes,1|2,x|1,1e99".split(b",")
-    assert outcomes(column, texts) == [outcomes(column, [text])[0] for text in texts]
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_parses_every_int64(numbers):
     assert outcomes(Column("c", "int64"), [b"%d" % n for n in numbers]) == numbers
