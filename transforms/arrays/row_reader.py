@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.storage import scheme_of
+from shardmill.transforms.arrays import scratch
 from shardmill.transforms.arrays.array_file import (
     ArrayFile,
     check_unchanged,
@@ -26,12 +27,6 @@ from shardmill.transforms.arrays.array_file import (
     stream_values,
 )
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_parts
-from shardmill.transforms.arrays.scratch import (
-    open_scratch,
-    report_full_disk,
-    write_at,
-    write_grouped,
-)
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 
 _CHUNK_BYTES = 4 << 20  # per read
@@ -130,9 +125,9 @@ def _regroup(array: ArrayFile, placement: RowPlacement) -> IO[bytes]:
         OutputError: The scratch file cannot be written.
     """
     starts = index_rows(placement).starts
-    with report_full_disk(array.source, array.num_bytes):
-        file = open_scratch()
-        write_grouped(
+    with scratch.report_full_disk(array.source, array.num_bytes):
+        file = scratch.open_scratch()
+        scratch.write_grouped(
             file, starts,
             ((row_parts(placement, at, at + len(rows)), rows) for at, rows in _blocks(array)),
         )  # fmt: skip
@@ -150,10 +145,10 @@ def _blocks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
         with open_unchanged(array) as reader:
             yield from _transpose(array, reader.read_at, array.offset, step)
     else:
-        with open_scratch() as file:
+        with scratch.open_scratch() as file:
             at = 0
             for data in stream_values(array, _CHUNK_BYTES):
-                write_at(file, at, memoryview(data))
+                scratch.write_at(file, at, memoryview(data))
                 at += len(data)
             yield from _transpose(array, functools.partial(_read_at, file), 0, step)
 

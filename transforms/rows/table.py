@@ -27,12 +27,7 @@ from shardmill.transforms.rows.csv.cells import Cells, RowReject
 from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.row_rejects import RejectCollector
 from shardmill.transforms.rows.runs.segments import NO_LABEL
-from shardmill.transforms.rows.types.typed_cells import (
-    Nulls,
-    describe_misfit,
-    reject_reasons,
-    type_cells,
-)
+from shardmill.transforms.rows.types import typed_cells
 
 Mask = npt.NDArray[np.bool_]
 MAX_SPLITS = 100  # distinct split names in one range
@@ -55,7 +50,7 @@ class TableSpec:
 
     columns: tuple[Column, ...]
     place: PlaceSpec
-    nulls: Nulls = field(default_factory=Nulls)
+    nulls: typed_cells.Nulls = field(default_factory=typed_cells.Nulls)
     label: str = ""
     key: str = ""
     group_by: str = ""
@@ -145,25 +140,25 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
 
 
 def _typed_column(
-    column: Column, nulls: Nulls, cells: Cells, rejects: RejectCollector
+    column: Column, nulls: typed_cells.Nulls, cells: Cells, rejects: RejectCollector
 ) -> TypedColumn:
     texts = cells.columns.get(column.name)
     if texts is None:
         texts = _missing_cells(column, nulls, len(cells.offsets))
-    typed = type_cells(column, texts, nulls)
+    typed = typed_cells.type_cells(column, texts, nulls)
     misfits = typed.misfits
     if misfits is not None:
-        reasons = reject_reasons(texts, misfits)
+        reasons = typed_cells.reject_reasons(texts, misfits)
         rejects.add(
             reasons != "",
             reasons,
             column.name,
-            lambda row: describe_misfit(column, texts, misfits, row),
+            lambda row: typed_cells.describe_misfit(column, texts, misfits, row),
         )
     return typed.column
 
 
-def _missing_cells(column: Column, nulls: Nulls, rows: int) -> pa.DictionaryArray:
+def _missing_cells(column: Column, nulls: typed_cells.Nulls, rows: int) -> pa.DictionaryArray:
     """Return the cells of a column that the file lacks: all of them are missing."""
     texts = nulls.texts if column.kind == "bytes" else nulls.numbers
     text = min(texts, default=b"")

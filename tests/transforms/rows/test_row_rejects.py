@@ -8,7 +8,7 @@ import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.rows import row_rejects
-from shardmill.transforms.rows.csv import arrow_parser, cells
+from shardmill.transforms.rows.csv import arrow_parser
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head
 from tests.support.rows_tools import check_dataset, make_table, published
@@ -19,7 +19,7 @@ LISTED = 5
 
 @pytest.fixture(autouse=True)
 def list_few_rejects(monkeypatch) -> None:
-    for module in (arrow_parser, cells, row_rejects):
+    for module in (arrow_parser, row_rejects):
         monkeypatch.setattr(module, "MAX_LISTED", LISTED)
 
 

@@ -11,12 +11,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.rows.csv.arrow_parser import (
-    MAX_LISTED,
-    parse_first,
-    parse_rows,
-    to_array,
-)
+from shardmill.transforms.rows.csv import arrow_parser
 from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, shown
 from shardmill.transforms.rows.csv.quotes import Ints
 from shardmill.transforms.rows.csv.row_bounds import Rows
@@ -120,7 +115,7 @@ def make_cells(
     """
     valid, undecodable = _decode(_join(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
-    table, ragged, details = parse_rows(valid.data, len(columns), dialect)
+    table, ragged, details = arrow_parser.parse_rows(valid.data, len(columns), dialect)
     kept = np.ones(len(valid.starts), np.bool_)
     kept[ragged] = False
     if table.num_rows != np.count_nonzero(kept):
@@ -128,7 +123,7 @@ def make_cells(
     messages = map(_describe_ragged, details)
     rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
     return Cells(
-        {name: to_array(table.column(number)) for number, name in enumerate(columns)},
+        {name: arrow_parser.to_array(table.column(number)) for number, name in enumerate(columns)},
         valid.offsets[kept],
         valid.lines[kept],
         sorted([*_bad_rows(batches), *undecodable, *rejects]),
@@ -146,15 +141,15 @@ def _list_rejects(
         error: Reason of all of them.
         messages: What is wrong with each row that is listed.
     """
-    starts = zip(offsets[:MAX_LISTED].tolist(), lines[:MAX_LISTED].tolist(), strict=True)
+    limit = arrow_parser.MAX_LISTED
+    starts = zip(offsets[:limit].tolist(), lines[:limit].tolist(), strict=True)
     rejects = [RowReject(*start, error, next(messages)) for start in starts]
-    others = lines[MAX_LISTED:].tolist()
+    others = lines[limit:].tolist()
     if others:
         message = (
             f"{len(others):,} rows of lines {others[0]} to {others[-1]} are rejected as {error}"
         )
-        offset = int(offsets[MAX_LISTED])
-        rejects.append(RowReject(offset, others[0], error, message, len(others)))
+        rejects.append(RowReject(int(offsets[limit]), others[0], error, message, len(others)))
     return rejects
 
 
@@ -186,8 +181,8 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     if byte >= 0:
         message = f"its first row has {_describe_byte(byte, text.encoding)}"
         raise RejectedError("read", "encoding", message)
-    table = parse_first(row.decode(text.codec).encode() + b"\n", max_cells, dialect)
-    return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
+    table = arrow_parser.parse_first(row.decode(text.codec).encode() + b"\n", max_cells, dialect)
+    return [arrow_parser.to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
 def _join(batches: Sequence[Rows]) -> _ValidRows:

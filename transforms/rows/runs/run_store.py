@@ -5,8 +5,6 @@ Like a part, a run is finished when its sidecar exists, which is written last, c
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +12,6 @@ import google_crc32c
 
 from shardmill.schemas.storage import Storage, WritableFile, join
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
-from shardmill.transforms.rows.runs.segments import Segment, pack_lines
 
 FOLDER = "runs"
 
@@ -89,26 +86,20 @@ class RunWriter:
         self.crc = 0
         self.num_bytes = 0
 
-    def add(self, split: str, part: int, segment: Segment) -> None:
-        """Append a segment."""
-        self._write(split, part, len(segment.positions), segment.pack())
+    def write(self, split: str, part: int, records: int, packed: tuple[bytes, int, int]) -> None:
+        """Append a segment.
 
-    def add_rejects(self, lines: Sequence[str]) -> None:
-        """Append rejects, one line of JSON each."""
-        if lines:
-            self._write("", 0, len(lines), pack_lines(lines))
-
-    def _write(self, split: str, part: int, records: int, packed: tuple[bytes, int, int]) -> None:
+        Args:
+            split: Split of its records; empty for rejects.
+            part: Part of its records; 0 for rejects.
+            records: Number of records, or of rejects.
+            packed: The segment, as ``Segment.pack`` or ``pack_lines`` returns it.
+        """
         data, size, crc = packed
         self._target.write(data)
         self.places.append(Place(split, part, self.num_bytes, len(data), records, size, crc))
         self.crc = google_crc32c.extend(self.crc, data)
         self.num_bytes += len(data)
-
-
-def new_payload(name: str) -> str:
-    """Return a unique name of a run file for an attempt to write a run."""
-    return f"{name}-{uuid.uuid4().hex[:12]}.run"
 
 
 def create_run(storage: Storage, folder: str, name: str, run: Run) -> Run:

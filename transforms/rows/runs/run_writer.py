@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow as pa
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build import placement
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.columnar.encode import encode_rows, prepare
@@ -23,7 +25,7 @@ from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange, read_range
 from shardmill.transforms.rows.runs import run_store
 from shardmill.transforms.rows.runs.record_values import take_values
-from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, slices
+from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, pack_lines, slices
 from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
 
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
@@ -149,30 +151,19 @@ def make_run(
     table = make_table(spec.table, file.ref, cells, plan)
     if graph:
         table = _apply_graph(table, join(spec.build, graph))
-    return write_run(storage, spec, name, table, cells.rows)
-
-
-def write_run(storage: Storage, spec: RunSpec, name: str, table: Table, rows: int) -> run_store.Run:
-    """Write a table as a run.
-
-    Args:
-        storage: Storage of the build folder.
-        spec: How ranges become runs.
-        name: Id of the run.
-        table: The valid rows and the rejects.
-        rows: Number of rows that were read, rejected ones included.
-    """
-    payload = run_store.new_payload(name)
+    payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
     with storage.open_write(join(spec.folder, payload)) as target:
         writer = run_store.RunWriter(target)
         for split, part, segment in encode_segments(table):
-            writer.add(split, part, segment)
-        writer.add_rejects([reject.to_json() for reject in table.rejects])
-    reasons: dict[str, int] = {}
+            writer.write(split, part, len(segment.positions), segment.pack())
+        if table.rejects:
+            lines = [reject.to_json() for reject in table.rejects]
+            writer.write("", 0, len(lines), pack_lines(lines))
+    reasons: Counter[str] = Counter()
     for reject in table.rejects:
-        reasons[reject.error] = reasons.get(reject.error, 0) + reject.inputs
+        reasons[reject.error] += reject.inputs
     run = run_store.Run(
-        payload, writer.num_bytes, writer.crc, rows, dict(sorted(reasons.items())),
+        payload, writer.num_bytes, writer.crc, cells.rows, dict(sorted(reasons.items())),
         tuple(writer.places),
     )  # fmt: skip
     return run_store.create_run(storage, spec.folder, name, run)
@@ -212,28 +203,25 @@ def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
             for start, stop in slices(lengths, _SLICE_BYTES)
         ]
         data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))
-        segment = _segment(table, lengths, data, first)
-        yield split, part, replace(segment, values=values.pack(first, after))
+        keys = None if table.keys is None else table.keys[first:after]
+        labels, names = _own_labels(table.labels, first, after)
+        yield split, part, Segment(
+            table.position[first:after], lengths, data, keys, labels, names,
+            values.pack(first, after),
+        )  # fmt: skip
 
 
-def _segment(table: Table, lengths: np.ndarray, frames: memoryview, first: int) -> Segment:
-    after = first + len(lengths)
-    keys = None if table.keys is None else table.keys[first:after]
-    positions = table.position[first:after]
-    if table.labels is None:
-        return Segment(positions, lengths, frames, keys)
-    labels, names = _own_labels(table.labels, first, after)
-    return Segment(positions, lengths, frames, keys, labels, names)
-
-
-def _own_labels(labels: Labels, first: int, after: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _own_labels(
+    labels: Labels | None, first: int, after: int
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Return the labels of some rows, renumbered, and the texts of only these labels."""
-    used, numbers = np.unique(labels.numbers[first:after], return_inverse=True)
+    if labels is None:
+        return None, ()
+    numbers = labels.numbers[first:after]
+    used, own = np.unique(numbers, return_inverse=True)
     names = tuple(labels.names[number] for number in used.tolist() if number != NO_LABEL)
     # NO_LABEL is the largest number and sorts last.
-    own = numbers.astype(np.uint32)
-    own[labels.numbers[first:after] == NO_LABEL] = NO_LABEL
-    return own, names
+    return np.where(numbers == NO_LABEL, NO_LABEL, own).astype(np.uint32), names
 
 
 def place_segments(

@@ -14,12 +14,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head
-from shardmill.transforms.rows.types.infer import (
-    ColumnProfile,
-    infer_column,
-    merge_profiles,
-    profile_cells,
-)
+from shardmill.transforms.rows.types import infer
 from shardmill.transforms.rows.types.typed_cells import Nulls
 from shardmill.transforms.runtime.map_ordered import map_ordered
 
@@ -42,7 +37,7 @@ class FileSample(NamedTuple):
 
     ref: InputRef
     columns: tuple[str, ...] = ()
-    profiles: tuple[ColumnProfile, ...] = ()
+    profiles: tuple[infer.ColumnProfile, ...] = ()
     rows: int = 0
     text_bytes: int = 0
     problem: str = ""
@@ -63,7 +58,7 @@ class Sample:
     """
 
     columns: tuple[str, ...]
-    profiles: tuple[ColumnProfile, ...]
+    profiles: tuple[infer.ColumnProfile, ...]
     rows: int
     row_bytes: float
     refs: tuple[InputRef, ...]
@@ -78,7 +73,9 @@ class Sample:
             leave_out: Names of columns that are not features.
         """
         pairs = zip(self.columns, self.profiles, strict=True)
-        columns = [infer_column(name, profile) for name, profile in pairs if name not in leave_out]
+        columns = [
+            infer.infer_column(name, profile) for name, profile in pairs if name not in leave_out
+        ]
         return tuple(
             replace(column, required=True) if column.name == label else column for column in columns
         )
@@ -110,7 +107,7 @@ def sample_files(
     alike = [sample for sample in valid if frozenset(sample.columns) == usual]
     columns = alike[0].columns
     by_name = [dict(zip(sample.columns, sample.profiles, strict=True)) for sample in alike]
-    profiles = (reduce(merge_profiles, (file[name] for file in by_name)) for name in columns)
+    profiles = (reduce(infer.merge_profiles, (file[name] for file in by_name)) for name in columns)
     rows = sum(sample.rows for sample in alike)
     text_bytes = sum(sample.text_bytes for sample in alike)
     layouts = {frozenset(sample.columns): sample.columns for sample in reversed(valid)}
@@ -138,7 +135,7 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     except DeniedError as error:
         return FileSample(ref.rejected("unreadable", str(error)))
     cells = head.cells
-    profiles = tuple(profile_cells(cells.columns[name], nulls) for name in head.columns)
+    profiles = tuple(infer.profile_cells(cells.columns[name], nulls) for name in head.columns)
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
     first = next(iter(cells.rejects), None)
