@@ -7,6 +7,7 @@ import gzip
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -66,6 +67,23 @@ def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:
             values[feature.key] = list(getattr(feature.value, kind).value) if kind else []
         examples.append(values)
     return examples
+
+
+def tf_example(features: dict) -> Any:
+    """Return a tf.train.Example of values, or lists of values, by feature name."""
+    import tensorflow as tf
+
+    example = tf.train.Example()
+    for name, value in features.items():
+        values = value if isinstance(value, list) else [value]
+        feature = example.features.feature[name]
+        if isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], int):
+            feature.int64_list.value.extend(values)
+        else:
+            feature.float_list.value.extend(values)
+    return example
 
 
 def gzip_records(path: Path | str) -> list[bytes]:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.example.serialize import encode_example
+from tests.support.readers import tf_example
 
 floats = st.floats(width=32, allow_nan=False)
 values = st.one_of(
@@ -22,19 +23,7 @@ values = st.one_of(
 
 def by_protobuf(features: dict) -> bytes:
     """Return the bytes that protobuf writes for the same features, with sorted keys."""
-    import tensorflow as tf
-
-    example = tf.train.Example()
-    for name, value in features.items():
-        listed = value if isinstance(value, list) else [value]
-        feature = example.features.feature[name]
-        if isinstance(listed[0], bytes):
-            feature.bytes_list.value.extend(listed)
-        elif isinstance(listed[0], int):
-            feature.int64_list.value.extend(listed)
-        else:
-            feature.float_list.value.extend(listed)
-    return example.SerializeToString(deterministic=True)
+    return tf_example(features).SerializeToString(deterministic=True)
 
 
 # All names have the same length: if one name is a prefix of another, upb sorts the longer one first,

@@ -17,7 +17,7 @@ from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from tests.support.fault_tools import output_of_process
-from tests.support.readers import tf_records
+from tests.support.readers import tf_example, tf_records
 
 TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
@@ -90,22 +90,6 @@ def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> lis
     return frames
 
 
-def by_protobuf(features: dict):
-    import tensorflow as tf
-
-    example = tf.train.Example()
-    for name, value in features.items():
-        values = value if isinstance(value, list) else [value]
-        feature = example.features.feature[name]
-        if isinstance(values[0], bytes):
-            feature.bytes_list.value.extend(values)
-        elif isinstance(values[0], int):
-            feature.int64_list.value.extend(values)
-        else:
-            feature.float_list.value.extend(values)
-    return example
-
-
 def prefix_free(names: list[str]) -> bool:
     return not any(a != b and b.startswith(a) for a in names for b in names)
 
@@ -160,7 +144,7 @@ def test_protobuf_reads_and_writes_the_same(columns: list[TypedColumn]) -> None:
 
     frames = encoded(columns, np.arange(rows_of(columns)))
     for row, framed in enumerate(frames):
-        example = by_protobuf(features_of(columns, row))
+        example = tf_example(features_of(columns, row))
         payload = framed[12:-4]
         assert tf.train.Example.FromString(payload) == example
         if prefix_free([column.name for column in columns]):

@@ -35,7 +35,6 @@ ENCODING, QUOTE, RAGGED = "encoding", "quote", "ragged"
 ONE_QUOTE = Case(rejects={QUOTE: 1}, lost=1)
 ONE_RAGGED = Case(rejects={RAGGED: 1}, lost=1)
 TWICE = Case(rejected="header two columns named 'x'")
-TRAILING = Case(rejects={RAGGED: 1}, lost=1)
 NONE = {"header": "none"}
 CASES = {
     "arrow_csv_fuzz/fuzzing/clusterfuzz-testcase-minimized-arrow-csv-fuzz-5003506164760576": Case(
@@ -56,37 +55,27 @@ CASES = {
     "miller/test/input/pr-1787.csv": Case(rejects={RAGGED: 1}),
     "miller/test/input/ragged-long.csv": Case(rejects={RAGGED: 1}),
     "pollock_polluted/csv/file_multitable_less.csv": Case(rejects={RAGGED: 82, QUOTE: 1}),
-    "pollock_polluted/csv/row_extra_quote17_col1.csv": ONE_QUOTE,
-    "pollock_polluted/csv/row_extra_quote35_col6.csv": ONE_QUOTE,
-    "pollock_polluted/csv/row_extra_quote36_col1.csv": ONE_QUOTE,
+    **{f"pollock_polluted/csv/row_extra_quote{name}.csv": ONE_QUOTE
+       for name in ("17_col1", "35_col6", "36_col1")},
     # Well-formed with nine cells: a comma inside quotes became a delimiter.
     "pollock_polluted/csv/row_less_sep_row38_col5.csv": Case(extra=1, lost=1),
-    "pollock_polluted/csv/row_less_sep_row30_col7.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row45_col3.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row51_col3.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row54_col4.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row59_col5.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row63_col5.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_less_sep_row64_col6.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_more_sep_row29_col2.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_more_sep_row43_col5.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_more_sep_row68_col7.csv": ONE_RAGGED,
-    "pollock_polluted/csv/row_more_sep_row78_col3.csv": ONE_RAGGED,
+    **{f"pollock_polluted/csv/row_{name}.csv": ONE_RAGGED for name in (
+        "less_sep_row30_col7", "less_sep_row45_col3", "less_sep_row51_col3", "less_sep_row54_col4",
+        "less_sep_row59_col5", "less_sep_row63_col5", "less_sep_row64_col6", "more_sep_row29_col2",
+        "more_sep_row43_col5", "more_sep_row68_col7", "more_sep_row78_col3",
+    )},
     # In three rows the file has U+009C where the clean version has œ.
     "pollock_survey/csv/Copy_of_2016-17_Q3_Final_V2.csv": Case(extra=3, lost=3),
     "pollock_survey/csv/Feb-2016.csv": Case(extra=2),
     "pollock_survey/csv/Note_4_Staff_costs_-_Average_number_of_persons_employed_13-14.csv": Case(
         extra=5
     ),
-    "pollock_survey/csv/ResultsOR30x100-0.50_1.dat__m21.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x100-0.50_3.dat.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x100-0.50_5.dat__m23.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x100-0.75_10.dat__m13.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x250-0.50_4.dat.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x500-0.75_3.dat.csv": TWICE,
-    "pollock_survey/csv/ResultsOR30x250-0.75_4.datInfos.csv": TRAILING,
-    "pollock_survey/csv/ResultsOR30x250-0.75_9.datInfos.csv": TRAILING,
-    "pollock_survey/csv/Resultsgk06.datInfos.csv": TRAILING,
+    **{f"pollock_survey/csv/Results{name}.csv": TWICE for name in (
+        "OR30x100-0.50_1.dat__m21", "OR30x100-0.50_3.dat", "OR30x100-0.50_5.dat__m23",
+        "OR30x100-0.75_10.dat__m13", "OR30x250-0.50_4.dat", "OR30x500-0.75_3.dat",
+    )},
+    **{f"pollock_survey/csv/Results{name}.datInfos.csv": ONE_RAGGED  # a line behind the table
+       for name in ("OR30x250-0.75_4", "OR30x250-0.75_9", "gk06")},
     "pollock_survey/csv/Sun2014-Rs.csv": Case(extra=1),
     "pollock_survey/csv/Sustainability_-_Water_consumption_P_56.csv": Case(extra=1),
     "pollock_survey/csv/Takakai2008-ch4.csv": Case(extra=1),
@@ -97,13 +86,13 @@ CASES = {
     "rust_csv/strange.csv": Case(
         {"delimiter": ";"}, rejected="header line 1: a cell has text between its closing quote"
     ),
-    "tables/adult_test_noheader.csv": Case(NONE),
-    "tables/horse_colic_noheader_qmarks.csv": Case(NONE),
-    "tables/iris_noheader.csv": Case(NONE),
-    "tables/winequality_red_noheader.csv": Case(NONE),
+    **{f"tables/{name}.csv": Case(NONE) for name in (
+        "adult_test_noheader", "horse_colic_noheader_qmarks", "iris_noheader",
+        "winequality_red_noheader",
+    )},
     "tabulator/special/skip-blank-at-the-end.csv": Case(rejects={RAGGED: 1}),
     "tabulator/special/skip-rows-before-headers.csv": Case({"skip_lines": 1}),
-}
+}  # fmt: skip
 
 
 def files() -> list[str]:
