@@ -14,7 +14,7 @@ import deflate
 
 from shardmill.pipelines.build_config import config_id
 from shardmill.pipelines.rows_config import RowsConfig, check_named
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.build.census import Census, why_unusable
@@ -31,7 +31,7 @@ from shardmill.transforms.match.transform import (
 )
 from shardmill.transforms.rows.encoder import RowsHooks
 from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
-from shardmill.transforms.rows.probe import format_names, missing_columns
+from shardmill.transforms.rows.probe import missing_columns
 from shardmill.transforms.rows.runs.run_writer import RunSpec
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import parse_bytes
@@ -148,8 +148,6 @@ def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    from shardmill.transforms.rows.probe import format_names
-
     alone = columns[0] if len(columns) == 1 else ""
     mark = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
     hint = f"; its one column contains {mark!r}: try --delimiter={mark!r}" if mark else ""

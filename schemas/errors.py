@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_MAX_NAMES = 8  # in a message
+_MAX_NAME = 80  # characters
+
 
 class ShardmillError(Exception):
     """A failure that the user can act on.
@@ -45,3 +50,10 @@ class FormatError(ShardmillError):
 
 class ChangedError(ShardmillError):
     """A file changed after it was listed."""
+
+
+def format_names(names: Sequence[str]) -> str:
+    """Return names quoted and separated by commas for a message, cut if there are many."""
+    shown = ", ".join(repr(name[:_MAX_NAME]) for name in names[:_MAX_NAMES])
+    more = len(names) - _MAX_NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -13,25 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.refs import ArrayRef
+from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.schema_pbtxt.schema_text import (
-    class_id_domain,
-    format_schema_text,
-    single_value,
-)
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.array_file import ArrayFile
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_texts
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_positions
 from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, BuildHooks, Item
+from shardmill.transforms.columnar import label_limit
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.encode import encode_rows, prepare
-from shardmill.transforms.columnar.label_limit import (
-    MAX_LABELS,
-    TOO_MANY_LABELS,
-    is_countable,
-)
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -143,7 +135,7 @@ class ArraysHooks(BuildHooks):
 
     def countable(self, counted: Collection[str]) -> bool:
         """Return whether labels are few enough to be counted."""
-        return self.text_labels or is_countable(counted)
+        return self.text_labels or label_limit.is_countable(counted)
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return no labels: texts are known before the build, and integers are not listed."""
@@ -165,8 +157,8 @@ def label_columns(
     counts = np.bincount(indices, minlength=len(distinct)).tolist()
     if not label.texts:
         column = TypedColumn(label.name, "int64", pa.array(distinct), indices)
-        if len(distinct) > MAX_LABELS:
-            return [column], {TOO_MANY_LABELS: len(values)}
+        if len(distinct) > label_limit.MAX_LABELS:
+            return [column], {label_limit.TOO_MANY_LABELS: len(values)}
         return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
     texts = decode_texts(distinct.tolist())
     ids = {text: number for number, text in enumerate(labels)}
@@ -196,12 +188,16 @@ def array_schema(
         labels: All labels in the order of their class ids, where they are texts.
     """
     features = [
-        single_value(a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:]))
+        schema_text.single_value(
+            a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
+        )
         for a in arrays
     ]
     if label and label.texts:
-        features.append(single_value(label.text_name, "bytes"))
+        features.append(schema_text.single_value(label.text_name, "bytes"))
     if label:
-        domain = class_id_domain(label.name, labels) if label.texts else None
-        features.append(single_value(label.name, "int64", domain=domain))
-    return format_schema_text(sorted(features, key=lambda feature: feature.name.encode()))
+        domain = schema_text.class_id_domain(label.name, labels) if label.texts else None
+        features.append(schema_text.single_value(label.name, "int64", domain=domain))
+    return schema_text.format_schema_text(
+        sorted(features, key=lambda feature: feature.name.encode())
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Entry, join, open_storage
 from shardmill.transforms.arrays.array_file import ArrayFile, npz_members, open_npy, open_npz
@@ -24,7 +24,6 @@ from shardmill.transforms.match.walk import is_junk, is_utf8, make_key
 X, Y = "x", "label"  # feature names of a single .npy file and of its --labels
 _MAX_ARRAYS = 1_000
 _MAX_RECORD_BYTES = 1 << 30  # protobuf messages are limited to 2 GiB
-_MAX_LISTED = 5  # names in a message
 _FIX = "give one .npy, one .npz or a folder of .npy files"
 _FIXES = {"input": _FIX, "labels": "give one .npy"}
 
@@ -133,7 +132,8 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
             f"--input={query.input} has an array {checked.text_name!r}, which is the name of the "
             f"texts of {checked.name!r}: rename it."
         )
-    warnings = (f"skipped, not .npy files: {_list(source.others)}",) if source.others else ()
+    others = format_names(sorted(source.others))
+    warnings = (f"skipped, not .npy files: {others}",) if others else ()
     return InputArrays(key, root, tuple(arrays), checked, _refs(every, path, key), warnings)
 
 
@@ -202,9 +202,8 @@ def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
     wanted = [*query.arrays, *([query.label] if query.label else [])]
     for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
         if name and name not in source.open:
-            raise UsageError(
-                f"--{flag}={name} is not an array: --input={query.input} has {_list(source.open)}."
-            )
+            shown = format_names(sorted(source.open))
+            raise UsageError(f"--{flag}={name} is not an array: --input={query.input} has {shown}.")
     names = sorted(set(wanted)) if query.arrays else sorted(source.open)
     if len(names) > _MAX_ARRAYS:
         raise InputError(
@@ -293,9 +292,3 @@ def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, .
         name = make_key(key + array.uri[len(path) :]) if inside else "--labels"
         refs[array.uri] = InputRef(name, array.uri, array.size, array.version)
     return tuple(refs[uri] for uri in sorted(refs))
-
-
-def _list(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(map(repr, names[:_MAX_LISTED])) + more

@@ -12,14 +12,8 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.images import decode
 from shardmill.transforms.images.color import MODES, to_channels
-from shardmill.transforms.images.decode import (
-    MAX_PIXELS,
-    Decoded,
-    apply_orientation,
-    decode_image,
-    plain_message,
-)
 from shardmill.transforms.images.pillow_warnings import ignore_pillow_warnings
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
@@ -121,7 +115,7 @@ def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
     Raises:
         RejectedError: The file cannot be converted.
     """
-    decoded = decode_image(data, spec.resize, spec.gap)
+    decoded = decode.decode_image(data, spec.resize, spec.gap)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
     image = _pad_or_crop(_scale(image, decoded, spec), spec.resize)
     channels = sum_pixels(image.histogram())
@@ -130,18 +124,18 @@ def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
     )
 
 
-def _scale(image: Image.Image, decoded: Decoded, spec: ImageSpec) -> Image.Image:
+def _scale(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:
     """Scale and rotate; to rotate the scaled image is cheaper and gives the same pixels."""
     scaled = spec.resize.scaled(decoded.size)
     width, height = (scaled.height, scaled.width) if decoded.orientation >= 5 else scaled
-    if width * height > max(MAX_PIXELS, spec.resize.size.width * spec.resize.size.height):
+    if width * height > max(decode.MAX_PIXELS, spec.resize.size.width * spec.resize.size.height):
         raise RejectedError(
             "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
         )
     if (width, height) != image.size:
         resampling = Image.Resampling[spec.interpolation.upper()]
         image = image.resize((width, height), resampling, box=decoded.box)
-    return apply_orientation(image, decoded.orientation)
+    return decode.apply_orientation(image, decoded.orientation)
 
 
 def _pad_or_crop(image: Image.Image, spec: ResizeSpec) -> Image.Image:
@@ -168,7 +162,7 @@ def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
     try:
         image.save(buffer, spec.encoding, **options)
     except Exception as error:  # Pillow's encoders raise many types
-        message = f"{type(error).__name__}: {plain_message(error)}"
+        message = f"{type(error).__name__}: {decode.plain_message(error)}"
         raise RejectedError("encode", "encode", message) from error
     return buffer.getvalue()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardmill.schemas.errors import ChangedError, DeniedError
+from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
@@ -14,7 +14,6 @@ from shardmill.transforms.rows.table import TableSpec
 
 _HEAD_BYTES = 64 << 10
 _COMPRESSION_RATIO = 6  # typical for text
-_MAX_SHOWN = 8
 
 
 def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
@@ -68,10 +67,3 @@ def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[st
     """Return the required columns of a schema that a file lacks."""
     required = [column.name for column in schema if column.required and not column.default]
     return [name for name in required if name not in columns]
-
-
-def format_names(names: Sequence[str]) -> str:
-    """Return names quoted and separated by commas for a message, cut if there are many."""
-    shown = ", ".join(repr(name[:80]) for name in names[:_MAX_SHOWN])
-    more = len(names) - _MAX_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -17,13 +17,8 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.rows.tft import transformer
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, Preprocessing, describe
-from shardmill.transforms.rows.tft.transformer import (
-    RAW_METADATA,
-    SCHEMA_FILE,
-    adapter_config,
-    to_record_batch,
-)
 
 _TEMP = "temp"
 _FILLERS: dict[Kind, pa.Array] = {
@@ -72,7 +67,7 @@ class AnalyzeRows(beam.PTransform):
         import tensorflow_transform.beam as tft_beam
 
         schema = format_schema(self.columns)
-        config = adapter_config(schema)
+        config = transformer.adapter_config(schema)
         # A process caches the tables of a saved model by its path: each analysis needs its own.
         folder = join(self.scratch, f"transform-{uuid.uuid4().hex}")
         # Each phase of the analysis reads the rows again instead of materializing them.
@@ -91,7 +86,8 @@ class AnalyzeRows(beam.PTransform):
 def _write_raw_schema(_: Any, folder: str, schema: str) -> str:
     """Complete the output directory with the schema of the raw columns; return its path."""
     storage = open_storage(folder)
-    storage.replace(join(folder, RAW_METADATA, SCHEMA_FILE), schema.encode())
+    path = join(folder, transformer.RAW_METADATA, transformer.SCHEMA_FILE)
+    storage.replace(path, schema.encode())
     storage.delete_tree(join(folder, _TEMP))
     return folder
 
@@ -102,7 +98,7 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
     filler = [TypedColumn(each.name, each.kind, _FILLERS[each.kind], None) for each in columns]
-    return to_record_batch(filler, np.zeros(1, np.int64))
+    return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 
 def analysis_error(error: BaseException) -> InputError | None:

@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.storage import open_storage
 
 FUNCTION = "preprocessing_fn"
 _FLAG = "--preprocessing"
 _MAX_BYTES = 16 << 20
 _SHOWN = 300
-_SHOWN_NAMES = 20
 _DTYPES = ("int64", "float32", "string")
 _CASTS = {"bool": "tf.int64", "half": "tf.float32", "bfloat16": "tf.float32"}
 _LOCK = threading.RLock()
@@ -78,11 +77,9 @@ class Preprocessing:
     def _failure(self, error: Exception, names: list[str]) -> str:
         where = _where(error, self.path)
         if isinstance(error, KeyError) and error.args and error.args[0] not in names:
-            shown = ", ".join(map(repr, names[:_SHOWN_NAMES]))
-            more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
             return (
                 f"{where}: {FUNCTION} reads the column {error.args[0]!r}, which does not exist; "
-                f"the columns of the input are {shown}{more}."
+                f"the columns of the input are {format_names(names)}."
             )
         return f"{where}: {FUNCTION} fails with {describe(error)}."
 

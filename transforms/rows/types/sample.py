@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
@@ -28,16 +28,14 @@ class FileSample(NamedTuple):
 
     Attributes:
         ref: The file; rejected if it cannot be read as rows.
-        columns: Names of its columns.
-        profiles: Profile of each column.
+        profiles: Profile of each column, by its name.
         rows: Number of sampled rows.
         text_bytes: Bytes of text of these rows.
         problem: Why the first bad row cannot be read, or empty.
     """
 
     ref: InputRef
-    columns: tuple[str, ...] = ()
-    profiles: tuple[infer.ColumnProfile, ...] = ()
+    profiles: Mapping[str, infer.ColumnProfile] = {}
     rows: int = 0
     text_bytes: int = 0
     problem: str = ""
@@ -97,23 +95,23 @@ def sample_files(
     samples = list(
         map_ordered(lambda ref: sample_file(ref, dialect, nulls, each), usable, _THREADS)
     )
-    valid = [sample for sample in samples if not sample.ref.error and sample.columns]
+    valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
     sampled_refs = (*(ref for ref in refs if ref.error), *(sample.ref for sample in samples))
     if not valid:
         return Sample((), (), 0, 1.0, sampled_refs)
-    counts = Counter(frozenset(sample.columns) for sample in valid)
+    counts = Counter(frozenset(sample.profiles) for sample in valid)
     # The most frequent set of columns; of equally frequent ones that of the first file.
     usual = max(counts, key=lambda names: counts[names])
-    alike = [sample for sample in valid if frozenset(sample.columns) == usual]
-    columns = alike[0].columns
-    by_name = [dict(zip(sample.columns, sample.profiles, strict=True)) for sample in alike]
-    profiles = (reduce(infer.merge_profiles, (file[name] for file in by_name)) for name in columns)
+    alike = [sample for sample in valid if frozenset(sample.profiles) == usual]
+    columns = tuple(alike[0].profiles)
+    by_column = ([sample.profiles[name] for sample in alike] for name in columns)
+    profiles = tuple(reduce(infer.merge_profiles, profiles) for profiles in by_column)
     rows = sum(sample.rows for sample in alike)
     text_bytes = sum(sample.text_bytes for sample in alike)
-    layouts = {frozenset(sample.columns): sample.columns for sample in reversed(valid)}
+    layouts = {frozenset(sample.profiles): tuple(sample.profiles) for sample in reversed(valid)}
     return Sample(
         columns,
-        tuple(profiles),
+        profiles,
         rows,
         max(1.0, text_bytes / max(1, rows)),
         sampled_refs,
@@ -135,9 +133,9 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     except DeniedError as error:
         return FileSample(ref.rejected("unreadable", str(error)))
     cells = head.cells
-    profiles = tuple(infer.profile_cells(cells.columns[name], nulls) for name in head.columns)
+    profiles = {name: infer.profile_cells(column, nulls) for name, column in cells.columns.items()}
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
-    return FileSample(ref, head.columns, profiles, rows, span, problem)
+    return FileSample(ref, profiles, rows, span, problem)
