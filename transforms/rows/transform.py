@@ -160,7 +160,9 @@ def cut(
         for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
             yield tuple(ref), file.columns, tuple(part)
     except RejectedError as rejection:
-        yield from _reject(plan, ref.rejected(rejection.error, rejection.message))
+        rejected = ref.rejected(rejection.error, rejection.message)
+        yield TaggedOutput(REJECTED_FILES, run_writer.place_rejects(plan, rejected))
+        yield TaggedOutput(COUNTS, Census(matched=1))
 
 
 def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> Iterator[Any]:
@@ -203,13 +205,9 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
             number += 1
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
-        for output in _reject(plan, rejected._replace(key=f"{ref.key}@{row_range.start}")):
-            yield output.value if output.tag == REJECTED_FILES else output
-
-
-def _reject(plan: Plan, ref: InputRef) -> Iterator[TaggedOutput]:
-    yield TaggedOutput(REJECTED_FILES, run_writer.place_rejects(plan, ref))
-    yield TaggedOutput(COUNTS, Census(matched=1))
+        rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")
+        yield run_writer.place_rejects(plan, rejected)
+        yield TaggedOutput(COUNTS, Census(matched=1))
 
 
 def _find_run(spec: run_writer.RunSpec, name: str) -> Run | None:
