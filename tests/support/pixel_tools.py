@@ -49,6 +49,12 @@ def rejection(data: bytes, spec: ImageSpec | None = None) -> RejectedError:
     return caught.value
 
 
+def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Composite colors over white by definition."""
+    share = alpha[..., None] / 255
+    return color * share + 255 * (1 - share)
+
+
 def saved(image: Image.Image, kind: str, **options) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)

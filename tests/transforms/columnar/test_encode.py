@@ -17,7 +17,7 @@ from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from tests.support.fault_tools import output_of_process
-from tests.support.readers import tf_example, tf_records
+from tests.support.readers import tf_example
 
 TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
@@ -151,26 +151,6 @@ def test_protobuf_reads_and_writes_the_same(columns: list[TypedColumn]) -> None:
             assert payload == example.SerializeToString(deterministic=True)
 
 
-def test_tensorflow_reads_files_and_features(tmp_path) -> None:
-    import tensorflow as tf
-
-    columns, order = mixed_table(500), np.random.default_rng(2).permutation(500)
-    path = tmp_path / "rows.tfrecord"
-    path.write_bytes(encode_rows(prepare(columns, order), 0, 500).data)
-    payloads = tf_records(path, "")  # it checks both CRCs of every frame
-    assert len(payloads) == 500
-    dtypes = {"int64": tf.int64, "float32": tf.float32, "bytes": tf.string}
-    spec = {c.name: tf.io.RaggedFeature(dtypes[c.kind]) for c in columns}
-    parsed = tf.io.parse_example(tf.constant(payloads), spec)
-    for column in columns:
-        ragged = parsed[column.name]
-        values, ends = ragged.values.numpy().tolist(), ragged.row_splits.numpy()
-        for place, row in enumerate(order):
-            value = features_of([column], row).get(column.name, [])
-            wanted = value if isinstance(value, list) else [value]
-            assert values[ends[place] : ends[place + 1]] == wanted
-
-
 def test_rows_without_values_are_empty_records() -> None:
     empty = TypedColumn("a", "int64", pa.array([], pa.int64()), np.full(3, -1, np.int32))
     assert encoded([empty], np.arange(3)) == [frame(b"")] * 3
@@ -185,19 +165,6 @@ def test_nan_and_signed_zero_keep_their_bits() -> None:
     column = TypedColumn("f", "float32", pa.array(bits.view(np.float32)), None)
     for framed, wanted in zip(encoded([column], np.arange(5)), bits, strict=True):
         assert framed[-8:-4] == wanted.tobytes()
-
-
-def test_cells_of_several_megabytes() -> None:
-    rng = np.random.default_rng(0)
-    texts = [rng.bytes(5 << 20), b"", rng.bytes(3 << 20), b"x" * (1 << 21), b"short"]
-    columns = [
-        TypedColumn("t", "bytes", pa.array(texts), np.array([0, 1, 2, 3, 4, -1, 0], np.int32)),
-        TypedColumn("n", "int64", pa.array([1, 2]), np.array([0, 1] * 3 + [0], np.int32)),
-        TypedColumn("l", "bytes", pa.array([texts, texts[:3]]), np.array([0, 1] + [-1] * 5)),
-    ]
-    order = np.array([6, 1, 0, 5, 4, 3, 2])
-    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
-    assert encoded(columns, order, 3) == wanted
 
 
 def test_pieces_are_addressed_with_64_bits() -> None:

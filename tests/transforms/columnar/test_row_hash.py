@@ -176,33 +176,3 @@ def test_part_numbers_equal_part_of(positions: list[int], parts: int) -> None:
 def test_rejects_invalid_numbers_of_parts(parts: int) -> None:
     with pytest.raises(ValueError, match="parts: must be between 1 and"):
         part_numbers(np.zeros(1, np.uint64), parts)
-
-
-MANY = 1_000_000
-KINDS = {
-    "long prefixes": lambda n: hash_texts(
-        1, pa.array([b"https://example.com/customers/%09d.html" % i for i in range(n)])
-    ),
-    "offsets by 64": lambda n: hash_offsets(0, "a.csv", np.arange(n) * 64),
-}  # fmt: skip
-
-
-def worst_z(counts: np.ndarray, expected: np.ndarray | float) -> float:
-    """Return the chi-square of counts against their expectation, in standard deviations."""
-    chi = float(((counts - expected) ** 2 / expected).sum())
-    freedom = counts.size - 1
-    return abs(chi - freedom) / math.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_hashes_spread_evenly_and_do_not_collide(kind: str) -> None:
-    hashes = KINDS[kind](MANY)
-    for half in hashes:
-        assert not np.any(np.diff(np.sort(half)) == 0)
-        for shift in (0, 31, 56):  # the lowest, a middle and the highest byte
-            counts = np.bincount((half >> np.uint64(shift)).astype(np.uint8), minlength=256)
-            assert worst_z(counts, MANY / 256) < 5
-    assert worst_z(np.bincount(part_numbers(hashes.position, 1000)), MANY / 1000) < 5
-    splits = Splits.parse("a:0.8,b:0.1,c:0.07,d:0.03")
-    expected = np.array([0.8, 0.1, 0.07, 0.03]) * MANY
-    assert worst_z(np.bincount(split_numbers(splits, hashes.split)), expected) < 5

@@ -9,7 +9,16 @@ import pytest
 from PIL import Image, ImageCms
 
 from tests.conftest import make_image
-from tests.support.pixel_tools import full, pixels, png, png_chunk, rejection, saved, tiff
+from tests.support.pixel_tools import (
+    full,
+    over_white,
+    pixels,
+    png,
+    png_chunk,
+    rejection,
+    saved,
+    tiff,
+)
 
 RAMP_16 = np.array([[0, 1, 128, 129, 257, 32767, 32768, 65278, 65534, 65535]], np.uint16)
 RAMP_8 = [0, 0, 0, 1, 1, 127, 128, 254, 255, 255]  # v * 255 / 65535, rounded
@@ -133,12 +142,6 @@ def test_composites_palette_alpha_over_white():
 
 
 # Alpha
-
-
-def over_white(color: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Composite colors over white by definition."""
-    share = alpha[..., None] / 255
-    return color * share + 255 * (1 - share)
 
 
 def all_alphas() -> tuple[np.ndarray, np.ndarray]:
