@@ -20,13 +20,19 @@ import pyarrow as pa
 
 from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
-from shardmill.transforms.columnar import byte_arrays
+from shardmill.transforms.columnar.byte_arrays import (
+    ByteStrings,
+    concatenate,
+    gather,
+    offsets_from_sizes,
+    rank_distinct,
+)
 from shardmill.transforms.columnar.entries import encode_entries
 from shardmill.transforms.columnar.typed_column import TypedColumn
 
 _FEATURES = b"\x0a"
-_EMPTY = byte_arrays.ByteStrings.of([b""])
-_FOOTER = byte_arrays.ByteStrings.of([bytes(FOOTER_BYTES)])
+_EMPTY = ByteStrings.of([b""])
+_FOOTER = ByteStrings.of([bytes(FOOTER_BYTES)])
 # Neighbouring columns with few distinct values are merged into one column of all combinations:
 # fewer pieces per row, as long as the combinations fit into the CPU cache.
 _MAX_COMBINED_ENTRIES = 1024
@@ -50,7 +56,7 @@ class FramedRecords(NamedTuple):
 class _EncodedColumn(NamedTuple):
     """One column, or several merged ones: the encoded entries and the index of each row's entry."""
 
-    entries: byte_arrays.ByteStrings
+    entries: ByteStrings
     indices: np.ndarray  # int32[rows]
 
 
@@ -94,11 +100,11 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
         np.add(indices, used, out=codes[:, number])
         payloads += np.take(entries.sizes, indices)
         used += entries.number
-    distinct, ranks = byte_arrays.rank_distinct(payloads)
-    headers = byte_arrays.ByteStrings.of(map(_frame_header, distinct.tolist()))
+    distinct, ranks = rank_distinct(payloads)
+    headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
     np.add(ranks, used, out=codes[:, 0], casting="same_kind")
     lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
-    pieces = byte_arrays.concatenate([_FOOTER, *(column.entries for column in encoded), headers])
+    pieces = concatenate([_FOOTER, *(column.entries for column in encoded), headers])
     return PreparedRows(pieces.arrow(), codes, lengths)
 
 
@@ -120,7 +126,7 @@ def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
         values, indices = column.take(order), np.arange(len(order), dtype=np.int32)
     else:
         indices = np.take(indices, order)
-    entries = byte_arrays.concatenate([_EMPTY, encode_entries(name, kind, values)])
+    entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
     return _EncodedColumn(entries, indices + np.int32(1))
 
 
@@ -143,10 +149,8 @@ def _cross_product(columns: Sequence[_EncodedColumn]) -> _EncodedColumn:
     """Return one column with all combinations of the columns' entries."""
     counts = [column.entries.number for column in columns]
     choices = np.stack(np.unravel_index(np.arange(math.prod(counts)), counts), axis=1)
-    choices += byte_arrays.offsets_from_sizes(np.array(counts))[:-1]
-    entries = byte_arrays.gather(
-        byte_arrays.concatenate([column.entries for column in columns]), choices
-    )
+    choices += offsets_from_sizes(np.array(counts))[:-1]
+    entries = gather(concatenate([column.entries for column in columns]), choices)
     indices = columns[0].indices
     for column in columns[1:]:
         indices = indices * np.int32(column.entries.number) + column.indices
