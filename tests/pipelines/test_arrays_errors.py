@@ -377,7 +377,7 @@ def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
     spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     row_reader._regroup.cache_clear()
     with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(row_reader, "open_scratch", lambda: full)
+        monkeypatch.setattr(row_reader.scratch, "open_scratch", lambda: full)
         with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
             run_spec(spec)
         monkeypatch.undo()
