@@ -253,7 +253,7 @@ def test_day_of_a_run():
     assert end_of("2026-11-20", ZURICH) == "2026-11-21T00:00:00+01:00"
     assert end_of("2026-10-25", ZURICH) == "2026-10-26T00:00:00+01:00"
     assert end_of("2026-12-31", dt.timezone.utc) == "2027-01-01T00:00:00+00:00"
-    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).moment == dt.datetime(
+    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).earliest == dt.datetime(
         2026, 6, 30, 22, tzinfo=dt.timezone.utc
     )
 
@@ -369,7 +369,7 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     rules = Rules(
         asked.min_examples, asked.max_age, asked.finished_after, asked.max_reject_fraction
     )
-    assert rules.fewest == {"train": 1000, "validation": 100}
+    assert rules.least_counts == {"train": 1000, "validation": 100}
 
 
 def test_commands_are_the_input_kinds():
