@@ -72,7 +72,7 @@ def test_cancelled_on_the_cluster(cluster, image_case, build):
     ended = client.wait()
     assert ended.code == 1
     assert ended.sentence.startswith(
-        f"shardmill: The job was cancelled on FlinkRunner: run again to resume; its page http://{cluster.master}"
+        f"shardmill: The job was cancelled on FlinkRunner: run again to resume; see its page http://{cluster.master}"
     )
     assert cluster.state(job) == "CANCELED"
     resume(cluster, image_case, output)
