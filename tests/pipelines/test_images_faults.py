@@ -366,7 +366,9 @@ def test_keeps_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path)
     (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
     before = lasting(output)
     assert_rejected(
-        source, output, "train-00000-of-00008.tfrecord.gz exists and is not part of the published dataset"
+        source,
+        output,
+        "train-00000-of-00008.tfrecord.gz exists and is not part of the published dataset",
     )
     assert lasting(output) == before
     (output / "train-00000-of-00008.tfrecord.gz").unlink()
