@@ -86,11 +86,12 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"shardmill": ["py.typed"], "shardmill.schemas.dataset": ["*.schema.json"]},
+    package_data={"": ["*.pyi", "*.schema.json", "py.typed"]},
     install_requires=[
         "apache-beam>=2.70,<3",
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
+        "lazy-loader>=0.5",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
         "pyarrow>=17",

@@ -3,46 +3,12 @@
 Names are loaded on first use: ``import shardmill`` loads neither Apache Beam nor TensorFlow.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from lazy_loader import attach_stub
 
-from shardmill.schemas.lazy import attach
-
-if TYPE_CHECKING:
-    from shardmill.loaders import (
-        Records,
-        Stream,
-        augmentation,
-        class_weights,
-        feature_spec,
-        keras_dataset,
-        normalization,
-        open_dataset,
-        steps_per_epoch,
-    )
-    from shardmill.schemas.errors import ShardmillError
-
-    __version__: str
-
-__all__ = [
-    "Records",
-    "ShardmillError",
-    "Stream",
-    "__version__",
-    "augmentation",
-    "class_weights",
-    "feature_spec",
-    "keras_dataset",
-    "normalization",
-    "open_dataset",
-    "steps_per_epoch",
-]
-
-_load, __dir__ = attach(
-    __name__,
-    dict.fromkeys(__all__, "shardmill.loaders") | {"ShardmillError": "shardmill.schemas.errors"},
-)
+_load, __dir__, __all__ = attach_stub(__name__, __file__)
+__all__ += ["__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,45 +5,6 @@ other functions import it when they are called. Each name is loaded on first use
 steps does not import NumPy.
 """
 
-from __future__ import annotations
+from lazy_loader import attach_stub
 
-from typing import TYPE_CHECKING
-
-from shardmill.schemas.lazy import attach
-
-if TYPE_CHECKING:
-    from shardmill.loaders.augment import augmentation
-    from shardmill.loaders.keras_data import keras_dataset
-    from shardmill.loaders.normalize import normalization
-    from shardmill.loaders.records import Records, open_dataset
-    from shardmill.loaders.steps import steps_per_epoch
-    from shardmill.loaders.stream import Stream
-    from shardmill.loaders.tf_parse import feature_spec
-    from shardmill.loaders.weights import class_weights
-
-__all__ = [
-    "Records",
-    "Stream",
-    "augmentation",
-    "class_weights",
-    "feature_spec",
-    "keras_dataset",
-    "normalization",
-    "open_dataset",
-    "steps_per_epoch",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Records": "shardmill.loaders.records",
-        "Stream": "shardmill.loaders.stream",
-        "augmentation": "shardmill.loaders.augment",
-        "class_weights": "shardmill.loaders.weights",
-        "feature_spec": "shardmill.loaders.tf_parse",
-        "keras_dataset": "shardmill.loaders.keras_data",
-        "normalization": "shardmill.loaders.normalize",
-        "open_dataset": "shardmill.loaders.records",
-        "steps_per_epoch": "shardmill.loaders.steps",
-    },
-)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

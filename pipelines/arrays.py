@@ -1,6 +1,6 @@
 """The arrays pipeline: NumPy arrays become a published TFRecord dataset.
 
-Run it as ``shardmill arrays``, or use ``build(root, config)`` in a custom pipeline.
+Run it as ``shardmill arrays``, or use ``build_arrays(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def outcomes(
     return root | "WriteArrays" >> WriteArrays(spec)
 
 
-def build(
+def build_arrays(
     root: beam.Pipeline | beam.pvalue.PBegin, config: ArraysConfig
 ) -> beam.PCollection[Outcome]:
     """Wire the pipeline into a custom one, which fails if nothing can be published.

@@ -1,6 +1,6 @@
 """The count pipeline: counts the records of TFRecord files of any origin, and writes a manifest.
 
-Run it as ``shardmill count``, or use ``build(root, config)`` in a custom pipeline.
+Run it as ``shardmill count``, or use ``build_count(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PC
     return MatchedInputs.union(matched) | "CountRecords" >> CountRecords(job.spec)
 
 
-def build(
+def build_count(
     root: beam.Pipeline | beam.pvalue.PBegin, config: CountConfig
 ) -> beam.PCollection[Outcome]:
     """Wire the pipeline into a custom one.

@@ -1,6 +1,6 @@
 """The images pipeline: a folder of images becomes a published TFRecord dataset.
 
-Run it as ``shardmill images``, or use ``build(root, config)`` in a custom pipeline.
+Run it as ``shardmill images``, or use ``build_images(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     return matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
 
 
-def build(
+def build_images(
     root: beam.Pipeline | beam.pvalue.PBegin, config: ImagesConfig
 ) -> beam.PCollection[Outcome]:
     """Wire the pipeline into a custom one, which fails if nothing can be published.

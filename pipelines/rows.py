@@ -1,6 +1,6 @@
 """The rows pipeline: CSV files become a published TFRecord dataset.
 
-Run it as ``shardmill rows``, or use ``build(root, config)`` in a custom pipeline.
+Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pipeline.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCo
     return root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
 
 
-def build(
+def build_rows(
     root: beam.Pipeline | beam.pvalue.PBegin, config: RowsConfig
 ) -> beam.PCollection[Outcome]:
     """Wire the pipeline into a custom one, which fails if nothing can be published.

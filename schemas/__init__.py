@@ -5,45 +5,6 @@ have only one of them, or none. The types that a custom encoder needs are export
 on first use.
 """
 
-from __future__ import annotations
+from lazy_loader import attach_stub
 
-from typing import TYPE_CHECKING
-
-from shardmill.schemas.lazy import attach
-
-if TYPE_CHECKING:
-    from shardmill.schemas.dataset.manifest import Manifest
-    from shardmill.schemas.dataset.shard_names import ShardTemplate
-    from shardmill.schemas.dataset.splits import Splits
-    from shardmill.schemas.errors import ShardmillError
-    from shardmill.schemas.example.serialize import encode_example
-    from shardmill.schemas.refs import InputRef
-    from shardmill.schemas.rejects import Reject, RejectedError
-    from shardmill.schemas.tfrecord.gzip_member import Packing
-
-__all__ = [
-    "InputRef",
-    "Manifest",
-    "Packing",
-    "Reject",
-    "RejectedError",
-    "ShardTemplate",
-    "ShardmillError",
-    "Splits",
-    "encode_example",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "InputRef": "shardmill.schemas.refs",
-        "Manifest": "shardmill.schemas.dataset.manifest",
-        "Packing": "shardmill.schemas.tfrecord.gzip_member",
-        "Reject": "shardmill.schemas.rejects",
-        "RejectedError": "shardmill.schemas.rejects",
-        "ShardTemplate": "shardmill.schemas.dataset.shard_names",
-        "ShardmillError": "shardmill.schemas.errors",
-        "Splits": "shardmill.schemas.dataset.splits",
-        "encode_example": "shardmill.schemas.example.serialize",
-    },
-)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -98,7 +98,8 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     sources = {
         f"shardmill/{path.relative_to(ROOT)}".replace("shardmill/api/", "shardmill/")
         for package in FOLDERS
-        for path in (ROOT / package).rglob("*.py")
+        for path in (ROOT / package).rglob("*.py*")
+        if path.suffix in (".py", ".pyi")
     }
     assert sources <= set(names)
 

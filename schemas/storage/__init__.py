@@ -7,9 +7,9 @@ from shardmill.schemas.storage.base import (
     WritableFile,
     is_link,
     join,
-    open_storage,
     scheme_of,
 )
+from shardmill.schemas.storage.registry import open_storage
 
 __all__ = [
     "Entry",

@@ -1,4 +1,4 @@
-"""The storage interface, and the choice of its implementation by the scheme of a path."""
+"""The storage interface, and functions of paths."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import google_crc32c
-
-from shardmill.schemas.errors import UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
@@ -220,31 +217,3 @@ def is_link(path: str) -> bool:
 def join(base: str, *parts: str) -> str:
     """Return a path below base; base may be a local folder or a URI."""
     return "/".join((base.rstrip("/") or "", *parts))
-
-
-@lru_cache(maxsize=8)
-def _storage_of(scheme: str) -> Storage:
-    if scheme == "":
-        from shardmill.schemas.storage.local import LocalStorage
-
-        return LocalStorage()
-    if scheme == "gs":
-        from shardmill.schemas.storage.gcs import GcsStorage
-
-        return GcsStorage()
-    if scheme == "s3":
-        from shardmill.schemas.storage.s3 import S3Storage
-
-        return S3Storage()
-    raise UsageError(
-        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH or s3://BUCKET/PATH."
-    )
-
-
-def open_storage(path: str) -> Storage:
-    """Return the storage that a path belongs to.
-
-    Raises:
-        UsageError: The scheme is unknown, or the package that it needs is not installed.
-    """
-    return _storage_of(scheme_of(path))

@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.pipelines.images import build
+from shardmill.pipelines.images import build_images
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError
@@ -426,7 +426,7 @@ def test_custom_pipeline_fails_if_nothing_is_published(photos, tmp_path) -> None
     )  # fmt: skip
     with pytest.raises(ShardmillError, match="most are no_label"):  # noqa: SIM117
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-            _ = build(pipeline, config)
+            _ = build_images(pipeline, config)
     assert not (tmp_path / "ds").exists()
 
 

@@ -29,7 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from shardmill.schemas.storage import base
+from shardmill.schemas.storage import registry
 from tests.conftest import ROOT
 from tests.support.gcs_faults import Fault, Storm
 from tests.support.gcs_rules import Answer, Call, Rules, error_answer
@@ -294,9 +294,9 @@ def _pointed_at(url: str) -> Iterator[None]:
     """Let the client library use a URL, in this process and in its children."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", url)
-        base._storage_of.cache_clear()
+        registry._storage_of.cache_clear()
         yield
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
 
 
 @pytest.fixture(scope="session")

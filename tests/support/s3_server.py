@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.storage import base
+from shardmill.schemas.storage import registry
 from shardmill.schemas.storage.s3 import S3Storage
 from tests.conftest import ROOT
 from tests.support.gcs_server import free_port
@@ -140,9 +140,9 @@ def environment(url: str) -> Iterator[None]:
             patch.delenv(name, raising=False)
         for name, value in {**KEYS, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}.items():
             patch.setenv(name, value)
-        base._storage_of.cache_clear()
+        registry._storage_of.cache_clear()
         yield
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.pipelines.cli import main
-from shardmill.schemas.storage import base
+from shardmill.schemas.storage import registry
 from tests.conftest import ROOT, make_photos, shardmill
 from tests.support.fault_tools import PROGRESS
 from tests.support.gcs_builds import build, upload
@@ -50,9 +50,9 @@ def no_credentials(monkeypatch, tmp_path, unanswered):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("GCE_METADATA_IP", address)
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", address)
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
     yield
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
 
 
 def timed(capsys, *argv: str) -> tuple[str, float]:
@@ -92,7 +92,7 @@ def test_reports_missing_credentials(no_credentials, photos, tmp_path, capsys, m
         took = []
         for unasked in (True, False):  # without and with the search
             monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", unasked)
-            base._storage_of.cache_clear()
+            registry._storage_of.cache_clear()
             said, seconds = timed(capsys, *argv)
             took.append(seconds)
             assert "gs://a-bucket/x" in said

@@ -227,12 +227,12 @@ def test_reports_wrong_configuration_in_one_sentence(
 ):
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
-    from shardmill.schemas.storage import base
+    from shardmill.schemas.storage import registry
 
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
     began = time.monotonic()
     code, out, err = run(capsys, "images", f"--input={source}", f"--output={tmp_path / 'o'}")
-    base._storage_of.cache_clear()
+    registry._storage_of.cache_clear()
     assert code in (1, 2)
     assert out == ""
     assert words in err

@@ -1,0 +1,9 @@
+from .dataset.manifest import Manifest as Manifest
+from .dataset.shard_names import ShardTemplate as ShardTemplate
+from .dataset.splits import Splits as Splits
+from .errors import ShardmillError as ShardmillError
+from .example.serialize import encode_example as encode_example
+from .refs import InputRef as InputRef
+from .rejects import Reject as Reject
+from .rejects import RejectedError as RejectedError
+from .tfrecord.gzip_member import Packing as Packing

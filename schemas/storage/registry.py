@@ -1,0 +1,36 @@
+"""Choose the storage of a path by its scheme."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage.base import Storage, scheme_of
+
+
+@lru_cache(maxsize=8)
+def _storage_of(scheme: str) -> Storage:
+    if scheme == "":
+        from shardmill.schemas.storage.local import LocalStorage
+
+        return LocalStorage()
+    if scheme == "gs":
+        from shardmill.schemas.storage.gcs import GcsStorage
+
+        return GcsStorage()
+    if scheme == "s3":
+        from shardmill.schemas.storage.s3 import S3Storage
+
+        return S3Storage()
+    raise UsageError(
+        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH or s3://BUCKET/PATH."
+    )
+
+
+def open_storage(path: str) -> Storage:
+    """Return the storage that a path belongs to.
+
+    Raises:
+        UsageError: The scheme is unknown, or the package that it needs is not installed.
+    """
+    return _storage_of(scheme_of(path))
