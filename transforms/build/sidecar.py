@@ -75,15 +75,17 @@ def create_sidecar(
         own: What it describes.
         find: Returns what the sidecar of another worker describes, as ``find_sidecar`` does.
         payload: File of this worker, deleted if the sidecar of another worker counts or none can
-            be written; empty for none.
+            be written; empty for none. An interrupt leaves it to the clean-up after publishing.
     """
-    winner: T | None = None
     try:
         winner = own if storage.create(path, data.encode()) else find()
         if winner is None:  # the files of the other worker are missing or damaged
             storage.create(path, data.encode())
             winner = own
-        return winner
-    finally:  # also on a full disk: leave no payload that no sidecar names
-        if payload and winner is not own:
+    except Exception:  # such as a full disk: leave no payload that no sidecar names
+        if payload and storage.stat(path) is None:
             storage.delete(payload)
+        raise
+    if payload and winner is not own:
+        storage.delete(payload)
+    return winner
