@@ -30,6 +30,21 @@ GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 # Settings of the machine that would change the client.
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_MAX_ATTEMPTS")
+# The main function of moto.server, with a lock: moto checks the condition of a write and then
+# writes, so two requests at a time could both meet it.
+SERVE = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def serve(environ, start_response):
+    with lock:
+        return list(moto(environ, start_response))
+
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True, request_handler=MotoRequestHandler)
+"""
 
 
 @contextlib.contextmanager
@@ -37,7 +52,7 @@ def run_server() -> Iterator[str]:
     """Run a server that stores objects in memory; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", SERVE, str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until_up(process, f"{url}/moto-api/data.json")
