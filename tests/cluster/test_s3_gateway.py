@@ -184,13 +184,13 @@ def test_clean_deletes_the_files_of_a_killed_build(photos, gateway_s3, gateway_b
 
 
 CREATE = """
-import random, sys, time
+import random, sys
 from shardmill.schemas.storage import open_storage
-folder, name, start, count = sys.argv[1:]
+folder, name, count = sys.argv[1:]
 storage = open_storage(folder)
 seen = storage.read_version(folder + "/swap")[1]
-while time.time() < float(start):
-    pass
+print("ready", flush=True)
+sys.stdin.readline()
 # Some keys in the same order, so that processes race; some shuffled, so that each wins some.
 order = list(range(int(count)))
 order[20:] = random.Random(name).sample(order[20:], len(order) - 20)
@@ -202,14 +202,17 @@ print(*(won[n] for n in sorted(won)), int(storage.replace_if(folder + "/swap", n
 def test_exactly_one_of_several_processes_wins(gateway_bucket, storage):
     folder, count, names = f"{gateway_bucket}/race", 60, "abcd"
     storage.replace(f"{folder}/swap", b"old")
-    start = time.time() + 4
     racing = [
         subprocess.Popen(
-            [sys.executable, "-c", CREATE, folder, name, str(start), str(count)],
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", CREATE, folder, name, str(count)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for name in names
     ]  # fmt: skip
+    assert [process.stdout.readline() for process in racing] == ["ready\n"] * len(names)
+    for process in racing:
+        process.stdin.write("go\n")
+        process.stdin.flush()
     won = [process.communicate()[0].split() for process in racing]
     assert [process.returncode for process in racing] == [0] * len(names)
     for number in range(count + 1):
