@@ -1,7 +1,5 @@
 """Datasets of arrays, compared with NumPy, tf.data and an independent hash."""
 
-from __future__ import annotations
-
 import functools
 import zipfile
 from pathlib import Path

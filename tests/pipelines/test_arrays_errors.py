@@ -1,7 +1,5 @@
 """Arrays that cannot be used are rejected in one sentence with the value, the rule and the fix."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import struct

@@ -1,7 +1,5 @@
 """The rows pipeline end to end: the shards contain every cell of a table."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Errors of the rows command: one sentence each, and nothing is written."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of rows: schemas, files, splits, keys, shards and determinism."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

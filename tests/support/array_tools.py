@@ -1,7 +1,5 @@
 """Build datasets of arrays and compare them with NumPy and TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Read CSV files with Shardmill and with Python's csv module."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

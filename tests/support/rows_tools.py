@@ -1,7 +1,5 @@
 """Build datasets of rows; check them with Python's csv module and TensorFlow."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

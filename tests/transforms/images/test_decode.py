@@ -1,7 +1,5 @@
 """Decoding of generated files: orientation, frames, hostile and damaged files."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """Pixels of real files, compared with other decoders and with facts about the files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

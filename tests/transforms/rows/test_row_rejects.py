@@ -1,7 +1,5 @@
 """Very many bad rows: the first are listed, all are counted, and no valid row is lost."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Statistics in the manifest equal those of the records, on any number of parts and threads."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

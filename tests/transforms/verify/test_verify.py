@@ -1,7 +1,5 @@
 """Verify reports every difference between a dataset and its manifest or schema."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

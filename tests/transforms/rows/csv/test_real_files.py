@@ -1,7 +1,5 @@
 """Real CSV files from other projects: cells equal those of an independent reader."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

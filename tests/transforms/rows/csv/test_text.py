@@ -1,7 +1,5 @@
 """Encodings, compression, headers, and files that are not CSV."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Rows through TensorFlow Transform, from the command's options to the published graph."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

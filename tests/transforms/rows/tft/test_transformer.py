@@ -1,7 +1,5 @@
 """TensorFlow Transform on rows; a pipeline of tft_beam alone is the judge."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import textwrap
