@@ -10,6 +10,12 @@ import pyarrow as pa
 
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
+ARROW_TYPES: dict[Kind, pa.DataType] = {
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "bytes": pa.binary(),
+}
+
 
 class TypedColumn(NamedTuple):
     """The values of one column.

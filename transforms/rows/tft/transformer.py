@@ -19,17 +19,13 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind, parse_proto, parse_
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
 from shardmill.transforms.columnar.entries import flatten
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, describe
 
 # Folder names of tft.TFTransformOutput.
 MODEL, METADATA, RAW_METADATA = "transform_fn", "transformed_metadata", "metadata"
 SCHEMA_FILE = "schema.pbtxt"
-_ARROW: dict[Kind, pa.DataType] = {
-    "int64": pa.int64(),
-    "float32": pa.float32(),
-    "bytes": pa.large_binary(),
-}
+_ARROW = {**ARROW_TYPES, "bytes": pa.large_binary()}
 Offsets = np.ndarray | None
 _LOCK = threading.Lock()
 
@@ -206,8 +202,7 @@ def adapter_config(schema: str) -> Any:
 
 
 def _to_column(feature: Feature, tensor: Any, starts: Offsets) -> TypedColumn:
-    kind = pa.binary() if feature.kind == "bytes" else _ARROW[feature.kind]
-    values = pa.array(tensor.numpy().reshape(-1), kind)
+    values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[feature.kind])
     if isinstance(values, pa.ChunkedArray) or (starts is not None and starts[-1] >= 1 << 31):
         raise InputError(
             f"The feature {feature.name!r} takes over 2 GiB in one batch of rows: make it smaller."
