@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.transforms.arrays import array_file, row_index, row_reader
 from shardmill.transforms.arrays.transform import place_parts, plan_arrays
 from tests.support.array_tools import run_spec, spec_of
@@ -42,13 +42,13 @@ def save(array: object) -> Callable[[Path], dict]:
     return write
 
 
-def with_header(text: str, data: bytes = b"", *, version: int = 1) -> Callable[[Path], dict]:
+def with_header(text: str, *, version: int = 1) -> Callable[[Path], dict]:
     """Return a function that writes X.npy with any header."""
 
     def write(folder: Path) -> dict:
         head = text.encode("latin-1")
         size = struct.pack("<H" if version == 1 else "<I", len(head))
-        (folder / "X.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + head + data)
+        (folder / "X.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + head)
         return {"input": folder / "X.npy"}
 
     return write
@@ -79,10 +79,8 @@ def npz(**members: np.ndarray) -> Callable[[Path], dict]:
     """Return a function that writes data.npz."""
 
     def write(folder: Path) -> dict:
-        options = {name[1:]: members[name] for name in members if name.startswith("_")}
-        arrays = {name: a for name, a in members.items() if not name.startswith("_")}
-        np.savez(folder / "data.npz", **arrays)
-        return {"input": folder / "data.npz", **options}
+        np.savez(folder / "data.npz", **members)
+        return {"input": folder / "data.npz"}
 
     return write
 
@@ -268,6 +266,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "array unknown": (option(arrays="x,w"), "--arrays=w is not an array"),
     "root": (option(root="/elsewhere"), "is not inside --root"),
     "splits": (option(splits="directory"), "--splits=directory does not work for arrays"),
+    "listing": (option(splits="listing"), "--splits=listing does not work for arrays"),
     "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
     "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
 }  # fmt: skip
@@ -299,8 +298,6 @@ def test_command_prints_the_sentence(tmp_path, capsys) -> None:
         assert err.startswith("shardmill: ")
         assert err.endswith(".\n")
         assert err.count("\n") == 1
-    got, _, err = run_here(capsys, "arrays", "--input=x", "--output=y", "--lable=z")
-    assert (got, "did you mean --label?" in err) == (2, True)
 
 
 @pytest.mark.parametrize("kind", ["longer", "rewritten", "gone", "deflated"])
@@ -322,26 +319,18 @@ def test_rejects_input_that_changes_during_the_build(tmp_path, kind) -> None:
 
 @pytest.mark.parametrize("shape", [(200_000,), (4, 50_000)], ids=["regrouped", "by offset"])
 @pytest.mark.parametrize("pack", [np.savez, np.savez_compressed])
-def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape) -> None:
+@pytest.mark.parametrize("damaged", ["values", "checksum"])
+def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape, damaged) -> None:
     pack(tmp_path / "data.npz", x=np.arange(200_000).reshape(shape) % 977)
     data = bytearray((tmp_path / "data.npz").read_bytes())
-    data[len(data) // 2] ^= 0x10
+    at = len(data) // 2 if damaged == "values" else data.index(b"PK\x01\x02") + 16
+    data[at] ^= 0x10
     (tmp_path / "data.npz").write_bytes(data)
     spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with pytest.raises(ShardmillError, match=r"damaged .*: copy it or save it again") as caught:
         run_spec(spec).check()
     assert "array 'x'" in str(caught.value)
     assert not (tmp_path / "ds/manifest.json").exists()
-
-
-def test_rejects_member_with_a_wrong_checksum(tmp_path) -> None:
-    np.savez_compressed(tmp_path / "data.npz", x=np.arange(200_000) % 977)
-    data = bytearray((tmp_path / "data.npz").read_bytes())
-    data[data.index(b"PK\x01\x02") + 16] ^= 1
-    (tmp_path / "data.npz").write_bytes(data)
-    spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
-    with pytest.raises(InputError, match=r"damaged .*Bad CRC-32"):
-        run_spec(spec)
 
 
 @pytest.mark.parametrize("name", ["regrouped.npz", "by offset.npy"])
@@ -398,14 +387,3 @@ def test_warns_of_skipped_files(tmp_path) -> None:
     (tmp_path / "arrays/ds").mkdir()  # the output of an earlier run is not an input
     again = spec_of(input=tmp_path / "arrays", output=tmp_path / "arrays/ds")
     assert again.files == spec.files
-
-
-def test_config_rejects_wrong_options(tmp_path) -> None:
-    for options in (
-        {"splits": "listing"},
-        {"compression": "lz4"},
-        {"threads": -1},
-        {"num_shards": 0},
-    ):
-        with pytest.raises(UsageError):
-            spec_of(input=tmp_path, output=tmp_path / "ds", **options)

@@ -81,15 +81,21 @@ def plain_bytes(array: np.ndarray, row: int) -> bytes:
 
 def row_hash(seed: int, key: str, row: int) -> tuple[int, int]:
     """Return the hashes of a row for its split and its position, as docs/arrays.md defines them."""
-    digest = hashlib.blake2b(
-        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=b"shardmill-row"
-    ).digest()
-    salts = (int.from_bytes(half, "big") for half in (digest[:8], digest[8:]))
-    split, position = (_step(_step(salt, row), salt) for salt in salts)
+    salts = hash_salts(seed, key, b"shardmill-row")
+    split, position = (hash_step(hash_step(salt, row), salt) for salt in salts)
     return split, position
 
 
-def _step(state: int, word: int) -> int:
+def hash_salts(seed: int, key: str, person: bytes) -> tuple[int, int]:
+    """Return the numbers that the hashes for the split and for the position start with."""
+    digest = hashlib.blake2b(
+        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=person
+    ).digest()
+    return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+
+
+def hash_step(state: int, word: int) -> int:
+    """Return the next state of a hash (SplitMix64)."""
     x = ((state ^ word) + 0x9E3779B97F4A7C15) & _64
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _64
     x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _64

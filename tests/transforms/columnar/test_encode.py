@@ -1,12 +1,11 @@
 """Columnar encoding equals row-by-row encoding; protobuf and TensorFlow are the judges."""
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.example.serialize import encode_example
@@ -16,8 +15,6 @@ from shardmill.transforms.columnar.byte_arrays import ByteStrings, rank_distinct
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
 from shardmill.transforms.columnar.typed_column import TypedColumn
-from tests.support.fault_tools import output_of_process
-from tests.support.readers import tf_example
 
 TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
@@ -90,10 +87,6 @@ def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> lis
     return frames
 
 
-def prefix_free(names: list[str]) -> bool:
-    return not any(a != b and b.startswith(a) for a in names for b in names)
-
-
 def mixed_table(rows: int, seed: int = 0) -> list[TypedColumn]:
     """Return columns of every kind, with few and many distinct values, nulls and lists."""
     rng = np.random.default_rng(seed)
@@ -137,20 +130,6 @@ def test_merging_columns_does_not_change_bytes(rows: int, limit: int, monkeypatc
     assert (pieces < len(columns) + 2) == (rows == 3000 and limit >= 64)
 
 
-@settings(max_examples=40)
-@given(tables())
-def test_protobuf_reads_and_writes_the_same(columns: list[TypedColumn]) -> None:
-    import tensorflow as tf
-
-    frames = encoded(columns, np.arange(rows_of(columns)))
-    for row, framed in enumerate(frames):
-        example = tf_example(features_of(columns, row))
-        payload = framed[12:-4]
-        assert tf.train.Example.FromString(payload) == example
-        if prefix_free([column.name for column in columns]):
-            assert payload == example.SerializeToString(deterministic=True)
-
-
 def test_rows_without_values_are_empty_records() -> None:
     empty = TypedColumn("a", "int64", pa.array([], pa.int64()), np.full(3, -1, np.int32))
     assert encoded([empty], np.arange(3)) == [frame(b"")] * 3
@@ -184,21 +163,6 @@ def test_bytes_do_not_depend_on_threads_slices_or_column_order() -> None:
             )
             assert b"".join(part.to_pybytes() for part in parts) == whole
     assert b"".join(encoded(columns[::-1], order, 5000)) == whole
-
-
-def digests() -> tuple[str, str]:
-    """Return digests of columnar and row-by-row encoding; also called in another process."""
-    columns, order = mixed_table(2000), np.random.default_rng(4).permutation(2000)
-    wanted = [frame(encode_example(features_of(columns, row))) for row in order]
-    frames = encoded(columns, order, 512)
-    return tuple(hashlib.sha256(b"".join(part)).hexdigest() for part in (frames, wanted))
-
-
-def test_bytes_do_not_depend_on_the_process() -> None:
-    code = "from tests.transforms.columnar.test_encode import digests; print(*digests())"
-    by_columns, by_rows = digests()
-    assert by_columns == by_rows
-    assert output_of_process(code) == f"{by_columns} {by_rows}\n"
 
 
 @pytest.mark.parametrize(

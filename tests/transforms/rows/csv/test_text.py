@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import ChangedError, UsageError
+from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.rows.csv import decompress
@@ -312,31 +312,6 @@ def test_raises_if_a_file_is_missing_or_became_shorter(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ChangedError):
         list(read_range(str(path), Dialect(), ("a", "b"), RowRange(4, 99, 2)))
-
-
-@pytest.mark.parametrize(
-    ("dialect", "words"),
-    [
-        ({"delimiter": ""}, "--delimiter="),
-        ({"delimiter": "a\n"}, "--delimiter="),
-        ({"delimiter": '"'}, "contains the quote"),
-        ({"delimiter": "€", "encoding": "latin-1"}, "does not exist in --encoding"),
-        ({"quote": "''"}, "--quote="),
-        ({"quote": "é"}, "--quote="),
-        ({"encoding": "klingon"}, "--encoding=klingon: must be a text encoding"),
-        ({"encoding": "base64"}, "--encoding=base64: must be a text encoding"),
-        ({"encoding": "idna"}, "--encoding=idna: must be a text encoding"),
-        ({"encoding": "a\0b"}, "must be a text encoding"),
-        ({"header": "second"}, "--header=second: must be 'first'"),
-        ({"columns": ("a", "a")}, "--columns names 'a' twice"),
-        ({"columns": ("a", "")}, "--columns has an empty name"),
-        ({"skip_lines": -1}, "--skip_lines=-1: must be 0 or more"),
-    ],
-)
-def test_rejects_invalid_dialects(dialect, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        Dialect(**dialect)
-    assert words in str(caught.value)
 
 
 def test_tsv_files_have_tabs() -> None:
