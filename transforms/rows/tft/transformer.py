@@ -37,11 +37,6 @@ class Feature(NamedTuple):
     kind: Kind
 
 
-def arrow_type(kind: Kind) -> pa.DataType:
-    """Return the type of a column in record batches for TensorFlow Transform."""
-    return pa.large_list(_ARROW[kind])
-
-
 def to_record_batch(columns: Sequence[TypedColumn], order: np.ndarray) -> pa.RecordBatch:
     """Return rows as a record batch for TensorFlow Transform: a list of values per row and column.
 
@@ -197,7 +192,7 @@ def adapter_config(schema: str) -> Any:
 
     representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
     features = parse_schema_text(schema, SCHEMA_FILE).features
-    fields = [(each.name, arrow_type(each.kind)) for each in features if each.kind]
+    fields = [(each.name, pa.large_list(_ARROW[each.kind])) for each in features if each.kind]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
 

@@ -126,19 +126,16 @@ def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
     counts = profile.counts
     if not counts["booleans"] or counts["booleans"] + counts["nulls"] != counts["cells"]:
         return None
-    seen = {fold_boolean(word) for word in profile.words}
+    # Of several spellings the first in sorted order.
+    spellings = {fold_boolean(word): word for word in sorted(profile.words, reverse=True)}
     for pair in BOOLEANS:
-        if seen == set(pair) or (seen < set(pair) and pair is BOOLEANS[0]):
-            yes, no = (_spelling(profile, word) for word in pair)
+        if spellings.keys() == set(pair) or (spellings.keys() < set(pair) and pair is BOOLEANS[0]):
+            other = min(profile.words)
+            yes, no = (spellings.get(word) or _in_case_of(other, word) for word in pair)
             return yes, no
     return None
 
 
-def _spelling(profile: ColumnProfile, word: str) -> str:
-    """Return the spelling of a word in the sample; of several the first in sorted order."""
-    spellings = sorted(text for text in profile.words if fold_boolean(text) == word)
-    if spellings:
-        return spellings[0]
-    # Only the other word of the pair occurs: copy its case.
-    other = min(profile.words)
+def _in_case_of(other: str, word: str) -> str:
+    """Return a word that does not occur in the case of the other word of its pair."""
     return word.upper() if other.isupper() else word.title() if other.istitle() else word
