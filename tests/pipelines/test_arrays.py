@@ -102,11 +102,11 @@ def save_labelled(folder: Path, labels: np.ndarray, rows: int = 300) -> np.ndarr
 def test_keeps_and_counts_integer_labels(tmp_path, labels) -> None:
     x = save_labelled(tmp_path, labels)
     manifest = published(
-        input=tmp_path / "X.npy", labels=tmp_path / "y.npy", output=tmp_path / "ds"
+        input=tmp_path / "X.npy", labels=tmp_path / "y.npy", output=tmp_path / "ds", seed=9
     )
-    check_records(tmp_path / "ds", manifest, {"x": x}, "X.npy")
+    check_records(tmp_path / "ds", manifest, {"x": x}, "X.npy", seed=9)
     flat = labels.reshape(-1).tolist()
-    rows = expected_rows("X.npy", 300)
+    rows = expected_rows("X.npy", 300, seed=9)
     for name, mine in records_of(tmp_path / "ds", manifest).items():
         assert [example["label"] for example in mine] == [[int(flat[row])] for row in rows[name]]
         counts = {str(int(value)): 0 for value in set(flat)}
@@ -146,11 +146,8 @@ def test_text_labels_get_class_ids_in_byte_order(tmp_path, dtype, kind, capsys) 
     assert {f["name"]: f["source"] for f in manifest.features} == {
         label: "label", f"{label}/text": "label/text", "x": "array",
     }  # fmt: skip
-    for command in ("verify", "show", "count"):
-        more = [f"--manifest={tmp_path}/m.json"] if command == "count" else []
-        flag = [f"--input={tmp_path}/ds"] if command == "count" else [tmp_path / "ds"]
-        code, out, err = run_here(capsys, command, *flag, *more)
-        assert (code, err) == (0, ""), (command, out, err)
+    code, out, err = run_here(capsys, "verify", tmp_path / "ds")
+    assert (code, err) == (0, ""), out
     code, out, _ = run_here(capsys, "steps", tmp_path / "ds", "--split=train", "--batch_size=32")
     assert (code, int(out)) == (0, -(-len(all_rows["train"]) // 32))
 
@@ -193,24 +190,6 @@ def test_finds_the_label_array(tmp_path) -> None:
     (tmp_path / "X.npy").rename(tmp_path / "data.bin")  # content decides, not the suffix
     (array,) = spec_of(input=tmp_path / "data.bin", output=tmp_path / "ds").encoder.arrays
     assert (array.name, array.shape) == ("x", (30, 2))
-
-
-def test_splits_are_stable_when_rows_are_added(tmp_path) -> None:
-    found = {}
-    for rows in (200, 333):
-        folder = tmp_path / str(rows)
-        save_labelled(folder, np.zeros(rows, int), rows)
-        manifest = published(input=folder / "X.npy", output=folder / "ds", seed=9)
-        for name, mine in records_of(folder / "ds", manifest).items():
-            for example in mine:
-                row = int(np.frombuffer(example["x"][0], "<i4")[0])
-                found.setdefault(row, []).append(name)
-    assert len(found) == 333
-    assert all(set(names) == {names[0]} for names in found.values())
-    assert sum(len(names) == 2 for names in found.values()) == 200
-    assert {names[0] for names in found.values()} == {"train", "validation"}
-    by_definition = expected_rows("X.npy", 333, seed=9)["validation"]
-    assert {row for row, names in found.items() if names[0] == "validation"} == set(by_definition)
 
 
 def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:

@@ -1,5 +1,6 @@
 """Arrays that cannot be used are rejected in one sentence with the value, the rule and the fix."""
 
+import io
 import os
 import pickle
 import struct
@@ -32,85 +33,64 @@ class Trap:
 TRAP = str(Path(tempfile.gettempdir()) / "shardmill-trap-sprung")  # never created
 
 
-def save(array: object) -> Callable[[Path], dict]:
-    """Return a function that writes X.npy and returns the options of the build."""
+def files(content: dict[str, object]) -> Callable[[Path], dict]:
+    """Return a function that writes files and returns the options of the build.
+
+    Args:
+        content: Bytes, an array (.npy) or a dict of arrays (.npz) by path. The first path, or its
+            folder, is the input; y.npy holds the labels.
+    """
 
     def write(folder: Path) -> dict:
-        np.save(folder / "X.npy", np.asarray(array), allow_pickle=True)
-        return {"input": folder / "X.npy"}
+        for name, value in content.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(value, bytes):
+                path.write_bytes(value)
+            elif isinstance(value, dict):
+                np.savez(path, **value)
+            else:
+                np.save(path, np.asarray(value), allow_pickle=True)
+        more = {"labels": folder / "y.npy"} if "y.npy" in content else {}
+        return {"input": folder / next(iter(content)).partition("/")[0], **more}
 
     return write
+
+
+def save(array: object) -> Callable[[Path], dict]:
+    return files({"X.npy": array})
+
+
+def raw(data: bytes, name: str = "X.npy") -> Callable[[Path], dict]:
+    return files({name: data})
+
+
+def labels(array: np.ndarray) -> Callable[[Path], dict]:
+    return files({"X.npy": X, "y.npy": array})
+
+
+def npz(**members: np.ndarray) -> Callable[[Path], dict]:
+    return files({"data.npz": members})
+
+
+def folder_of(**content: object) -> Callable[[Path], dict]:
+    names = {name: name.replace("__", ".").replace("_in_", "/") for name in content}
+    return files({f"arrays/{names[name]}": value for name, value in content.items()})
 
 
 def with_header(text: str, *, version: int = 1) -> Callable[[Path], dict]:
     """Return a function that writes X.npy with any header."""
-
-    def write(folder: Path) -> dict:
-        head = text.encode("latin-1")
-        size = struct.pack("<H" if version == 1 else "<I", len(head))
-        (folder / "X.npy").write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + head)
-        return {"input": folder / "X.npy"}
-
-    return write
-
-
-def raw(data: bytes, name: str = "X.npy") -> Callable[[Path], dict]:
-    """Return a function that writes a file of these bytes."""
-
-    def write(folder: Path) -> dict:
-        (folder / name).write_bytes(data)
-        return {"input": folder / name}
-
-    return write
-
-
-def labels(array: np.ndarray) -> Callable[[Path], dict]:
-    """Return a function that writes X.npy and y.npy."""
-
-    def write(folder: Path) -> dict:
-        np.save(folder / "X.npy", X)
-        np.save(folder / "y.npy", array, allow_pickle=True)
-        return {"input": folder / "X.npy", "labels": folder / "y.npy"}
-
-    return write
-
-
-def npz(**members: np.ndarray) -> Callable[[Path], dict]:
-    """Return a function that writes data.npz."""
-
-    def write(folder: Path) -> dict:
-        np.savez(folder / "data.npz", **members)
-        return {"input": folder / "data.npz"}
-
-    return write
-
-
-def folder_of(**files: object) -> Callable[[Path], dict]:
-    """Return a function that writes a folder of .npy files; bytes are written unchanged."""
-
-    def write(folder: Path) -> dict:
-        for name, value in files.items():
-            path = folder / "arrays" / name.replace("__", ".").replace("_in_", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(value, bytes):
-                path.write_bytes(value)
-            else:
-                np.save(path, value)
-        return {"input": folder / "arrays"}
-
-    return write
+    head = text.encode("latin-1")
+    size = struct.pack("<H" if version == 1 else "<I", len(head))
+    return raw(b"\x93NUMPY" + bytes([version, 0]) + size + head)
 
 
 def cut(array: np.ndarray, change: int) -> Callable[[Path], dict]:
     """Return a function that writes X.npy without its last bytes, or with more."""
-
-    def write(folder: Path) -> dict:
-        options = save(array)(folder)
-        data = (folder / "X.npy").read_bytes()
-        (folder / "X.npy").write_bytes(data[:change] if change < 0 else data + bytes(change))
-        return options
-
-    return write
+    stream = io.BytesIO()
+    np.save(stream, array)
+    data = stream.getvalue()
+    return raw(data[:change] if change < 0 else data + bytes(change))
 
 
 def damaged_zip(folder: Path) -> dict:

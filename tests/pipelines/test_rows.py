@@ -1,7 +1,6 @@
 """The rows pipeline end to end: the shards contain every cell of a table."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -153,20 +152,13 @@ MIXED_ROWS = [
 ]
 
 
-def test_shards_contain_every_kind_of_column(tmp_path, capsys) -> None:
+def test_shards_contain_every_kind_of_column(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", list(MIXED), MIXED_ROWS)
     examples, manifest = published(input=path, output=tmp_path / "ds", splits="train:1")
     assert counted(examples) == expected(list(MIXED), MIXED_ROWS, MIXED)
     assert [(f["name"], f["type"]) for f in manifest.features] == sorted(
         (name, {text: "bytes", number: "float"}.get(read, "int64")) for name, read in MIXED.items()
     )
-    code, out, _ = run_here(capsys, "show", tmp_path / "ds")
-    assert code == 0
-    for wanted in ("train", "name", "Bob, Jr.", "zip", '"20002"'):
-        assert wanted in out, out
-    code, out, _ = run_here(capsys, "count", f"--input={tmp_path}/ds", "--check=records")
-    assert code == 0
-    assert re.search(r"\b5\b", out), out
 
 
 def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:

@@ -112,16 +112,12 @@ def test_fails_in_one_sentence_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def make_late(folder, bad: int):
-    """Write a table whose sample infers int64 for "n"; ``bad`` later rows have text there."""
-    rows = [[number, number * 2, "abc" * 9] for number in range(4_000)]
-    for number in range(bad):
-        rows[3_000 + 7 * number][1] = f"n/a {number}"
-    return make_table(folder / "late.csv", ["id", "n", "text"], rows)
-
-
 def test_too_many_bad_rows_name_the_column_and_the_fix(tmp_path, capsys) -> None:
-    path = make_late(tmp_path, 140)
+    # The sample infers int64 for "n"; later rows have text there.
+    rows = [[number, number * 2, "abc" * 9] for number in range(4_000)]
+    for number in range(140):
+        rows[3_000 + 7 * number][1] = f"n/a {number}"
+    path = make_table(tmp_path / "late.csv", ["id", "n", "text"], rows)
     options = {"input": path, "output": tmp_path / "ds", "sample_bytes": "64KiB"}
     flags = [f"--{name}={value}" for name, value in options.items()]
     code, out, err = run_here(capsys, "rows", *flags, "--max_reject_fraction=0.03")

@@ -1,11 +1,9 @@
 """Build datasets of arrays and compare them with NumPy and TensorFlow."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 
 from shardmill.pipelines import run
@@ -18,8 +16,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.arrays.transform import ArraysSpec
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
-from tests.support.readers import tf_examples
-from tests.support.rows_tools import JSON_SCHEMA
+from tests.support.rows_tools import by_split, check_dataset
 
 DTYPES = [
     "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",
@@ -55,22 +52,10 @@ def published(**options) -> Manifest:
 
 
 def records_of(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
-    """Return the examples of each split in their order, read by TensorFlow."""
-    body = json.loads((folder / "manifest.json").read_text())
-    jsonschema.validate(body, JSON_SCHEMA)
-    inputs = manifest.inputs
-    assert manifest.written == inputs.accepted == inputs.matched
-    found = {}
-    for name, split in manifest.splits.items():
-        examples = []
-        for shard in split.shards:
-            packed = "GZIP" if manifest.compression == "gzip" else ""
-            mine = tf_examples(folder / shard.file, packed)
-            assert len(mine) == shard.records
-            examples += mine
-        assert len(examples) == split.num_examples
-        found[name] = examples
-    return found
+    """Check a dataset; return the examples of each split in their order."""
+    assert manifest.written == manifest.inputs.matched
+    check_dataset(folder, manifest)
+    return by_split(folder, manifest)
 
 
 def plain_bytes(array: np.ndarray, row: int) -> bytes:

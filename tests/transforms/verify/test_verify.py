@@ -56,21 +56,19 @@ def edit_manifest(dataset: Path, change) -> None:
     path.write_text(json.dumps(body))
 
 
-def rewrite(dataset: Path, shard: Path, examples: list[bytes]) -> None:
-    """Replace a shard by a valid one of other examples, and update the manifest."""
+def rewrite(dataset: Path, examples: list[bytes]) -> None:
+    """Replace the first shard by a valid one of other examples, and update the manifest."""
     data = indexed([examples])
-    shard.write_bytes(data)
+    first_shard(dataset).write_bytes(data)
 
     def change(manifest) -> None:
-        for split in manifest["splits"].values():
-            for entry in split["shards"]:
-                if entry["file"] == shard.name:
-                    entry.update(records=len(examples), bytes=len(data))
-                    entry["crc32c"] = f"{crc32c(data):08x}"
-            split["num_examples"] = sum(entry["records"] for entry in split["shards"])
-            split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
-            split["label_counts"] = {}
-        manifest["written"] = sum(split["num_examples"] for split in manifest["splits"].values())
+        split = manifest["splits"]["train"]
+        digest = f"{crc32c(data):08x}"
+        split["shards"][0].update(records=len(examples), bytes=len(data), crc32c=digest)
+        split["num_examples"] = sum(entry["records"] for entry in split["shards"])
+        split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
+        split["label_counts"] = {}
+        manifest["written"] = sum(each["num_examples"] for each in manifest["splits"].values())
 
     edit_manifest(dataset, change)
 
@@ -117,7 +115,7 @@ def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
 def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
-    rewrite(dataset, shard, [*examples[:1], b"not an example", *examples[1:]])
+    rewrite(dataset, [*examples[:1], b"not an example", *examples[1:]])
     other = dataset / "train-00001-of-00002.tfrecord.gz"
     other.write_bytes(other.read_bytes()[:-9])
     alone = findings_of(dataset)
@@ -130,16 +128,6 @@ def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     )
     assert findings_of(dataset, processes=2) == alone
     assert started == [2]
-
-
-def test_reports_the_damaged_record(dataset) -> None:
-    shard = first_shard(dataset)
-    whole = bytearray(shard.read_bytes())
-    whole[-100] ^= 1
-    shard.write_bytes(whole)
-    (finding,) = findings_of(dataset)
-    assert finding.message.startswith("record ")
-    assert finding.message.endswith("the CRC of its payload does not match")
 
 
 def test_reports_missing_and_unlisted_files(dataset) -> None:
@@ -198,7 +186,7 @@ def test_reports_examples_that_violate_the_schema(dataset) -> None:
     examples = read_payloads(shard)
     examples[2] = encode_example(features_of(examples[2]) | {"image/height": [24, 24]})
     examples[4] = encode_example(features_of(examples[4]) | {"image/class/label": [2]})
-    rewrite(dataset, shard, examples)
+    rewrite(dataset, examples)
     found = findings_of(dataset)
     assert {finding.file for finding in found} == {shard.name}
     assert [finding.message for finding in found] == [
@@ -208,7 +196,7 @@ def test_reports_examples_that_violate_the_schema(dataset) -> None:
 
 
 def test_summarizes_many_violations(dataset) -> None:
-    rewrite(dataset, first_shard(dataset), [b"not an example"] * 50)
+    rewrite(dataset, [b"not an example"] * 50)
     found = findings_of(dataset)
     assert [finding.message[:9] for finding in found[:3]] == ["record 0:", "record 1:", "record 2:"]
     assert found[3].message == "47 more of its records do not fit the schema"
