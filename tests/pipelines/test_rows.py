@@ -1,15 +1,12 @@
 """The rows pipeline end to end: the shards contain every cell of a table."""
 
-from __future__ import annotations
-
 import json
-import random
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from tests.conftest import shardmill
 from tests.support.csv_tools import python_rows
 from tests.support.fault_tools import PROGRESS
@@ -125,14 +122,6 @@ TABLES = [
 ]  # fmt: skip
 
 
-def total_counts(manifest) -> dict[str, int]:
-    """Return the label counts of all splits together."""
-    total: Counter[str] = Counter()
-    for split in manifest.splits.values():
-        total.update(split.label_counts)
-    return dict(total)
-
-
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
 def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path, capsys) -> None:
     path = shared_data / "csv" / "tables" / table.file
@@ -143,45 +132,13 @@ def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path,
     names = list(table.reads) if headless else rows.pop(0)
     assert len(rows) == table.rows == manifest.inputs.matched == manifest.written
     assert counted(examples) == expected(names, rows, table.reads)
-    assert total_counts(manifest) == table.label_counts
+    counts = (Counter(split.label_counts) for split in manifest.splits.values())
+    assert sum(counts, Counter()) == table.label_counts
+    texts = sorted(table.label_counts) if table.reads.get(table.label) is text else []
+    assert list(manifest.labels) == texts
     assert manifest.inputs.rejected == 0
     code, out, err = run_here(capsys, "verify", tmp_path / "ds")
     assert (code, err) == (0, ""), out
-
-
-def housing(count: int) -> list[list[object]]:
-    """Return rows like those of California housing, with missing cells."""
-    rng = random.Random(4)
-    rows: list[list[object]] = []
-    for _ in range(count):
-        rooms = rng.randrange(2, 9_000)
-        rows.append([
-            f"{-124.35 + rng.random() * 10:.2f}", f"{32.54 + rng.random() * 9:.2f}",
-            f"{rng.randrange(1, 53)}.0", f"{rooms}.0",
-            "" if rng.random() < 0.01 else f"{rooms // 5}.0",
-            f"{rng.randrange(3, 35_682)}.0", f"{rng.randrange(1, 6_082)}.0",
-            f"{rng.random() * 15:.4f}", f"{rng.randrange(14_999, 500_002)}.0",
-            rng.choice(["<1H OCEAN", "INLAND", "NEAR OCEAN", "NEAR BAY", "ISLAND"]),
-        ])  # fmt: skip
-    return rows
-
-
-HOUSING = columns(
-    "f longitude f latitude f housing_median_age f total_rooms f total_bedrooms f population "
-    "f households f median_income f median_house_value t ocean_proximity"
-)
-
-
-def test_shards_contain_every_cell_of_a_large_table(tmp_path) -> None:
-    path = make_table(tmp_path / "housing.csv", list(HOUSING), housing(3_000))
-    _, manifest = build_rows(input=path, output=tmp_path / "ds", label="ocean_proximity")
-    examples = check_dataset(tmp_path / "ds", manifest, "ocean_proximity")
-    rows = python_rows(path.read_bytes())[1:]
-    assert counted(examples) == expected(list(HOUSING), rows, HOUSING)
-    absent = [example for example in examples if "total_bedrooms" not in example]
-    assert 10 < len(absent) == sum(not row[4] for row in rows)
-    labels = (tmp_path / "ds" / "labels.txt").read_text().splitlines()
-    assert labels == sorted({row[9] for row in rows}) == list(manifest.labels)
 
 
 # Every kind of column.
@@ -195,20 +152,13 @@ MIXED_ROWS = [
 ]
 
 
-def test_shards_contain_every_kind_of_column(tmp_path, capsys) -> None:
+def test_shards_contain_every_kind_of_column(tmp_path) -> None:
     path = make_table(tmp_path / "in.csv", list(MIXED), MIXED_ROWS)
     examples, manifest = published(input=path, output=tmp_path / "ds", splits="train:1")
     assert counted(examples) == expected(list(MIXED), MIXED_ROWS, MIXED)
     assert [(f["name"], f["type"]) for f in manifest.features] == sorted(
         (name, {text: "bytes", number: "float"}.get(read, "int64")) for name, read in MIXED.items()
     )
-    code, out, _ = run_here(capsys, "show", tmp_path / "ds")
-    assert code == 0
-    for wanted in ("train", "name", "Bob, Jr.", "zip", '"20002"'):
-        assert wanted in out, out
-    code, out, _ = run_here(capsys, "count", f"--input={tmp_path}/ds", "--check=records")
-    assert code == 0
-    assert re.search(r"\b5\b", out), out
 
 
 def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
@@ -217,14 +167,9 @@ def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     make_table(tmp_path / "mail1.csv", ["id", "score", "class", "body"], rows[:200])
     make_table(tmp_path / "mail2.csv", ["id", "score", "class", "body"], rows[200:])
     flags = ["rows", "--input=mail*.csv", "--output=ds", "--label=class", "--sample_bytes=1KiB"]
-    (tmp_path / "schema.pbtxt").write_text(
-        "".join(
-            f'feature {{ name: "{name}" type: {kind} presence {{ min_fraction: 1 }} '
-            "shape { dim { size: 1 } } }\n"
-            for name, kind in
-            (("id", "INT"), ("score", "FLOAT"), ("class", "BYTES"), ("body", "BYTES"))
-        )
-    )  # fmt: skip
+    kinds = {"id": "int64", "score": "float32", "class": "bytes", "body": "bytes"}
+    schema = format_schema([Column(name, kind) for name, kind in kinds.items()])
+    (tmp_path / "schema.pbtxt").write_text(schema)
     done = shardmill(*flags, "--schema=schema.pbtxt", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert PROGRESS.sub("", done.stderr) == ""

@@ -1,13 +1,9 @@
 """Build datasets of arrays and compare them with NumPy and TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 
 from shardmill.pipelines import run
@@ -20,8 +16,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.arrays.transform import ArraysSpec
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
-from tests.support.readers import tf_examples
-from tests.support.rows_tools import JSON_SCHEMA
+from tests.support.rows_tools import by_split, check_dataset
 
 DTYPES = [
     "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",
@@ -57,22 +52,10 @@ def published(**options) -> Manifest:
 
 
 def records_of(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
-    """Return the examples of each split in their order, read by TensorFlow."""
-    body = json.loads((folder / "manifest.json").read_text())
-    jsonschema.validate(body, JSON_SCHEMA)
-    inputs = manifest.inputs
-    assert manifest.written == inputs.accepted == inputs.matched
-    found = {}
-    for name, split in manifest.splits.items():
-        examples = []
-        for shard in split.shards:
-            packed = "GZIP" if manifest.compression == "gzip" else ""
-            mine = tf_examples(folder / shard.file, packed)
-            assert len(mine) == shard.records
-            examples += mine
-        assert len(examples) == split.num_examples
-        found[name] = examples
-    return found
+    """Check a dataset; return the examples of each split in their order."""
+    assert manifest.written == manifest.inputs.matched
+    check_dataset(folder, manifest)
+    return by_split(folder, manifest)
 
 
 def plain_bytes(array: np.ndarray, row: int) -> bytes:
@@ -83,15 +66,21 @@ def plain_bytes(array: np.ndarray, row: int) -> bytes:
 
 def row_hash(seed: int, key: str, row: int) -> tuple[int, int]:
     """Return the hashes of a row for its split and its position, as docs/arrays.md defines them."""
-    digest = hashlib.blake2b(
-        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=b"shardmill-row"
-    ).digest()
-    salts = (int.from_bytes(half, "big") for half in (digest[:8], digest[8:]))
-    split, position = (_step(_step(salt, row), salt) for salt in salts)
+    salts = hash_salts(seed, key, b"shardmill-row")
+    split, position = (hash_step(hash_step(salt, row), salt) for salt in salts)
     return split, position
 
 
-def _step(state: int, word: int) -> int:
+def hash_salts(seed: int, key: str, person: bytes) -> tuple[int, int]:
+    """Return the numbers that the hashes for the split and for the position start with."""
+    digest = hashlib.blake2b(
+        key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=person
+    ).digest()
+    return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+
+
+def hash_step(state: int, word: int) -> int:
+    """Return the next state of a hash (SplitMix64)."""
     x = ((state ^ word) + 0x9E3779B97F4A7C15) & _64
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _64
     x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _64

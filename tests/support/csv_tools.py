@@ -1,15 +1,13 @@
 """Read CSV files with Shardmill and with Python's csv module."""
 
-from __future__ import annotations
-
 import csv
 import io
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from shardmill.transforms.rows.csv.cells import Cells, RowReject
+from shardmill.transforms.rows.csv.cells import RowReject
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head, read_range, split_ranges
 
@@ -27,9 +25,14 @@ class Reading(NamedTuple):
         return dict(Counter(reject.error for reject in self.rejects))
 
 
-def table(columns: tuple[str, ...], parts: Iterable[Cells]) -> Reading:
+def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
+    """Read a file in ranges."""
+    dialect = dialect or Dialect()
+    columns = read_head(str(path), dialect, range_bytes).columns
     reading = Reading(columns, [], [], [], [])
-    for cells in parts:
+    ranges = split_ranges(str(path), dialect, range_bytes)
+    parts = (read_range(str(path), dialect, columns, part, range_bytes) for part in ranges)
+    for cells in itertools.chain.from_iterable(parts):
         assert tuple(cells.columns) == columns
         assert all(not column.null_count for column in cells.columns.values())
         texts = [
@@ -42,18 +45,6 @@ def table(columns: tuple[str, ...], parts: Iterable[Cells]) -> Reading:
         reading.lines.extend(cells.lines.tolist())
         reading.rejects.extend(cells.rejects)
     return reading
-
-
-def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
-    """Read a file in ranges."""
-    dialect = dialect or Dialect()
-    columns = read_head(str(path), dialect, range_bytes).columns
-
-    def parts() -> Iterator[Cells]:
-        for part in split_ranges(str(path), dialect, range_bytes):
-            yield from read_range(str(path), dialect, columns, part, range_bytes)
-
-    return table(columns, parts())
 
 
 def read_bytes(folder: Path, data: bytes, range_bytes: int = 1 << 20, **dialect) -> Reading:

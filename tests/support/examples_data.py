@@ -1,7 +1,5 @@
 """The data of the examples, for tests."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Tools for tests of images: encoded images as arrays, and files written byte by byte."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Build datasets of rows; check them with Python's csv module and TensorFlow."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
@@ -19,6 +17,8 @@ from shardmill.pipelines.rows import outcomes, resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.publish import read_manifest
@@ -187,13 +187,7 @@ def make_mixed_tables(folder: Path) -> Path:
         ]
         rows[5][0], rows[700][1] = "five", "heavy"
         make_table(folder / name, ["id", "x", "text", "class"], rows)
-    required = "presence { min_fraction: 1 min_count: 1 } shape { dim { size: 1 } }"
-    optional = "presence { min_fraction: 0 } value_count { min: 1 max: 1 }"
-    kinds = {"id": "INT", "x": "FLOAT", "text": "BYTES", "class": "BYTES"}
-    (folder / "schema.pbtxt").write_text(
-        "".join(
-            f'feature {{ name: "{name}" type: {kind} {optional if name == "text" else required} }}\n'
-            for name, kind in kinds.items()
-        )
-    )
+    kinds: dict[str, Kind] = {"id": "int64", "x": "float32", "text": "bytes", "class": "bytes"}
+    columns = [Column(name, kind, required=name != "text") for name, kind in kinds.items()]
+    (folder / "schema.pbtxt").write_text(format_schema(columns))
     return folder

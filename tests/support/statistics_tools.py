@@ -1,7 +1,5 @@
 """Computes statistics with fractions, to compare with those of the manifest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction

@@ -40,7 +40,7 @@ class ArrayFile:
         uri: Path or URI of the file.
         size: Bytes of the file when it was opened.
         version: As in ``Entry``.
-        descr: dtype in NumPy's short form, byte order included.
+        dtype: Type of the values, in the byte order of the file.
         shape: All dimensions, examples first.
         fortran: Whether the first dimension varies fastest.
         header_bytes: Bytes of the .npy header.
@@ -54,18 +54,13 @@ class ArrayFile:
     uri: str
     size: int
     version: str
-    descr: str
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
     header_bytes: int
     start: int = 0
     member: str = ""
     compressed: bool = False
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values, in the byte order of the file."""
-        return np.dtype(self.descr)
 
     @property
     def rows(self) -> int:
@@ -174,7 +169,7 @@ def _array_file(
             "first axis is the examples."
         )
     array = ArrayFile(
-        name, source, uri, reader.size, reader.version, header.dtype.str, header.shape,
+        name, source, uri, reader.size, reader.version, header.dtype, header.shape,
         header.fortran, header.num_bytes,
     )  # fmt: skip
     found = size - array.header_bytes

@@ -18,12 +18,13 @@ from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.array_file import ArrayFile
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_texts
-from shardmill.transforms.arrays.row_index import RowPlacement, index_rows, row_positions
+from shardmill.transforms.arrays.row_index import RowPlacement, index_rows
 from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, BuildHooks, Item
 from shardmill.transforms.columnar import label_limit
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.encode import encode_rows, prepare
+from shardmill.transforms.columnar.row_hash import hash_offsets
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -71,18 +72,15 @@ class ArrayEncoder:
             yield from self._encode_part(part, labels)
 
     def _encode_part(self, part: int, labels: Sequence[str]) -> Iterator[Block]:
-        rows = index_rows(self.placement).rows_of(part)
-        order = np.argsort(row_positions(self.placement, rows))
+        place = self.placement
+        rows = index_rows(place).rows_of(part)
+        order = np.argsort(hash_offsets(place.seed, place.key, rows).position)
         places = np.empty_like(order)
         places[order] = np.arange(len(rows))
         threads = self.threads or usable_cores()
-        read = partial(
-            read_part, placement=self.placement, part=part, places=places, threads=threads
-        )
+        read = partial(read_part, placement=place, part=part, places=places, threads=threads)
         raw = [read(array) for array in self.arrays]
-        values = None
-        if self.label:
-            values = self.label.values(read(self.label.array))
+        values = self.label.values(read(self.label.array)) if self.label else None
         step = max(1, _BLOCK_BYTES // max(1, sum(each.shape[1] for each in raw)))
         for first in range(0, len(rows), step):
             rows_of_block = slice(first, first + step)
@@ -103,8 +101,8 @@ class ArrayEncoder:
             label_features, counts = label_columns(self.label, values, labels)
             columns += label_features
         num_rows = len(raw[0])
-        framed = encode_rows(prepare(columns, np.arange(num_rows)), 0, num_rows)
-        return Block(memoryview(framed.data), framed.lengths, counts)
+        prepared = prepare(columns, np.arange(num_rows))
+        return Block(memoryview(encode_rows(prepared, 0, num_rows)), prepared.lengths, counts)
 
     def schema(self, labels: Sequence[str]) -> str:
         """See ``Encoder.schema``."""

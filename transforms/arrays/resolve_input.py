@@ -242,8 +242,8 @@ def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     for array in arrays:
         if array.is_text:
             raise InputError(
-                f"{array.source} holds texts ({array.descr}), not numbers: name it with --label if "
-                "it is the label, or exclude it with --arrays."
+                f"{array.source} holds texts ({array.dtype.str}), not numbers: name it with "
+                "--label if it is the label, or exclude it with --arrays."
             )
     size = sum(array.row_bytes for array in arrays)
     if size > _MAX_RECORD_BYTES:

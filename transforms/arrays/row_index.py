@@ -82,14 +82,6 @@ def index_rows(placement: RowPlacement) -> RowIndex:
         return _index_rows(placement)
 
 
-def row_positions(
-    placement: RowPlacement, rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:  # fmt: skip
-    """Return the positions of rows in the shuffled order; uint64, shape [n], all distinct."""
-    positions: npt.NDArray[np.uint64] = hash_offsets(placement.seed, placement.key, rows).position
-    return positions
-
-
 def row_parts(placement: RowPlacement, first: int, end: int) -> npt.NDArray[np.int64]:
     """Return the part, among all splits, of each row from first to end - 1; int64, shape [n]."""
     hashes = hash_offsets(placement.seed, placement.key, np.arange(first, end))
@@ -107,27 +99,20 @@ def row_parts(placement: RowPlacement, first: int, end: int) -> npt.NDArray[np.i
 @functools.lru_cache(maxsize=8)
 def _index_rows(placement: RowPlacement) -> RowIndex:
     counts = np.zeros(sum(placement.parts), np.int64)
-    for _, parts in _chunks(placement):
+    for parts, _ in _chunks(placement):
         counts += np.bincount(parts, minlength=counts.size)
     starts = offsets_from_sizes(counts)
     with report_full_disk("The list of rows", placement.rows * _ROW.itemsize):
         file = open_scratch()
-        write_grouped(
-            file, starts, ((parts, _as_bytes(rows)) for rows, parts in _chunks(placement))
-        )
+        write_grouped(file, starts, _chunks(placement))
     return RowIndex(file, starts)
 
 
 def _chunks(
     placement: RowPlacement,
-) -> Iterator[tuple[range, npt.NDArray[np.int64]]]:  # fmt: skip
-    """Yield row numbers and the part of each, a chunk at a time."""
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+    """Yield the part of each row, and row numbers as bytes (shape [n, 8]), a chunk at a time."""
     for first in range(0, placement.rows, _CHUNK_ROWS):
-        rows = range(first, min(first + _CHUNK_ROWS, placement.rows))
-        yield rows, row_parts(placement, rows.start, rows.stop)
-
-
-def _as_bytes(rows: range) -> npt.NDArray[np.uint8]:
-    """Return row numbers as the bytes of ``_ROW``; uint8, shape [n, 8]."""
-    numbers = np.arange(rows.start, rows.stop, dtype=_ROW)
-    return numbers.view(np.uint8).reshape(-1, _ROW.itemsize)
+        end = min(first + _CHUNK_ROWS, placement.rows)
+        numbers = np.arange(first, end, dtype=_ROW).view(np.uint8)
+        yield row_parts(placement, first, end), numbers.reshape(-1, _ROW.itemsize)

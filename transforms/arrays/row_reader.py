@@ -70,7 +70,7 @@ def read_part(
         else:
             _read_rows(array, index.rows_of(part), places, out, threads)
         check_unchanged(array)
-    if array.descr.startswith(">"):
+    if array.dtype.str.startswith(">"):
         swapped: npt.NDArray[np.uint8] = out.view(array.dtype).byteswap().view(np.uint8)
         return swapped
     return out

@@ -41,18 +41,6 @@ _ROWS_PER_COMBINATION = 8
 _CRC_ROWS = 256
 
 
-class FramedRecords(NamedTuple):
-    """Whole TFRecord frames.
-
-    Attributes:
-        data: The frames, back to back.
-        lengths: int64[rows], bytes of each frame.
-    """
-
-    data: pa.Buffer
-    lengths: np.ndarray
-
-
 class _EncodedColumn(NamedTuple):
     """One column, or several merged ones: the encoded entries and the index of each row's entry."""
 
@@ -164,15 +152,15 @@ def _frame_header(size: int) -> bytes:
     return b"".join((length, struct.pack("<I", masked_crc(length)), features))
 
 
-def encode_rows(prepared: PreparedRows, start: int, stop: int) -> FramedRecords:
-    """Return the frames of rows ``start`` to ``stop`` (exclusive) of the order.
+def encode_rows(prepared: PreparedRows, start: int, stop: int) -> pa.Buffer:
+    """Return the frames of rows ``start`` to ``stop`` (exclusive) of the order, back to back.
 
     The bytes of a row depend only on that row. Peak memory is twice the size of the frames, which
     ``prepared.lengths`` gives.
     """
     lengths = prepared.lengths[start:stop]
     if not lengths.size:
-        return FramedRecords(pa.py_buffer(b""), lengths)
+        return pa.py_buffer(b"")
     codes = pa.array(prepared.codes[start:stop].reshape(-1))
     data = prepared.pieces.take(codes).buffers()[2]
     ends = np.cumsum(lengths)
@@ -181,7 +169,7 @@ def encode_rows(prepared: PreparedRows, start: int, stop: int) -> FramedRecords:
     # An unaligned uint32 view at every byte; no other array shares the buffer.
     view = np.ndarray((data.size - FOOTER_BYTES + 1,), "<u4", data, strides=(1,))
     view[footers] = crcs
-    return FramedRecords(data, lengths)
+    return data
 
 
 def _crcs(data: pa.Buffer, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:

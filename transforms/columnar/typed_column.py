@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+
+ARROW_TYPES: dict[Kind, pa.DataType] = {
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "bytes": pa.binary(),
+}
+
+
+_MANIFEST_TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
+
+
+def list_features(features: Iterable[tuple[str, Kind]]) -> list[dict[str, Any]]:
+    """Return the manifest's list of features with these names and kinds, sorted by name."""
+    ordered = sorted(features, key=lambda feature: feature[0].encode())
+    return [{"name": name, "type": _MANIFEST_TYPES[kind]} for name, kind in ordered]
 
 
 class TypedColumn(NamedTuple):

@@ -162,8 +162,7 @@ def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
     try:
         image.save(buffer, spec.encoding, **options)
     except Exception as error:  # Pillow's encoders raise many types
-        message = f"{type(error).__name__}: {decode.plain_message(error)}"
-        raise RejectedError("encode", "encode", message) from error
+        raise RejectedError("encode", "encode", decode.with_type(error)) from error
     return buffer.getvalue()
 
 

@@ -127,7 +127,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
     except Image.DecompressionBombError as error:
         raise RejectedError("decode", "too_large", plain_message(error)) from error
     except Exception as error:  # Image.open: Pillow's parsers raise many types
-        raise RejectedError("decode", "decode", _with_type(error)) from error
+        raise RejectedError("decode", "decode", with_type(error)) from error
 
 
 @contextlib.contextmanager
@@ -136,12 +136,13 @@ def _reject_damage() -> Iterator[None]:
     try:
         yield
     except (Image.DecompressionBombError, MemoryError) as error:
-        raise RejectedError("decode", "too_large", _with_type(error)) from error
+        raise RejectedError("decode", "too_large", with_type(error)) from error
     except Exception as error:  # Pillow's decoders raise many types
-        raise RejectedError("decode", "decode", _with_type(error)) from error
+        raise RejectedError("decode", "decode", with_type(error)) from error
 
 
-def _with_type(error: BaseException) -> str:
+def with_type(error: BaseException) -> str:
+    """Return the type of an exception and its plain message."""
     return f"{type(error).__name__}: {plain_message(error)}"
 
 

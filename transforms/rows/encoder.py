@@ -13,9 +13,8 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import BuildHooks, ExtraFiles, Item
 from shardmill.transforms.columnar.label_limit import is_countable
+from shardmill.transforms.columnar.typed_column import list_features
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
-
-_TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,7 @@ class RowEncoder:
 
     def features(self) -> list[dict[str, Any]]:
         """Return the manifest's list of features, sorted by name."""
-        return [
-            {"name": column.name, "type": _TYPES[column.kind]}
-            for column in sorted(self.columns, key=lambda column: column.name.encode())
-        ]
+        return list_features((column.name, column.kind) for column in self.columns)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +11,6 @@ from shardmill.transforms.rows.csv.arrow_parser import MAX_LISTED
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 
 Mask = npt.NDArray[np.bool_]
-
-
-class _Check(NamedTuple):
-    """One check that rows failed: the column, the reason, and the message for a row."""
-
-    column: str
-    reason: str
-    describe: Callable[[int], str]
 
 
 class RejectCollector:
@@ -33,7 +24,8 @@ class RejectCollector:
 
     def __init__(self, rows: int) -> None:
         self.bad = np.zeros(rows, bool)
-        self._checks: list[_Check] = []
+        # For each check that rows failed: the column, the reason, and the message for a row.
+        self._checks: list[tuple[str, str, Callable[[int], str]]] = []
         self._check_ids = np.zeros(rows, np.int32)
 
     def add(
@@ -56,7 +48,7 @@ class RejectCollector:
         of_rows = np.broadcast_to(reasons, bad.shape)[new]
         for reason in np.unique(of_rows).tolist():
             self._check_ids[new[of_rows == reason]] = len(self._checks)
-            self._checks.append(_Check(column, reason, describe))
+            self._checks.append((column, reason, describe))
 
     def rejects(self, cells: Cells) -> list[RowReject]:
         """Return the rejects of a range by offset, including those of ``cells``."""

@@ -6,7 +6,7 @@ segments of runs are grouped by part, and the build merges the segments of each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,22 +176,24 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
     """
     ref, row_range = InputRef(*task[0]), RowRange(*task[2])
     file = run_writer.CsvFile(ref, task[1])
-    pieces = run_writer.read_cells(spec.runs, file, row_range)
-    number = 0
+
+    def run_name(piece: int) -> str:
+        place = (row_range.start, row_range.end, piece)
+        return run_writer.run_id(spec.runs, plan, ref, place, graph)
+
+    # A range with an end is one piece: if its run exists, the range need not be read.
+    finished = _find_run(spec.runs, run_name(0)) if row_range.end >= 0 else None
+    pieces: Iterable[Any] = [None]
+    if finished is None:
+        pieces = run_writer.read_cells(spec.runs, file, row_range)
     try:
-        while True:
-            place = (row_range.start, row_range.end, number)
-            name = run_writer.run_id(spec.runs, plan, ref, place, graph)
-            run = None
-            if row_range.end >= 0:  # one piece: if its run exists, the range need not be read
-                run = _find_run(spec.runs, name)
-            if run is None:
-                cells = next(pieces, None)
-                if cells is None:
-                    return
-                run = _find_run(spec.runs, name) or run_writer.make_run(
-                    spec.runs, plan, file, name, cells, graph
-                )
+        for number, cells in enumerate(pieces):
+            name = run_name(number)
+            run = (
+                finished
+                or _find_run(spec.runs, name)
+                or run_writer.make_run(spec.runs, plan, file, name, cells, graph)
+            )
             rejects = sum(run.rejects.values())
             shown = progress.current()
             shown.phase = "encoding"
@@ -200,9 +202,6 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
                 spec.runs, plan, ref, (row_range.start, number), run
             )
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
-            if row_range.end >= 0:
-                return
-            number += 1
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
         rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")

@@ -1,7 +1,5 @@
 """Headers of .npy files are parsed, or rejected in one sentence."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

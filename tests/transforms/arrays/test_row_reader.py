@@ -1,7 +1,5 @@
 """Rows of parts are read from every kind of array file, in any order and chunk size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

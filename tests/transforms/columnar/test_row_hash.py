@@ -19,6 +19,7 @@ from shardmill.transforms.columnar.row_hash import (
     part_numbers,
     split_numbers,
 )
+from tests.support.array_tools import hash_salts, hash_step, row_hash
 
 ALL = 2**64 - 1
 u64 = st.integers(0, ALL)
@@ -30,34 +31,15 @@ texts = st.one_of(
 )
 
 
-# The definition in the docstring of row_hash, implemented independently on Python integers.
-def slow_step(state: int, word: int) -> int:
-    x = ((state ^ word) + 0x9E3779B97F4A7C15) & ALL
-    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & ALL
-    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & ALL
-    return x ^ x >> 31
-
-
-def slow_salts(seed: int, key: str, person: bytes) -> tuple[int, int]:
-    raw = hashlib.blake2b(
-        key.encode("utf-8"), digest_size=16, salt=seed.to_bytes(16, "little"), person=person
-    ).digest()
-    return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")
-
-
-def slow_offset(seed: int, key: str, offset: int) -> tuple[int, ...]:
-    salts = slow_salts(seed, key, b"shardmill-row")
-    return tuple(slow_step(slow_step(salt, offset), salt) for salt in salts)
-
-
+# The definition in the docstring of row_hash, on Python integers.
 def slow_text(seed: int, text: bytes) -> tuple[int, ...]:
     data = text if len(text) <= 128 else hashlib.blake2b(text, digest_size=16).digest()
     halves = []
-    for salt in slow_salts(seed, "", b"shardmill-text"):
+    for salt in hash_salts(seed, "", b"shardmill-text"):
         state = salt
         for at in range(0, len(data), 8):
-            state = slow_step(state, int.from_bytes(data[at : at + 8], "little"))
-        halves.append(slow_step(state, len(text)))
+            state = hash_step(state, int.from_bytes(data[at : at + 8], "little"))
+        halves.append(hash_step(state, len(text)))
     return tuple(halves)
 
 
@@ -88,7 +70,7 @@ TEXTS = {
 @pytest.mark.parametrize(("seed", "key", "offset"), list(OFFSETS))
 def test_hashes_of_offsets_are_pinned(seed: int, key: str, offset: int) -> None:
     found = pairs(hash_offsets(seed, key, np.array([offset])))
-    assert found == [OFFSETS[seed, key, offset]] == [slow_offset(seed, key, offset)]
+    assert found == [OFFSETS[seed, key, offset]] == [row_hash(seed, key, offset)]
 
 
 @pytest.mark.parametrize(("seed", "text"), list(TEXTS))
@@ -111,7 +93,7 @@ def test_splits_and_parts_of_known_rows_are_pinned() -> None:
 
 @given(u64, st.text(max_size=20), st.lists(st.integers(0, 2**63 - 1), max_size=20))
 def test_offset_hashes_equal_the_definition(seed: int, key: str, offsets: list[int]) -> None:
-    wanted = [slow_offset(seed, key, offset) for offset in offsets]
+    wanted = [row_hash(seed, key, offset) for offset in offsets]
     assert pairs(hash_offsets(seed, key, np.array(offsets, np.int64))) == wanted
 
 

@@ -1,7 +1,5 @@
 """Color conversion of generated images whose values are known."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pillow's warnings are ignored while images are encoded; the caller's filters stay as they are."""
 
-from __future__ import annotations
-
 import io
 import threading
 import warnings

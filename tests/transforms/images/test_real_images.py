@@ -1,7 +1,5 @@
 """Pixels of real files, compared with other decoders and with facts about the files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -94,13 +92,6 @@ def test_accepts_what_pillow_decodes_and_rejects_other_files(shared_data, name):
         assert str(again) == str(error), path
         if image is not None:
             assert error.error == {"F": "float_range", "I": "int_range"}.get(image.mode), path
-
-
-def test_data_contains_files_of_both_kinds(shared_data):
-    rejected = [p for p in files(shared_data, "bad/zune_fuzz") if rejection(p.read_bytes())]
-    assert 100 < len(rejected) < 400
-    pointers = [rejection(p.read_bytes()) for p in files(shared_data, "bad/git_lfs_pointers")]
-    assert {error and error.error for error in pointers} == {"not_an_image"}
 
 
 # Comparison with libjpeg, libpng and libwebp as TensorFlow calls them
@@ -235,70 +226,15 @@ def test_pixels_equal_those_of_tensorflow(shared_data, name):
     assert compared >= COMPARED.get(name, 0)
 
 
-# Reference pixels of DALI
-
-PHOTOS, SINGLE = "numpy/decode_reference_dali", "photos/mixed_formats_dali/single"
-
-
-@pytest.mark.parametrize(
-    ("name", "reference", "tolerance"),
-    [
-        (f"{PHOTOS}/jpeg/swan-3584559_640.jpg", "jpeg/swan-3584559_640.npy", 0),
-        (f"{PHOTOS}/png/cat-3449999_640.png", "png/cat-3449999_640.npy", 0),
-        (f"{SINGLE}/jpeg2k/2/tiled-cat-3449999_640.jp2", "png/cat-3449999_640.npy", 2),  # lossy
-    ],
-)
-def test_dali_reference_pixels(shared_data, name, reference, tolerance):
-    expected = np.load(shared_data / PHOTOS / reference)
-    assert np.abs(pixels((shared_data / name).read_bytes()) - expected).mean() <= tolerance
-
-
-# Facts from file names and pairs of files
-
-
-def test_sizes_and_colors_are_those_in_pngsuite_names(shared_data):
-    """PngSuite: s40i3p04 is 40 pixels, interlaced, color type 3 (palette), 4 bits."""
-    checked = 0
-    for path in files(shared_data, "bad/pngsuite"):
-        stem, data = path.stem, path.read_bytes()
-        side = int(stem[1:3]) if re.match(r"s\d\d[in]", stem) else 32
-        color, depth = int(stem[4]), int(stem[6:8])
-        if rejection(data):
-            assert stem[0] == "x", stem  # the corrupt ones
-            continue
-        found = pixels(data, 4)
-        assert (data[24], data[25]) == (depth, color) or stem[0] == "x", stem
-        if re.match(r"s\d\d[in]", stem):
-            assert found.shape[:2] == (side, side), stem
-        if color in (0, 4):
-            assert (np.ptp(found[..., :3], axis=-1) == 0).all(), stem  # grey
-        opaque = (found[..., 3] == 255).all()
-        # tb: transparent with a background; tp1: transparent; bg: alpha. tp0: not transparent.
-        if stem[:2] in ("tb", "bg") or stem.startswith("tp1") or color in (4, 6):
-            assert stem.startswith("bg") or not opaque, stem
-        else:
-            assert opaque, stem
-        checked += 1
-    assert checked >= 50
-
-
-def test_orientations_of_one_portrait_look_the_same(shared_data):
-    folder = shared_data / "bad" / "exif_orientation"
-    upright = pixels((folder / "Portrait_1.jpg").read_bytes())
-    assert upright.shape == (1800, 1200, 3)
-    for number in range(9):
-        data = (folder / f"Portrait_{number}.jpg").read_bytes()
-        # Each file is compressed separately: up to 2.2. A wrong orientation gives over 40.
-        assert np.abs(pixels(data) - upright).mean() < 2.5, number
-        small = as_array(encode_image(data, sized(100, 150, reducing_gap=3.0)))
-        plain = Image.fromarray(upright.astype(np.uint8)).resize(
-            (100, 150), Image.Resampling.BILINEAR
-        )
-        assert np.abs(small - np.asarray(plain).astype(int)).mean() < 2, number
+# Pairs of files
 
 
 PAIRS = [
     # file, reference, channels, greatest mean difference
+    (
+        "../../photos/mixed_formats_dali/single/jpeg2k/2/tiled-cat-3449999_640.jp2",  # lossy
+        "../../numpy/decode_reference_dali/png/cat-3449999_640.png", 3, 2,
+    ),
     ("sunraster.im1", "sunraster.im1.png", 3, 0),
     ("ftex_uncompressed.ftu", "ftex_uncompressed.png", 3, 0),
     ("tiff_strip_planar_16bit_RGBa.tiff", "tiff_16bit_RGBa_target.png", 4, 0),
@@ -323,7 +259,7 @@ PAIRS = [
     ("tga/common/200x32_p_bl_raw.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 3),
     ("tga/common/200x32_rgb_tl_rle.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 0),
     ("tga/common/200x32_rgba_bl_rle.tga", "tga/common/200x32_rgba_tl_raw.tga", 4, 0),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "reference", "channels", "tolerance"), PAIRS)

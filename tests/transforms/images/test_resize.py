@@ -1,7 +1,5 @@
 """Sizes of resized images, and the sizes that JPEGs are decoded at."""
 
-from __future__ import annotations
-
 import io
 from fractions import Fraction
 

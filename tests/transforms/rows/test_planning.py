@@ -1,7 +1,5 @@
 """Number of parts of tables; expected values are computed by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,9 +1,5 @@
 """Very many bad rows: the first are listed, all are counted, and no valid row is lost."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
@@ -11,7 +7,7 @@ from shardmill.transforms.rows import row_rejects
 from shardmill.transforms.rows.csv import arrow_parser
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head
-from tests.support.rows_tools import check_dataset, make_table, published
+from tests.support.rows_tools import check_dataset, make_table, published, rejects_of
 from tests.transforms.verify.test_verify import findings_of
 
 LISTED = 5
@@ -64,19 +60,20 @@ def test_manifest_counts_rejects_with_line_and_column(tmp_path) -> None:
     (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
     rows = [(number, number / 2) for number in range(300)]
     bad = [("oops", 1)] * 40 + [(1, "1e99")] * 30 + [(10**30, 1)] * 20
-    path = make_table(tmp_path / "t.csv", ["n", "x"], [*rows[:100], *bad, *rows[100:]])
+    table = [*rows[:100], *bad, *rows[100:], (1,)]
+    path = make_table(tmp_path / "t.csv", ["n", "x"], table)
     examples, manifest = published(
         input=path, output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
         max_reject_fraction=0.5,
     )  # fmt: skip
     assert sorted(example["n"][0] for example in examples) == list(range(300))
-    assert manifest.inputs.rejected_by_reason == {"cast": 40, "range": 50}
-    lines = (tmp_path / "ds" / "rejects.jsonl").read_text().splitlines()
-    rejects = [json.loads(line) for line in lines]
+    assert manifest.inputs.rejected_by_reason == {"cast": 40, "ragged": 1, "range": 50}
+    rejects = rejects_of(tmp_path / "ds")
     assert [reject["key"] for reject in rejects[:LISTED]] == [f"t.csv:{n}" for n in range(102, 107)]
-    assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 30, 20]
-    assert [reject["line"] for reject in rejects] == [*range(102, 108), 142, 172]
-    assert [reject["column"] for reject in rejects] == ["n"] * 6 + ["x", "n"]
+    assert [reject.get("inputs", 1) for reject in rejects] == [1] * LISTED + [35, 30, 20, 1]
+    assert [reject["line"] for reject in rejects] == [*range(102, 108), 142, 172, 392]
+    columns_of_rejects = [reject.get("column") for reject in rejects]
+    assert columns_of_rejects == ["n"] * 6 + ["x", "n", None]
     assert rejects[LISTED]["message"].startswith("'oops' is not an int64: ")
     counted = "; 34 more rows up to line 141 are rejected for the same reason"
     assert rejects[LISTED]["message"].endswith(counted)

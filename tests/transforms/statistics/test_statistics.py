@@ -1,7 +1,5 @@
 """Statistics in the manifest equal those of the records, on any number of parts and threads."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -15,14 +13,10 @@ import pytest
 from PIL import Image
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.transforms.rows import transform
-from shardmill.transforms.rows.runs import run_writer
 from tests.conftest import build_dataset, make_photos, shardmill
 from tests.support.rows_tools import (
     JSON_SCHEMA,
-    build_rows,
     by_split,
-    check_dataset,
     make_table,
     published,
     tf_examples,
@@ -78,22 +72,14 @@ def make_rows(path: Path, first: int, count: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tables")
+def rows_built(tmp_path_factory) -> tuple[Path, Manifest]:
+    folder = tmp_path_factory.mktemp("rows")
     for number in range(3):
-        make_rows(folder / f"{number}.csv", 1_000 * number, 400)
-    return folder
-
-
-MANY_PARTS = {"label": "class", "shard_examples": 100, **SPLITS}
-
-
-@pytest.fixture(scope="module")
-def rows_built(tables, tmp_path_factory) -> tuple[Path, Manifest]:
-    out = tmp_path_factory.mktemp("rows") / "ds"
-    _, manifest = published(input=tables, output=out, threads=1, **MANY_PARTS)
+        make_rows(folder / "in" / f"{number}.csv", 1_000 * number, 400)
+    options = {"label": "class", "shard_examples": 100, **SPLITS}
+    _, manifest = published(input=folder / "in", output=folder / "ds", threads=1, **options)
     assert len(manifest.files) > 9
-    return out, manifest
+    return folder / "ds", manifest
 
 
 def test_statistics_of_rows_are_those_of_the_records(rows_built) -> None:
@@ -102,27 +88,6 @@ def test_statistics_of_rows_are_those_of_the_records(rows_built) -> None:
     train = manifest.splits["train"].statistics.features
     assert all(train[name].missing for name in ("big", "odd", "word"))
     assert Manifest.from_json(manifest.to_json()) == manifest
-
-
-def test_ranges_and_threads_do_not_change_statistics(
-    tables, rows_built, tmp_path, monkeypatch
-) -> None:
-    ranges = tmp_path / "ranges"  # the function is pickled, so it cannot fill a set
-    ranges.mkdir()
-
-    def write_runs(task, spec, plan, *more):
-        (ranges / f"{Path(task[0][0]).name}-{task[2][0]}").touch()
-        return transform_write_runs(task, spec, plan, *more)
-
-    transform_write_runs = transform.write_runs
-    monkeypatch.setattr(transform, "write_runs", write_runs)
-    monkeypatch.setattr(
-        "shardmill.pipelines.rows.RunSpec",
-        lambda *args, **options: run_writer.RunSpec(*args, **options, range_bytes=4_096),
-    )
-    _, manifest = published(input=tables, output=tmp_path / "ds", threads=3, **MANY_PARTS)
-    assert len(list(ranges.iterdir())) > 9
-    assert statistics_of(manifest) == statistics_of(rows_built[1])
 
 
 def test_statistics_leave_out_duplicates_and_conflicts(tmp_path) -> None:
@@ -156,37 +121,6 @@ def test_class_weights_equal_those_of_sklearn(rows_built) -> None:
         # The weights of all records sum to their number.
         counts = Counter(words)
         assert sum(wanted[word] * counts[word] for word in counts) == pytest.approx(len(words))
-
-
-@pytest.mark.heavy
-@pytest.mark.xdist_group("transform")
-def test_transformed_rows_may_have_lists_and_nan(tmp_path) -> None:
-    pytest.importorskip("tensorflow_transform")
-    program = tmp_path / "preprocessing.py"
-    program.write_text(
-        "import tensorflow as tf\n"
-        "import tensorflow_transform as tft\n\n\n"
-        "def preprocessing_fn(inputs):\n"
-        "    n = tf.cast(inputs['n'], tf.float32)\n"
-        "    return {\n"
-        "        'z': tft.scale_to_z_score(inputs['n']),\n"
-        "        'pair': tf.stack([n, n / 3.0], axis=1),\n"
-        "        'text': inputs['text'],\n"
-        "        'odd': 1.0 / (n - 3.0),\n"
-        "        'lost': tf.math.log(n - 5.0),\n"
-        "    }\n"
-    )
-    rows = [(row, "ab"[: row % 3]) for row in range(60)]
-    table = make_table(tmp_path / "in" / "t.csv", ("n", "text"), rows)
-    out = tmp_path / "ds"
-    outcome, manifest = build_rows(input=table, output=out, preprocessing=program, splits="train:1")
-    assert outcome.status == "published", outcome
-    kinds = {"z": "float32", "pair": "float32", "text": "bytes", "odd": "float32"}
-    check_rows(out, manifest, {**kinds, "lost": "float32"})
-    features = manifest.splits["train"].statistics.features
-    assert (features["pair"].count, features["text"].missing) == (120, 20)
-    assert (features["odd"].infinite, features["lost"].nan) == (1, 5)
-    assert features["lost"].infinite == 1
 
 
 def decoded(folder: Path, manifest: Manifest, split: str) -> np.ndarray:
@@ -241,18 +175,6 @@ def test_statistics_of_images_are_those_of_the_records(
         assert len(wanted) == channels
 
 
-def test_shards_and_threads_do_not_change_statistics_of_images(photo_folder, tmp_path) -> None:
-    found = []
-    for number, options in enumerate(({}, {"num_shards": 3, "threads": 3})):
-        out = tmp_path / str(number)
-        outcome, manifest = build_dataset(
-            input=photo_folder, output=out, image_size="48", **options
-        )
-        assert outcome.status == "published", outcome
-        found.append((statistics_of(manifest), manifest.splits["train"].class_weights))
-    assert found[0] == found[1]
-
-
 def test_statistics_are_close_to_those_of_decoded_jpegs(shared_data, tmp_path) -> None:
     """The bounds are stated in docs/images.md."""
     out = tmp_path / "ds"
@@ -263,23 +185,6 @@ def test_statistics_are_close_to_those_of_decoded_jpegs(shared_data, tmp_path) -
     assert actual.count == len(pixels)
     assert np.abs(np.array(actual.mean) - pixels.mean(axis=0)).max() < 0.25
     assert np.abs(np.array(actual.std) - pixels.std(axis=0)).max() < 0.75
-
-
-def test_resumed_build_has_the_same_statistics(tables, tmp_path) -> None:
-    """Too many rejects stop a build after all parts are written; the next build reuses them."""
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for path in tables.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "9.csv").write_text(",".join(KINDS) + "\n" + "1,2\n" * 300)
-    options = {"input": folder, "output": tmp_path / "ds", "label": "class", **SPLITS}
-    stopped, manifest = build_rows(**options, max_reject_fraction=0.01)
-    assert (stopped.status, manifest) == ("failed", None)
-    resumed, manifest = build_rows(**options, max_reject_fraction=0.5)
-    assert (resumed.status, resumed.parts_made) == ("published", 0)
-    assert resumed.parts_reused
-    check_rows(tmp_path / "ds", manifest, KINDS)
-    check_dataset(tmp_path / "ds", manifest)
 
 
 def test_older_manifests_and_counts_have_no_statistics(rows_built, tmp_path) -> None:

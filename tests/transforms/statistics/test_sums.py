@@ -1,7 +1,5 @@
 """Sums of values are exact for integers, accurate for floats, and merge in any order."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Verify reports every difference between a dataset and its manifest or schema."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -13,9 +11,8 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import crc32c, frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import stored_member
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
-from shardmill.schemas.tfrecord.member_index import build_index
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool
 from shardmill.transforms.verify import verify
@@ -23,7 +20,7 @@ from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dat
 from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
 from tests.support.readers import tf_records
-from tests.support.record_tools import make_payloads, write_records
+from tests.support.record_tools import indexed, make_payloads, write_records
 
 
 @pytest.fixture(scope="module")
@@ -59,22 +56,19 @@ def edit_manifest(dataset: Path, change) -> None:
     path.write_text(json.dumps(body))
 
 
-def rewrite(dataset: Path, shard: Path, examples: list[bytes]) -> None:
-    """Replace a shard by a valid one of other examples, and update the manifest."""
-    body = stored_member(b"".join(map(frame, examples)))[len(HEADER) :]
-    data = build_index([Member(512 + len(body), len(examples))]) + body
-    shard.write_bytes(data)
+def rewrite(dataset: Path, examples: list[bytes]) -> None:
+    """Replace the first shard by a valid one of other examples, and update the manifest."""
+    data = indexed([examples])
+    first_shard(dataset).write_bytes(data)
 
     def change(manifest) -> None:
-        for split in manifest["splits"].values():
-            for entry in split["shards"]:
-                if entry["file"] == shard.name:
-                    entry.update(records=len(examples), bytes=len(data))
-                    entry["crc32c"] = f"{crc32c(data):08x}"
-            split["num_examples"] = sum(entry["records"] for entry in split["shards"])
-            split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
-            split["label_counts"] = {}
-        manifest["written"] = sum(split["num_examples"] for split in manifest["splits"].values())
+        split = manifest["splits"]["train"]
+        digest = f"{crc32c(data):08x}"
+        split["shards"][0].update(records=len(examples), bytes=len(data), crc32c=digest)
+        split["num_examples"] = sum(entry["records"] for entry in split["shards"])
+        split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
+        split["label_counts"] = {}
+        manifest["written"] = sum(each["num_examples"] for each in manifest["splits"].values())
 
     edit_manifest(dataset, change)
 
@@ -88,15 +82,17 @@ def features_of(payload: bytes) -> dict:
     return {name: feature.values for name, feature in parse_example(payload).items()}
 
 
-@pytest.mark.parametrize("compression", ["gzip", "none"])
-@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
-def test_intact_dataset_has_no_findings(
-    photos, tmp_path, compression, encoding, monkeypatch
-) -> None:
-    build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
-        encoding=encoding,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoding": "jpeg", "compression": "gzip"},
+        {"encoding": "raw", "compression": "none"},
+        {"encoding": "png", "label_from": "none", "features": "picture=image/encoded,image/key"},
+    ],
+    ids=str,
+)
+def test_intact_dataset_has_no_findings(photos, tmp_path, options, monkeypatch) -> None:
+    build_dataset(input=photos, output=tmp_path / "ds", image_size=24, **options)
     assert findings_of(tmp_path / "ds") == []
     monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
     assert findings_of(tmp_path / "ds", processes=2) == []
@@ -119,7 +115,7 @@ def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
 def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
-    rewrite(dataset, shard, [*examples[:1], b"not an example", *examples[1:]])
+    rewrite(dataset, [*examples[:1], b"not an example", *examples[1:]])
     other = dataset / "train-00001-of-00002.tfrecord.gz"
     other.write_bytes(other.read_bytes()[:-9])
     alone = findings_of(dataset)
@@ -134,16 +130,6 @@ def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     assert started == [2]
 
 
-def test_reports_the_damaged_record(dataset) -> None:
-    shard = first_shard(dataset)
-    whole = bytearray(shard.read_bytes())
-    whole[-100] ^= 1
-    shard.write_bytes(whole)
-    (finding,) = findings_of(dataset)
-    assert finding.message.startswith("record ")
-    assert finding.message.endswith("the CRC of its payload does not match")
-
-
 def test_reports_missing_and_unlisted_files(dataset) -> None:
     first_shard(dataset).rename(dataset / "train-00000-of-00009.tfrecord.gz")
     (dataset / "notes").write_text("mine")
@@ -153,15 +139,6 @@ def test_reports_missing_and_unlisted_files(dataset) -> None:
         Finding("train-00000-of-00009.tfrecord.gz", "it is not in the manifest"),
         Finding("train-00000-of-00002.tfrecord.gz", "it is missing"),
     ]
-
-
-def test_reports_changed_gzip_header(dataset) -> None:
-    shard = first_shard(dataset)
-    data = bytearray(shard.read_bytes())
-    data[9] = 3  # the operating system field of the gzip header, which readers ignore
-    shard.write_bytes(data)
-    (finding,) = findings_of(dataset)
-    assert "its bytes changed after they were written" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -204,35 +181,22 @@ def test_reports_wrong_side_files(dataset, name, text, why) -> None:
     assert why in finding.message
 
 
-@pytest.mark.parametrize(
-    ("feature", "values", "why"),
-    [
-        ("image/class/label", [2], "image/class/label"),
-        ("image/class/label", [-1], "image/class/label"),
-        ("image/class/label", [b"cat"], "image/class/label"),
-        ("image/height", [24, 24], "image/height"),
-        ("image/height", None, "'image/height' is missing"),
-        ("image/encoded", [b"GIF89a"], "image/encoded"),
-        ("other", [1], "'other' is not in the schema"),
-    ],
-)
-def test_reports_examples_that_violate_the_schema(dataset, feature, values, why) -> None:
+def test_reports_examples_that_violate_the_schema(dataset) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
-    changed = features_of(examples[2])
-    if values is None:
-        del changed[feature]
-    else:
-        changed[feature] = values
-    rewrite(dataset, shard, [*examples[:2], encode_example(changed), *examples[3:]])
-    (finding,) = findings_of(dataset)
-    assert finding.file == shard.name
-    assert finding.message.startswith("record 2: ")
-    assert why in finding.message
+    examples[2] = encode_example(features_of(examples[2]) | {"image/height": [24, 24]})
+    examples[4] = encode_example(features_of(examples[4]) | {"image/class/label": [2]})
+    rewrite(dataset, examples)
+    found = findings_of(dataset)
+    assert {finding.file for finding in found} == {shard.name}
+    assert [finding.message for finding in found] == [
+        "record 2: the feature 'image/height' has 2 values, not 1",
+        "record 4: the feature 'image/class/label' is 2, above the maximum 1",
+    ]
 
 
 def test_summarizes_many_violations(dataset) -> None:
-    rewrite(dataset, first_shard(dataset), [b"not an example"] * 50)
+    rewrite(dataset, [b"not an example"] * 50)
     found = findings_of(dataset)
     assert [finding.message[:9] for finding in found[:3]] == ["record 0:", "record 1:", "record 2:"]
     assert found[3].message == "47 more of its records do not fit the schema"
@@ -240,20 +204,14 @@ def test_summarizes_many_violations(dataset) -> None:
 
 def test_reports_shard_that_tensorflow_reads_in_part(dataset) -> None:
     small = read_payloads(first_shard(dataset))
-    large = features_of(small[0]) | {"image/encoded": [b"\xff\xd8\xff" + bytes(400_000)]}
+    large = features_of(small[0])
     for length in range(TENSORFLOW_READS - 1200, TENSORFLOW_READS):
         large["image/encoded"] = [b"\xff\xd8\xff" + bytes(length)]
         first = encode_example(large)
         if len(stored_member(frame(first))) + 502 == TENSORFLOW_READS + 3:
             break
-    rewrite(dataset, first_shard(dataset), [first])
     path = first_shard(dataset)
-    data = path.read_bytes()
-    rest = [Member(len(stored_member(b"".join(map(frame, small)))), len(small))]
-    body = stored_member(frame(first))[len(HEADER) :]
-    data = build_index([Member(512 + len(body), 1), *rest]) + body
-    data += stored_member(b"".join(map(frame, small)))
-    path.write_bytes(data)
+    path.write_bytes(indexed([[first], small]))
     assert len(tf_records(path)) == 1
     texts = [finding.message for finding in findings_of(dataset) if finding.file == path.name]
     assert any("TensorFlow stops reading there" in text for text in texts)
@@ -282,6 +240,8 @@ def test_command_prints_a_table_and_one_line_per_finding(dataset) -> None:
     done = shardmill("verify", dataset)
     assert (done.returncode, done.stderr) == (0, "")
     assert "all sound" in done.stdout
+    rows = zip(done.stdout.splitlines()[1:4], ("bytes", "KiB", "KiB"), strict=True)
+    assert len({row.index(word) + len(word) for row, word in rows}) == 1  # aligned
     first_shard(dataset).unlink()
     done = shardmill("verify", dataset, "--processes=2")
     assert done.returncode == 1

@@ -155,14 +155,11 @@ def _list_rejects(
 
 def _bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
     """Return the rejects of rows with broken quotes and of rows that are too long."""
-    by_error: dict[str, list[tuple[int, int, str]]] = {}
-    for rows in batches:
-        for row in rows.bad:
-            found = (rows.offset + row.start, row.line, row.message)
-            by_error.setdefault(row.error, []).append(found)
+    bad = [(rows.offset + row.start, row) for rows in batches for row in rows.bad]
     rejects: list[RowReject] = []
-    for error, found_rows in by_error.items():
-        offsets, lines, messages = zip(*found_rows, strict=True)
+    for error in sorted({row.error for _, row in bad}):
+        found = [(at, row.line, row.message) for at, row in bad if row.error == error]
+        offsets, lines, messages = zip(*found, strict=True)
         rejects += _list_rejects(np.array(offsets), np.array(lines), error, iter(messages))
     return rejects
 

@@ -6,6 +6,7 @@ import bz2
 import io
 import lzma
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 
@@ -57,11 +58,6 @@ class _ChunkFile(io.RawIOBase):
         self.taken += len(piece)
         return piece
 
-    def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield the rest in pieces of at most ``size`` bytes."""
-        while piece := self.read(size):
-            yield piece
-
 
 def decompress(chunks: Iterator[bytes], compression: str) -> Iterator[bytes]:
     """Yield the content of a compressed file; concatenated streams are one text.
@@ -94,7 +90,7 @@ def _streams(source: _ChunkFile, compression: str) -> Iterator[bytes]:
 
 def _gzip(source: _ChunkFile) -> Iterator[bytes]:
     try:
-        yield from gzip_chunks(source.pieces(1 << 16))
+        yield from gzip_chunks(iter(partial(source.read, 1 << 16), b""))
     except InflateError as error:
         untrusted = error.reason == "bad_gzip"
         raise DecompressionError("compressed", str(error), untrusted=untrusted) from error
@@ -103,7 +99,7 @@ def _gzip(source: _ChunkFile) -> Iterator[bytes]:
 def _bzip2_or_xz(source: _ChunkFile, compression: str) -> Iterator[bytes]:
     decoder = _decoder(compression)
     fed = begun = False
-    for piece in source.pieces(_CHUNK):
+    for piece in iter(partial(source.read, _CHUNK), b""):
         left = piece
         while left or not decoder.needs_input:
             if decoder.eof:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -145,10 +147,13 @@ def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
 
 
 def _check_columns(columns: tuple[str, ...]) -> None:
-    seen: set[str] = set()
-    for name in columns:
-        if not name:
-            raise UsageError("--columns has an empty name: give each column a name.")
-        if name in seen:
-            raise UsageError(f"--columns names {shown(name)} twice: give each column another name.")
-        seen.add(name)
+    if not all(columns):
+        raise UsageError("--columns has an empty name: give each column a name.")
+    twice = find_repeated(columns)
+    if twice is not None:
+        raise UsageError(f"--columns names {shown(twice)} twice: give each column another name.")
+
+
+def find_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs again, or None if all are distinct."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.rows.csv.cells import Cells, make_cells, split_row
-from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, shown
+from shardmill.transforms.rows.csv.dialect import UTF_8, Dialect, find_repeated, shown
 from shardmill.transforms.rows.csv.row_bounds import BadRow, Rows
 from shardmill.transforms.rows.csv.row_scanner import RowScanner
 from shardmill.transforms.rows.csv.text import CsvText, open_text
@@ -19,7 +18,6 @@ from shardmill.transforms.rows.csv.text import CsvText, open_text
 RANGE_BYTES = 8 << 20
 TO_END = -1
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
-_NOT_BREAK = re.compile(rb"[^\r\n]")
 _FILE_ERRORS = frozenset({"compressed", "too_large"})
 
 
@@ -171,17 +169,13 @@ def _split_rows(batches: Iterator[Rows], start: int, size: int) -> Iterator[list
 
 
 def _split(text: CsvText, whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
-    scanner = RowScanner(text.syntax, whole.start, whole.line)
     start, line, any_row = whole.start, whole.line, False
-    for block in itertools.chain(text.blocks(start), [b""]):
-        any_row = any_row or _NOT_BREAK.search(block) is not None
-        if block and scanner.skim(block, start + range_bytes):
-            continue
-        for rows in scanner.feed(block) if block else scanner.finish():
-            starts, lines = rows.row_starts()
-            while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
-                yield RowRange(start, int(starts[cut]), line)
-                start, line = int(starts[cut]), int(lines[cut])
+    for rows in _scan_rows(text, whole):
+        any_row = True
+        starts, lines = rows.row_starts()
+        while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
+            yield RowRange(start, int(starts[cut]), line)
+            start, line = int(starts[cut]), int(lines[cut])
     if any_row:
         yield RowRange(start, text.size, line)
 
@@ -235,16 +229,14 @@ def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
     names = first if dialect.header == "first" else [""] * len(first)
     names[0] = names[0].removeprefix("\ufeff")
     names = [name or f"column_{number}" for number, name in enumerate(names, 1)]
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise RejectedError(
-                "read",
-                "header",
-                f"its header has two columns named {shown(name)}: name all columns with "
-                "--columns, or set --header=none if the first row is data",
-            )
-        seen.add(name)
+    twice = find_repeated(names)
+    if twice is not None:
+        raise RejectedError(
+            "read",
+            "header",
+            f"its header has two columns named {shown(twice)}: name all columns with --columns, "
+            "or set --header=none if the first row is data",
+        )
     return tuple(names)
 
 

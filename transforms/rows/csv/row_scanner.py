@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from shardmill.transforms.rows.csv import row_bounds
-from shardmill.transforms.rows.csv.quotes import CR, LF, Ending
+from shardmill.transforms.rows.csv.quotes import Ending
 from shardmill.transforms.rows.csv.row_bounds import Rows, Syntax, find_rows
 
 
@@ -38,33 +36,10 @@ class RowScanner:
         # Rescan only when the held text doubled (linear total time) or decides about a long row.
         deciding = row_bounds.MAX_ROW_BYTES + len(self._syntax.delimiter) + 2
         if self._new >= min(self._scanned, deciding - self._scanned):
-            yield from self._scan("more")
-
-    def skim(self, block: bytes, limit: int) -> bool:
-        """Skip rows that all start before an offset, if the block contains no quotes.
-
-        Returns:
-            Whether the block was consumed; if not, feed it.
-        """
-        end = self.offset + sum(map(len, self._held)) + len(block)
-        if self._skips or end > limit or end - self.offset > row_bounds.MAX_ROW_BYTES:
-            return False
-        if b"\n" not in block:
-            return False
-        data = b"".join((*self._held, block))
-        if self._syntax.quote and self._syntax.quote in data:
-            return False
-        taken = data.rfind(b"\n") + 1
-        self.line += _count_breaks(data, taken)
-        self.offset += taken
-        self._held, self._scanned, self._new = [data[taken:]], len(data) - taken, 0
-        return True
+            yield from self.finish("more")
 
     def finish(self, ending: Ending = "end") -> Iterator[Rows]:
         """Yield the remaining rows; only those that are complete if ``ending`` is ``more``."""
-        yield from self._scan(ending)
-
-    def _scan(self, ending: Ending) -> Iterator[Rows]:
         data = b"".join(self._held)
         while data:
             if self._skips:
@@ -93,14 +68,3 @@ class RowScanner:
             self.line += 1
         self.offset += at
         return data[at:], continues
-
-
-def _count_breaks(data: bytes, size: int) -> int:
-    """Return the number of line breaks in the first ``size`` bytes, which end with a line feed."""
-    view = np.frombuffer(data, np.uint8, size)
-    feeds = view == LF
-    count = np.count_nonzero(feeds)
-    if b"\r" in data:
-        returns = view == CR
-        count += np.count_nonzero(returns) - np.count_nonzero(returns[:-1] & feeds[1:])
-    return int(count)

@@ -64,7 +64,8 @@ class CsvText:
         self._compression = compression_format(head)
         if self._compression:
             head = self._peek()
-        mark, self.encoding = _detect_encoding(head, dialect.encoding)
+        marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
+        mark, self.encoding = next(marks, (b"", dialect.encoding))
         if self.encoding in ("utf-16", "utf-32"):
             self.encoding += _byte_order(self._peek())
         ascii_compatible = is_ascii_compatible(self.encoding)
@@ -223,14 +224,6 @@ def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield bytes(held)
             held.clear()
     yield bytes(held)
-
-
-def _detect_encoding(head: bytes, declared: str) -> tuple[bytes, str]:
-    """Return the byte order mark and the encoding of a file with these first bytes."""
-    for mark, encoding in _BOMS:
-        if head.startswith(mark):
-            return mark, encoding
-    return b"", declared
 
 
 def _byte_order(head: bytes) -> str:

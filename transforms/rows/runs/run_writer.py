@@ -199,7 +199,7 @@ def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
     for split, part, first, after in table.segments():
         lengths = prepared.lengths[first:after]
         frames = [
-            memoryview(encode_rows(prepared, first + start, first + stop).data)
+            memoryview(encode_rows(prepared, first + start, first + stop))
             for start, stop in slices(lengths, _SLICE_BYTES)
         ]
         data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))

@@ -10,10 +10,10 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.build.encoder import ExtraFiles
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.columnar.typed_column import list_features
 from shardmill.transforms.rows.tft.transformer import transformed_features, transformed_schema
 
 FOLDER = "transforms"
-_TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,7 @@ class StoredGraph:
     def extra_files(self) -> ExtraFiles:
         """Return the files that are published, their schema and features."""
         files = {f"{shard_names.TRANSFORM}/{file}": f"{self.folder}/{file}" for file in self.files}
-        features = [
-            {"name": feature.name, "type": _TYPES[feature.kind]}
-            for feature in transformed_features(self.schema)
-        ]
-        return ExtraFiles(files, self.schema, features)
+        return ExtraFiles(files, self.schema, list_features(transformed_features(self.schema)))
 
 
 def find_graph(build: str, input_id: str) -> StoredGraph | None:

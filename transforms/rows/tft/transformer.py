@@ -19,17 +19,13 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind, parse_proto, parse_
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
 from shardmill.transforms.columnar.entries import flatten
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
 from shardmill.transforms.rows.tft.preprocessing import FUNCTION, describe
 
 # Folder names of tft.TFTransformOutput.
 MODEL, METADATA, RAW_METADATA = "transform_fn", "transformed_metadata", "metadata"
 SCHEMA_FILE = "schema.pbtxt"
-_ARROW: dict[Kind, pa.DataType] = {
-    "int64": pa.int64(),
-    "float32": pa.float32(),
-    "bytes": pa.large_binary(),
-}
+_ARROW = {**ARROW_TYPES, "bytes": pa.large_binary()}
 Offsets = np.ndarray | None
 _LOCK = threading.Lock()
 
@@ -39,11 +35,6 @@ class Feature(NamedTuple):
 
     name: str
     kind: Kind
-
-
-def arrow_type(kind: Kind) -> pa.DataType:
-    """Return the type of a column in record batches for TensorFlow Transform."""
-    return pa.large_list(_ARROW[kind])
 
 
 def to_record_batch(columns: Sequence[TypedColumn], order: np.ndarray) -> pa.RecordBatch:
@@ -201,13 +192,12 @@ def adapter_config(schema: str) -> Any:
 
     representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
     features = parse_schema_text(schema, SCHEMA_FILE).features
-    fields = [(each.name, arrow_type(each.kind)) for each in features if each.kind]
+    fields = [(each.name, pa.large_list(_ARROW[each.kind])) for each in features if each.kind]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
 
 def _to_column(feature: Feature, tensor: Any, starts: Offsets) -> TypedColumn:
-    kind = pa.binary() if feature.kind == "bytes" else _ARROW[feature.kind]
-    values = pa.array(tensor.numpy().reshape(-1), kind)
+    values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[feature.kind])
     if isinstance(values, pa.ChunkedArray) or (starts is not None and starts[-1] >= 1 << 31):
         raise InputError(
             f"The feature {feature.name!r} takes over 2 GiB in one batch of rows: make it smaller."

@@ -7,7 +7,8 @@ the sample can be merged in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections import Counter
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,33 +28,26 @@ _ZEROS = r"\A[+-]?0[0-9]"
 _PHONE = r"\A\+[0-9]{7,}\z"
 
 
-@dataclass(frozen=True)
-class ColumnProfile:
+CellKind = Literal[
+    "cells", "empty", "nulls", "integers", "decimals", "coded", "wide", "booleans", "texts"
+]
+
+
+class ColumnProfile(NamedTuple):
     """Counts of the cells of a column by kind.
 
     Attributes:
-        cells: All cells.
-        empty: Cells that are missing if the column is text.
-        nulls: Cells that are missing if the column is numeric.
-        integers: Plain integers in the range of int64.
-        decimals: Other plain numbers in the range of float32.
-        coded: Numbers with leading zeros, or with a plus sign and at least seven digits.
-        wide: Numbers out of range of int64 or float32, infinity included.
-        booleans: Words of ``BOOLEANS``.
-        texts: Other texts.
+        counts: Number of cells by kind: all ``cells``; ``empty`` ones, which are missing if the
+            column is text; ``nulls``, which are missing if it is numeric. The others are plain
+            ``integers`` in the range of int64; other plain numbers in the range of float32
+            (``decimals``); numbers with leading zeros, or with a plus sign and at least seven
+            digits (``coded``); numbers out of range of int64 or float32, infinity included
+            (``wide``); words of ``BOOLEANS`` (``booleans``); and other ``texts``.
         words: Spellings of the words of ``BOOLEANS`` that occur.
     """
 
-    cells: int = 0
-    empty: int = 0
-    nulls: int = 0
-    integers: int = 0
-    decimals: int = 0
-    coded: int = 0
-    wide: int = 0
-    booleans: int = 0
-    texts: int = 0
-    words: frozenset[str] = frozenset()
+    counts: Counter[CellKind]
+    words: frozenset[str]
 
 
 def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
@@ -67,34 +61,24 @@ def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
     used = counts > 0
     texts, counts = cells.dictionary.filter(pa.array(used)), counts[used]
 
-    def count(mask: text_parser.Mask | None) -> int:
-        return 0 if mask is None else int(counts[mask].sum())
-
     empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
-    rest = np.ones(len(texts), np.bool_) if missing is None else ~missing
-    masks, words = _kinds(texts.filter(pa.array(rest)))
-    return ColumnProfile(
-        cells=len(cells),
-        empty=count(empty),
-        nulls=count(missing),
-        words=words,
-        **{name: int(counts[rest][mask].sum()) for name, mask in masks.items()},
+    masks, words = _kinds(texts.filter(pa.array(~missing)))
+    kinds: Counter[CellKind] = Counter(
+        {kind: int(counts[~missing][mask].sum()) for kind, mask in masks.items()}
     )
+    kinds["cells"] = len(cells)
+    kinds["empty"], kinds["nulls"] = int(counts[empty].sum()), int(counts[missing].sum())
+    return ColumnProfile(+kinds, words)
 
 
-def _kinds(texts: pa.Array) -> tuple[dict[str, text_parser.Mask], frozenset[str]]:
+def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset[str]]:
     """Classify distinct texts, none of them missing.
 
     Returns:
-        For fields of ``ColumnProfile``, which texts they count; and ``ColumnProfile.words``.
+        For kinds of ``ColumnProfile``, which texts they are; and ``ColumnProfile.words``.
     """
-    none = np.zeros(len(texts), np.uint8)
-    whole, real = (
-        text_parser.parse_int64(texts, allow_padding=False).faults,
-        text_parser.parse_float32(texts).faults,
-    )
-    whole = none if whole is None else whole
-    real = none if real is None else real
+    whole = text_parser.parse_int64(texts, allow_padding=False).faults
+    real = text_parser.parse_float32(texts).faults
     trimmed = text_parser.trim(texts)
     number = (whole != text_parser.CellFault.CAST) | (real != text_parser.CellFault.CAST)
     coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
@@ -106,7 +90,7 @@ def _kinds(texts: pa.Array) -> tuple[dict[str, text_parser.Mask], frozenset[str]
     words = text_parser.to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
     booleans = np.zeros(len(texts), np.bool_)
     booleans[rest[words]] = True
-    masks = {
+    masks: dict[CellKind, text_parser.Mask] = {
         "integers": integers,
         "decimals": decimals,
         "coded": coded,
@@ -119,47 +103,39 @@ def _kinds(texts: pa.Array) -> tuple[dict[str, text_parser.Mask], frozenset[str]
 
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
     """Return the profile of the cells of both."""
-    return ColumnProfile(
-        words=first.words | second.words,
-        **{
-            field.name: getattr(first, field.name) + getattr(second, field.name)
-            for field in fields(ColumnProfile)
-            if field.name != "words"
-        },
-    )
+    return ColumnProfile(first.counts + second.counts, first.words | second.words)
 
 
 def infer_column(name: str, profile: ColumnProfile) -> Column:
     """Return the narrowest column type that every profiled cell fits."""
-    optional_number = profile.nulls > 0
-    if profile.nulls == profile.cells:
+    counts = profile.counts
+    optional_number = counts["nulls"] > 0
+    if counts["nulls"] == counts["cells"]:
         return Column(name, "bytes", required=False)
     booleans = _booleans(profile)
     if booleans:
         return Column(name, "int64", required=not optional_number, booleans=booleans)
-    if profile.booleans or profile.texts or profile.coded or profile.wide:
-        return Column(name, "bytes", required=profile.empty == 0)
-    kind: Kind = "float32" if profile.decimals else "int64"
+    if counts["booleans"] or counts["texts"] or counts["coded"] or counts["wide"]:
+        return Column(name, "bytes", required=counts["empty"] == 0)
+    kind: Kind = "float32" if counts["decimals"] else "int64"
     return Column(name, kind, required=not optional_number)
 
 
 def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
     """Return the texts for true and false if all cells are words of one pair."""
-    if not profile.booleans or profile.booleans + profile.nulls != profile.cells:
+    counts = profile.counts
+    if not counts["booleans"] or counts["booleans"] + counts["nulls"] != counts["cells"]:
         return None
-    seen = {fold_boolean(word) for word in profile.words}
+    # Of several spellings the first in sorted order.
+    spellings = {fold_boolean(word): word for word in sorted(profile.words, reverse=True)}
     for pair in BOOLEANS:
-        if seen == set(pair) or (seen < set(pair) and pair is BOOLEANS[0]):
-            yes, no = (_spelling(profile, word) for word in pair)
+        if spellings.keys() == set(pair) or (spellings.keys() < set(pair) and pair is BOOLEANS[0]):
+            other = min(profile.words)
+            yes, no = (spellings.get(word) or _in_case_of(other, word) for word in pair)
             return yes, no
     return None
 
 
-def _spelling(profile: ColumnProfile, word: str) -> str:
-    """Return the spelling of a word in the sample; of several the first in sorted order."""
-    spellings = sorted(text for text in profile.words if fold_boolean(text) == word)
-    if spellings:
-        return spellings[0]
-    # Only the other word of the pair occurs: copy its case.
-    other = min(profile.words)
+def _in_case_of(other: str, word: str) -> str:
+    """Return a word that does not occur in the case of the other word of its pair."""
     return word.upper() if other.isupper() else word.title() if other.istitle() else word

@@ -7,6 +7,7 @@ expressions first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -48,11 +49,11 @@ class Parsed(NamedTuple):
 
     Attributes:
         values: The value of each text; arbitrary where the text has a fault.
-        faults: ``CellFault`` of each text; None if no text has one.
+        faults: ``CellFault`` of each text.
     """
 
     values: npt.NDArray[Any]
-    faults: FaultCodes | None
+    faults: FaultCodes
 
 
 def other_characters(texts: pa.Array, characters: bytes) -> bytes:
@@ -75,6 +76,16 @@ def to_mask(flags: pa.Array) -> Mask:
     return np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)
 
 
+def is_one_of(texts: pa.Array, values: Iterable[bytes]) -> Mask:
+    """Return which texts of a binary array are among some values."""
+    return to_mask(pc.is_in(texts, value_set=pa.array(sorted(values), pa.binary())))
+
+
+def no_faults(texts: pa.Array) -> FaultCodes:
+    """Return ``CellFault.NONE`` for each text."""
+    return np.zeros(len(texts), np.uint8)
+
+
 def matches(texts: pa.Array, pattern: str) -> Mask:
     """Return which texts match a regular expression (RE2, on bytes)."""
     return to_mask(pc.match_substring_regex(texts, pattern))
@@ -91,7 +102,7 @@ def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
     if plain is not None:
         values = _cast(plain, pa.int64())
         if values is not None and (allow_padding or not _any_padded(plain)):
-            return Parsed(values, None)
+            return Parsed(values, no_faults(texts))
     trimmed = trim(texts)
     faults = np.full(len(texts), CellFault.CAST, np.uint8)
     whole = matches(trimmed, _WHOLE)
@@ -110,7 +121,7 @@ def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
     faults[whole] = np.where(to_mask(fits), CellFault.NONE, CellFault.OVERFLOW)
     values = np.zeros(len(texts), np.int64)
     values[faults == CellFault.NONE] = pc.cast(canonical.filter(fits), pa.int64()).to_numpy()
-    return Parsed(values, faults if faults.any() else None)
+    return Parsed(values, faults)
 
 
 def parse_float32(texts: pa.Array) -> Parsed:
@@ -125,7 +136,7 @@ def parse_float32(texts: pa.Array) -> Parsed:
         if doubles is not None:
             values = _to_float32(doubles)
             if np.isfinite(values).all():
-                return Parsed(values, None)
+                return Parsed(values, no_faults(texts))
     trimmed = trim(texts)
     decimal = matches(trimmed, _DECIMAL)
     faults = np.full(len(texts), CellFault.CAST, np.uint8)
@@ -135,7 +146,7 @@ def parse_float32(texts: pa.Array) -> Parsed:
     values[decimal] = _to_float32(pc.cast(numbers, pa.float64()).to_numpy())
     finite = np.isfinite(values[decimal])
     faults[decimal] = np.where(finite, CellFault.NONE, CellFault.OVERFLOW)
-    return Parsed(values, faults if faults.any() else None)
+    return Parsed(values, faults)
 
 
 def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
@@ -150,7 +161,7 @@ def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
     indices = pc.index_in(folded, value_set=pa.array(booleans, pa.string()))
     codes = pc.fill_null(indices, 2).to_numpy(zero_copy_only=False)
     faults = np.where(codes == 2, CellFault.CAST, CellFault.NONE).astype(np.uint8)
-    return Parsed((codes == 0).astype(np.int64), faults if faults.any() else None)
+    return Parsed((codes == 0).astype(np.int64), faults)
 
 
 def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:

@@ -5,6 +5,7 @@ Only the distinct texts of a column are converted; rows refer to them by index.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +22,8 @@ from shardmill.schemas.schema_pbtxt.columns import (
     Column,
     fold_boolean,
 )
-from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.columnar.byte_arrays import ByteStrings
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
+from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
 from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.types import text_parser
 
@@ -33,11 +33,6 @@ NUMERIC_NULLS = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
     | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
 )
-_ARROW: dict[Kind, pa.DataType] = {
-    "int64": pa.int64(),
-    "float32": pa.float32(),
-    "bytes": pa.binary(),
-}
 _REASONS = {
     text_parser.CellFault.CAST: "cast",
     text_parser.CellFault.PADDED: "cast",
@@ -73,29 +68,23 @@ class Nulls:
             for text in self.numbers
         )
 
-    def missing_texts(self, texts: pa.Array) -> text_parser.Mask | None:
-        """Return which texts of a bytes column are missing, or None if none is."""
+    def missing_texts(self, texts: pa.Array) -> text_parser.Mask:
+        """Return which texts of a bytes column are missing."""
         if self.texts == frozenset({b""}):
-            flags = ByteStrings.of_arrow(texts).sizes == 0
-        else:
-            flags = text_parser.to_mask(
-                pc.is_in(texts, value_set=pa.array(sorted(self.texts), pa.binary()))
-            )
-        return flags if flags.any() else None
+            empty: text_parser.Mask = ByteStrings.of_arrow(texts).sizes == 0
+            return empty
+        return text_parser.is_one_of(texts, self.texts)
 
-    def missing_numbers(self, texts: pa.Array) -> text_parser.Mask | None:
-        """Return which texts of a numeric column are missing, or None if none is."""
+    def missing_numbers(self, texts: pa.Array) -> text_parser.Mask:
+        """Return which texts of a numeric column are missing."""
         plain = not text_parser.other_characters(texts, text_parser.NUMBER_CHARACTERS)
         if plain and not self._may_be_numbers and ByteStrings.of_arrow(texts).sizes.all():
-            return None
-        flags = text_parser.to_mask(
-            pc.is_in(texts, value_set=pa.array(sorted(self.numbers), pa.binary()))
-        )
+            return np.zeros(len(texts), np.bool_)
+        flags = text_parser.is_one_of(texts, self.numbers)
         if not plain:
             # A cell of white space only is not empty.
-            not_empty = pa.array(sorted(self.numbers - {b""}), pa.binary())
-            flags |= text_parser.to_mask(pc.is_in(text_parser.trim(texts), value_set=not_empty))
-        return flags if flags.any() else None
+            flags |= text_parser.is_one_of(text_parser.trim(texts), self.numbers - {b""})
+        return flags
 
 
 class Misfits(NamedTuple):
@@ -123,11 +112,6 @@ class TypedCells(NamedTuple):
     misfits: Misfits | None
 
 
-class _Values(NamedTuple):
-    values: pa.Array
-    misfits: Misfits | None
-
-
 def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> TypedCells:
     """Convert the cells of a column to typed values.
 
@@ -136,52 +120,42 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
         cells: dictionary<int32, binary> without nulls; one entry per row.
         nulls: Texts of missing cells.
     """
-    texts = cells.dictionary
+    texts, rows = cells.dictionary, cells.indices.to_numpy()
     find_missing = nulls.missing_texts if column.kind == "bytes" else nulls.missing_numbers
     missing = find_missing(texts)
-    parsed = _parse(column, texts if missing is None else texts.filter(pa.array(~missing)))
-    values = parsed.values
-    rows = cells.indices.to_numpy()
-    if missing is None and parsed.misfits is None:
-        return TypedCells(TypedColumn(column.name, column.kind, values, rows), None)
-    faults = np.zeros(len(texts), np.uint8)
-    present = slice(None) if missing is None else ~missing
-    if parsed.misfits is not None:
-        faults[present] = parsed.misfits.faults
+    any_missing = bool(missing.any())
+    present = ~missing if any_missing else slice(None)
+    values, misfits = _parse(column, texts.filter(pa.array(~missing)) if any_missing else texts)
+    faults = text_parser.no_faults(texts)
+    faults[present] = misfits.faults
     indices = np.full(len(texts), -1, np.int32)
     indices[present] = np.arange(len(values), dtype=np.int32)
-    if missing is not None:
-        default = _default_value(column)
-        if default is not None:
-            indices[missing] = len(values)
-            values = pa.concat_arrays([values, default])
-        elif column.required:
-            faults[missing] = text_parser.CellFault.MISSING
+    default = _default_value(column) if any_missing else None
+    if default is not None:
+        indices[missing] = len(values)
+        values = pa.concat_arrays([values, default])
+    elif column.required:
+        faults[missing] = text_parser.CellFault.MISSING
     indices[faults != text_parser.CellFault.NONE] = -1
     typed = TypedColumn(column.name, column.kind, values, indices[rows])
     if not faults[rows].any():
         return TypedCells(typed, None)
-    return TypedCells(typed, Misfits(faults, _texts_to_show(texts, missing, parsed)))
+    ids = np.arange(len(texts))
+    ids[present] = len(texts) + np.arange(len(misfits.texts))
+    to_show = pa.concat_arrays([texts, misfits.texts]).take(pa.array(ids))
+    return TypedCells(typed, Misfits(faults, to_show))
 
 
 def _default_value(column: Column) -> pa.Array | None:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:
-        return _parse(column, pa.array([column.default.encode()], pa.binary())).values
+        return _parse(column, pa.array([column.default.encode()], pa.binary()))[0]
     if column.separator and column.required:
-        return pa.array([[]], pa.list_(_ARROW[column.kind]))
+        return pa.array([[]], pa.list_(ARROW_TYPES[column.kind]))
     return None
 
 
-def _texts_to_show(texts: pa.Array, missing: text_parser.Mask | None, parsed: _Values) -> pa.Array:
-    if missing is None or parsed.misfits is None:
-        return texts if parsed.misfits is None else parsed.misfits.texts
-    ids = np.arange(len(texts))
-    ids[~missing] = len(texts) + np.arange(len(parsed.values))
-    return pa.concat_arrays([texts, parsed.misfits.texts]).take(pa.array(ids))
-
-
-def _parse(column: Column, texts: pa.Array) -> _Values:
+def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     """Parse texts that are not missing."""
     if not column.separator:
         return _parse_single(column, texts)
@@ -190,36 +164,34 @@ def _parse(column: Column, texts: pa.Array) -> _Values:
     pieces = lists.flatten()
     offsets = lists.offsets.to_numpy()
     if empty.any():  # not missing if --null_values lacks the empty text: a list without values
-        lengths = np.where(empty, 0, np.diff(offsets))
         pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    parsed = _parse_single(column, pieces)
-    values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parsed.values)
-    if parsed.misfits is None:
-        return _Values(values, None)
-    wrong = np.flatnonzero(parsed.misfits.faults)
+        offsets = offsets_from_sizes(np.where(empty, 0, np.diff(offsets)))
+    values, misfits = _parse_single(column, pieces)
+    wrong = np.flatnonzero(misfits.faults)
     cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
-    faults = np.zeros(len(texts), np.uint8)
-    faults[cells] = parsed.misfits.faults[wrong[firsts]]
+    faults = text_parser.no_faults(texts)
+    faults[cells] = misfits.faults[wrong[firsts]]
     ids = np.arange(len(texts))
     ids[cells] = len(texts) + wrong[firsts]
-    return _Values(values, Misfits(faults, pa.concat_arrays([texts, pieces]).take(pa.array(ids))))
+    to_show = pa.concat_arrays([texts, pieces]).take(pa.array(ids))
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+    return lists, Misfits(faults, to_show)
 
 
-def _parse_single(column: Column, texts: pa.Array) -> _Values:
+def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     """Parse texts with one value each."""
     if column.kind == "bytes":
-        if column.values is None:
-            return _Values(texts, None)
-        allowed = pa.array([text.encode() for text in column.values], pa.binary())
-        outside = ~text_parser.to_mask(pc.is_in(texts, value_set=allowed))
-        faults = np.where(outside, text_parser.CellFault.DOMAIN, text_parser.CellFault.NONE).astype(
-            np.uint8
-        )
-        return _Values(texts, Misfits(faults, texts) if outside.any() else None)
-    parsed = _check_bounds(column, _parse_numbers(column, texts))
-    values = pa.array(parsed.values, _ARROW[column.kind])
-    return _Values(values, None if parsed.faults is None else Misfits(parsed.faults, texts))
+        faults = text_parser.no_faults(texts)
+        if column.values is not None:
+            allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
+            faults[~allowed] = text_parser.CellFault.DOMAIN
+        return texts, Misfits(faults, texts)
+    values, faults = _parse_numbers(column, texts)
+    low = -math.inf if column.low is None else column.low
+    high = math.inf if column.high is None else column.high
+    outside = (values < low) | (values > high)
+    faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
+    return pa.array(values, ARROW_TYPES[column.kind]), Misfits(faults, texts)
 
 
 def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
@@ -229,20 +201,6 @@ def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
     if column.kind == "float32":
         return text_parser.parse_float32(texts)
     return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
-
-
-def _check_bounds(column: Column, parsed: text_parser.Parsed) -> text_parser.Parsed:
-    """Add the fault of numbers outside the column's domain."""
-    outside = np.zeros(len(parsed.values), np.bool_)
-    if column.low is not None:
-        outside |= parsed.values < column.low
-    if column.high is not None:
-        outside |= parsed.values > column.high
-    if not outside.any():
-        return parsed
-    faults = np.zeros(len(outside), np.uint8) if parsed.faults is None else parsed.faults
-    faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
-    return text_parser.Parsed(parsed.values, faults)
 
 
 def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:

@@ -1,7 +1,5 @@
 """Large and malicious text: bounded memory, linear time, and no valid row lost."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys

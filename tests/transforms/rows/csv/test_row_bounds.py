@@ -1,7 +1,5 @@
 """Rows equal those of Python's csv module for any block size; a bad row rejects no other row."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Values of records survive packing, and are summed in any order and selection of records."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

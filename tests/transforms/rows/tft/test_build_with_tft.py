@@ -1,13 +1,12 @@
 """Rows through TensorFlow Transform, from the command's options to the published graph."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
 import pytest
 
 from tests.support.rows_tools import build_rows, by_split, check_dataset, frozen, make_table
+from tests.transforms.statistics.test_statistics import check_rows
 
 pytestmark = pytest.mark.heavy
 
@@ -17,12 +16,18 @@ import tensorflow_transform as tft
 
 
 def preprocessing_fn(inputs):
+    age = tf.cast(inputs["age"], tf.float32)
     return {
+        "pair": tf.stack([age, age / 3.0], axis=1),
+        "odd": 1.0 / (age - 3.0),
+        "lost": tf.math.log(age - 5.0),
         "mass": tft.scale_to_z_score(inputs["mass"]),
         "island": tft.compute_and_apply_vocabulary(inputs["island"], vocab_filename="island"),
         "label": inputs["species"],
     }
 """
+FEATURES = dict.fromkeys(("mass", "pair", "odd", "lost"), "float32")
+FEATURES |= {"island": "int64", "label": "bytes"}
 GRAPH = "transform_fn/transform_fn/saved_model.pb"
 
 
@@ -30,10 +35,10 @@ def penguins(path: Path) -> Path:
     rng = random.Random(6)
     rows = [
         [rng.choice(["Adelie", "Gentoo"]), rng.choice(["Dream", "Biscoe", "Biscoe"]),
-         f"{rng.gauss(4_200, 800):.1f}"]
-        for _ in range(300)
+         f"{rng.gauss(4_200, 800):.1f}", age % 60]
+        for age in range(300)
     ]  # fmt: skip
-    return make_table(path, ["species", "island", "mass"], rows)
+    return make_table(path, ["species", "island", "mass", "age"], rows)
 
 
 @pytest.mark.xdist_group("transform")
@@ -59,13 +64,14 @@ def test_a_transformed_dataset(tmp_path) -> None:
     assert islands == [b"Biscoe", b"Dream"]
     for split in ("train", "validation"):  # the same rows in the same order
         assert len(made[split]) == len(rows[split]) > 50
+        kinds = {"species": "string", "island": "string", "mass": "float32", "age": "int64"}
         batch = {
-            name: tf.constant([row[name] for row in rows[split]])
-            for name in ("species", "island", "mass")
+            name: tf.constant([row[name] for row in rows[split]], kind)
+            for name, kind in kinds.items()
         }
         by_graph = output.transform_raw_features(batch)
         for number, (row, example) in enumerate(zip(rows[split], made[split], strict=True)):
-            assert set(example) == {"mass", "island", "label"}
+            assert set(example) == set(FEATURES)
             assert example["label"] == row["species"]
             assert example["island"] == [islands.index(row["island"][0])]
             by_hand = (row["mass"][0] - train.mean()) / train.std()
@@ -76,7 +82,12 @@ def test_a_transformed_dataset(tmp_path) -> None:
     payloads = tf.data.TFRecordDataset(files, "GZIP").batch(1_000).get_single_element()
     parsed = tf.io.parse_example(payloads, spec)
     assert {name: tensor.shape[0] for name, tensor in parsed.items()} == dict.fromkeys(spec, 300)
-    assert set(spec) == {"mass", "island", "label"} == {f["name"] for f in manifest.features}
+    assert set(spec) == set(FEATURES) == {f["name"] for f in manifest.features}
+    check_rows(tmp_path / "ds", manifest, FEATURES)
+    statistics = [split.statistics.features for split in manifest.splits.values()]
+    counts = [sum(each[name].infinite for each in statistics) for name in ("odd", "lost")]
+    assert counts == [5, 5]
+    assert sum(each["lost"].nan for each in statistics) == 25
 
     assert build_rows(**options)[0].status == "up_to_date"
     (tmp_path / "pp.py").write_text(PREPROCESSING + "\n# another\n")

@@ -1,7 +1,5 @@
 """All builders of an output use one TensorFlow Transform graph, that of the first."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

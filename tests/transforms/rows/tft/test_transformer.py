@@ -1,7 +1,5 @@
 """TensorFlow Transform on rows; a pipeline of tft_beam alone is the judge."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import textwrap
@@ -175,7 +173,9 @@ def values_of(example) -> dict[str, list]:
 
 def test_transformed_rows_equal_tft(graph_folder, tmp_path) -> None:
     theirs = [values_of(example) for example in by_hand(str(tmp_path))]
-    transformer = Transformer(graph_folder)
+    copy = shutil.copytree(graph_folder, tmp_path / "copy")
+    transformer = Transformer(str(copy))
+    shutil.rmtree(copy)  # it does not need the files after loading
     ours = []
     for start, stop in ((0, 7), (7, 700), (700, ROWS)):
         ours += rows_of(transformer.apply(table(), np.arange(start, stop)))
@@ -208,15 +208,6 @@ def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
     assert output.vocabulary_size_by_name("islands") == 2
     assert output.raw_feature_spec()["mass"] == tf.io.FixedLenFeature([1], tf.float32)
     assert output.transformed_feature_spec()["one_hot"] == tf.io.FixedLenFeature([3], tf.float32)
-
-
-def test_does_not_need_the_files_after_loading(graph_folder, tmp_path) -> None:
-    copy = shutil.copytree(graph_folder, tmp_path / "copy")
-    transformer = Transformer(str(copy))
-    shutil.rmtree(copy)
-    assert rows_of(transformer.apply(table(), ALL)) == rows_of(
-        Transformer(graph_folder).apply(table(), ALL)
-    )
 
 
 def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
