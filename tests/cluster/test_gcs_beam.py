@@ -1,7 +1,5 @@
 """Beam and gs://: the calls of a build that has everything in buckets, and Beam's own reader."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

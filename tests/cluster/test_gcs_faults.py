@@ -1,7 +1,5 @@
 """Whole builds on gs:// while calls fail: every kind of call and fault, and random faults."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Two processes build one gs:// output while a seeded schedule delays their calls."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

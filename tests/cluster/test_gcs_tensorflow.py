@@ -1,7 +1,5 @@
 """TensorFlow's gs:// file system, unmodified, reads a dataset published to a bucket."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

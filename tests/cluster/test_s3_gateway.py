@@ -1,7 +1,5 @@
 """s3:// on the Versity S3 Gateway, which is stricter than the server of the quick tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

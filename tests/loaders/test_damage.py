@@ -1,7 +1,5 @@
 """Damaged, incomplete and foreign datasets: the loaders report one sentence for each fault."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """The loaders on gs://: the same records, with few requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

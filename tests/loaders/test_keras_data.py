@@ -1,7 +1,5 @@
 """keras_dataset: length, order and content of the batches, compared with Pillow, CSV and counts."""
 
-from __future__ import annotations
-
 import gc
 import io
 import shutil

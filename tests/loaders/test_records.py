@@ -1,7 +1,5 @@
 """Random access, compared with TensorFlow's reader, Pillow and the cells of the table."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

@@ -1,7 +1,5 @@
 """Stream: hosts and workers together read each record once, in an order set by seed and epoch."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """PyTorch's DataLoader and Grain read each record once from the loaders."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
-from __future__ import annotations
-
 import logging
 import time
 import types

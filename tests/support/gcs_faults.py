@@ -1,7 +1,5 @@
 """Faults of a network and a service, chosen or random."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

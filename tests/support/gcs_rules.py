@@ -5,8 +5,6 @@ and permissions, which a test may withdraw. They follow the reference of the ser
 precondition that Shardmill does not use is answered with 501.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

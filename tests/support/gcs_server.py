@@ -5,8 +5,6 @@ call on to it, adds what the real service does and the emulator does not (``gcs_
 calls and makes chosen or random ones fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import email
 import fcntl

@@ -1,7 +1,5 @@
 """Handmade datasets for the tests of the loaders, the options of shared ones, and expected values."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence

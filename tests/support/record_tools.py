@@ -1,7 +1,5 @@
 """Build TFRecord files byte by byte, and count them in ranges of any size."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import struct

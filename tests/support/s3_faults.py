@@ -1,7 +1,5 @@
 """A proxy in front of a server of s3:// that records calls and makes some of them fail."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket

@@ -4,8 +4,6 @@ Moto is a test dependency and checks no keys. The gateway is a Go program that s
 checks keys and signatures, and is fast.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Feature specs from schema.pbtxt, compared with those of TensorFlow Transform."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Google Cloud Storage: faults of the network, generations, listings and credentials."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket

@@ -1,7 +1,5 @@
 """Commands on gs:// without credentials, bucket or permission fail with one sentence, soon."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

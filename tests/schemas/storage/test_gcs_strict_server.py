@@ -1,7 +1,5 @@
 """The strict test server rejects the calls that Google Cloud Storage rejects."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

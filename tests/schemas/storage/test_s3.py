@@ -1,7 +1,5 @@
 """Commands and loaders on s3://, with a server that implements Amazon S3."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Failures of the network and of the service on s3://."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of ``Storage``: the same tests on a local disk, Google Cloud Storage and S3."""
 
-from __future__ import annotations
-
 import inspect
 import multiprocessing
 import os
