@@ -12,8 +12,8 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, shardmill
 from tests.pipelines.test_count import count
+from tests.support.fault_proxy import Storm
 from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build, upload
-from tests.support.gcs_faults import Storm
 from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]

@@ -9,22 +9,13 @@ import json
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.fault_proxy import Answer, Forward
 
 MAX_COMPONENTS = 32
 _READS = ("get", "download")
-
-
-class Answer(NamedTuple):
-    """An answer of the service."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-Forward = Callable[..., Answer]  # (method, path, body, headers)
 
 
 def error_answer(status: int, message: str) -> Answer:
@@ -115,8 +106,8 @@ class Rules:
         needed: Permissions that calls needed so far.
     """
 
-    def __init__(self, url: str = "") -> None:
-        self._url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.lock = threading.RLock()
         self._composites: set[tuple[str, str, str]] = set()
         self._sessions: dict[str, Call] = {}
@@ -198,10 +189,9 @@ class Rules:
     def _remember_session(self, call: Call, answer: Answer) -> None:
         if call.kind != "upload" or call.query.get("uploadType") != "resumable":
             return
-        lower = {name.lower(): value for name, value in answer.headers.items()}
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(lower["location"]).query)
-        place = query["upload_id"][0] if "upload_id" in query else lower["location"]
-        self._sessions[place.rpartition("/")[2]] = call
+        place = _header(answer.headers, "location")
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(place).query)
+        self._sessions[query.get("upload_id", [place])[0].rpartition("/")[2]] = call
 
     # Permissions
 
@@ -260,7 +250,7 @@ class Rules:
             return answer
         if call.kind == "download":
             return self._download(call, answer)
-        if call.kind == "delete" or "json" not in _header(answer, "content-type"):
+        if call.kind == "delete" or "json" not in _header(answer.headers, "content-type"):
             return answer
         body = json.loads(answer.body)
         if "resource" in body:
@@ -271,7 +261,7 @@ class Rules:
 
     def _download(self, call: Call, answer: Answer) -> Answer:
         """Remove the MD5 of a composite object from the headers."""
-        identity = call.bucket, call.name, _header(answer, "x-goog-generation")
+        identity = call.bucket, call.name, _header(answer.headers, "x-goog-generation")
         if identity not in self._composites:
             return answer
         hashes = {
@@ -282,8 +272,8 @@ class Rules:
         return answer._replace(headers={**answer.headers, **hashes})
 
     def _described(self, resource: dict[str, Any]) -> dict[str, Any]:
-        if self._url and "mediaLink" in resource:  # clients that follow it must not bypass us
-            resource["mediaLink"] = re.sub(r"^https?://[^/]+", self._url, resource["mediaLink"])
+        if self.url and "mediaLink" in resource:  # clients that follow it must not bypass us
+            resource["mediaLink"] = re.sub(r"^https?://[^/]+", self.url, resource["mediaLink"])
         if _identity(resource) in self._composites:
             resource.pop("md5Hash", None)
         return resource
@@ -309,13 +299,13 @@ def _identity(resource: dict[str, Any]) -> tuple[str, str, str]:
     return resource["bucket"], resource["name"], str(resource["generation"])
 
 
-def _header(answer: Answer, name: str) -> str:
-    return next((v for k, v in answer.headers.items() if k.lower() == name), "")
+def _header(headers: dict[str, str], name: str) -> str:
+    return next((v for k, v in headers.items() if k.lower() == name), "")
 
 
 def _is_last(headers: dict[str, str]) -> bool:
     """Return whether a piece of a resumable upload is the last, by its Content-Range."""
-    said = next((v for k, v in headers.items() if k.lower() == "content-range"), "")
+    said = _header(headers, "content-range")
     found = re.fullmatch(r"bytes (?:\*|\d+-(\d+))/(\d+)", said)
     if not said:
         return True
