@@ -1,7 +1,7 @@
 """The rules of Google Cloud Storage that the emulator does not enforce.
 
-Generation preconditions on every kind of call, no MD5 of composite objects, at most 32 components,
-and permissions, which a test may withdraw. They follow the reference of the service's JSON API. A
+Generation preconditions on every kind of call, no MD5 of composite objects, and permissions, which
+a test may withdraw. They follow the reference of the service's JSON API. A
 precondition that Shardmill does not use is answered with 501.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.support.fault_proxy import Answer, Forward
 
-MAX_COMPONENTS = 32
 _READS = ("get", "download")
 
 
@@ -110,7 +109,6 @@ class Rules:
         self.url = ""
         self.lock = threading.RLock()
         self._composites: set[tuple[str, str, str]] = set()
-        self._sessions: dict[str, Call] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -126,18 +124,14 @@ class Rules:
         if call.kind == "list":
             return self._list(call, headers, forward)
         with self.lock:  # the check and the call are atomic
-            if call.kind == "upload_chunk":
-                return self._chunk(call, headers, forward)
             wrong = self._check(call, forward)
             if wrong is not None:
                 return wrong
             composite = self._makes_composite(call, forward)
             answer = forward(call.method, call.path, call.body, headers)
-            if answer.status == 200:
-                if composite:
-                    body = json.loads(answer.body)
-                    self._composites.add(_identity(body.get("resource", body)))
-                self._remember_session(call, answer)
+            if composite and answer.status == 200:
+                body = json.loads(answer.body)
+                self._composites.add(_identity(body.get("resource", body)))
             return self._as_served(call, answer)
 
     # Checks before a call
@@ -150,48 +144,22 @@ class Rules:
             return wrong
         if call.kind == "compose":
             wrong = self._wrong_sources(call, forward)
-        elif call.kind == "rewrite" and self._find(call.bucket, call.name, forward) is None:
-            wrong = error_answer(404, f"No such object: {call.bucket}/{call.name}")
-        if wrong is not None:
-            return wrong
-        if call.kind in (*_READS, "delete"):
-            wanted = call.query.get("generation")
-            if found is None or (wanted and found["generation"] != wanted):
-                return error_answer(404, f"No such object: {call.bucket}/{call.name}")
+            if wrong is not None:
+                return wrong
+        if call.kind in (*_READS, "delete") and found is None:
+            return error_answer(404, f"No such object: {call.bucket}/{call.name}")
         return _unmet(call.query, found)
 
     def _wrong_sources(self, call: Call, forward: Forward) -> Answer | None:
         sources = call.sources
         if not sources:
             return error_answer(400, "You must provide at least one source component.")
-        if len(sources) > MAX_COMPONENTS:
-            return error_answer(
-                400, f"The number of source components provided ({len(sources)}) exceeds the "
-                f"maximum ({MAX_COMPONENTS})",
-            )  # fmt: skip
         for source in sources:
             if {key for key, value in source.items() if value} != {"name"}:
                 return error_answer(501, "conditions of sources are not implemented")
             if self._find(call.bucket, source["name"], forward) is None:
                 return error_answer(404, f"No such object: {call.bucket}/{source['name']}")
         return None
-
-    def _chunk(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
-        """Forward a piece of a resumable upload; its condition must hold at its end too."""
-        named = call.query.get("upload_id") or call.path.rpartition("/")[2]
-        start = self._sessions.get(named)
-        if start is not None and _is_last(headers):
-            wrong = _unmet(start.query, self._find(*start.written, forward))
-            if wrong is not None:
-                return wrong
-        return self._as_served(call, forward(call.method, call.path, call.body, headers))
-
-    def _remember_session(self, call: Call, answer: Answer) -> None:
-        if call.kind != "upload" or call.query.get("uploadType") != "resumable":
-            return
-        place = _header(answer.headers, "location")
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(place).query)
-        self._sessions[query.get("upload_id", [place])[0].rpartition("/")[2]] = call
 
     # Permissions
 
@@ -301,18 +269,6 @@ def _identity(resource: dict[str, Any]) -> tuple[str, str, str]:
 
 def _header(headers: dict[str, str], name: str) -> str:
     return next((v for k, v in headers.items() if k.lower() == name), "")
-
-
-def _is_last(headers: dict[str, str]) -> bool:
-    """Return whether a piece of a resumable upload is the last, by its Content-Range."""
-    said = _header(headers, "content-range")
-    found = re.fullmatch(r"bytes (?:\*|\d+-(\d+))/(\d+)", said)
-    if not said:
-        return True
-    if found is None:
-        return False
-    last, total = found.groups()
-    return total == "0" or (last is not None and int(last) + 1 == int(total))
 
 
 def _unmet(query: dict[str, Any], found: dict[str, Any] | None) -> Answer | None:
