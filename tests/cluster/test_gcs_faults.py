@@ -11,10 +11,8 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, shardmill
-from tests.pipelines.test_count import count
 from tests.support.fault_proxy import Storm
-from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build, upload
-from tests.transforms.verify.test_verify import findings_of
+from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
@@ -40,31 +38,6 @@ def test_builds_survive_transient_faults_of_every_call(
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         shards = {k: v for k, v in options.items() if k == "num_shards"}
         album.check(pipeline, output, tmp_path / "out", **shards)
-
-
-@pytest.mark.parametrize("how", [*TRANSIENT, "corrupt"])
-def test_other_commands_survive_transient_faults(
-    how, album, strict_bucket, front, tmp_path, capsys
-):
-    """``count``, ``verify``, ``steps`` and ``clean``, each with failures of each kind of call."""
-    output = f"{strict_bucket}/out"
-    local = tmp_path / "local"
-    assert build("images", album.inputs / "images", local).status == "published"
-    upload(local, output)
-    wanted = count(local)
-    # Corrupt bytes are an error of the reader of a whole file; the caller decides on a retry.
-    kinds = [] if how == "corrupt" else ["download", "get", "list"]
-    for kind in kinds:
-        front.fail(kind, how, times=2)
-    assert count(output).written == wanted.written
-    for kind in kinds:
-        front.fail(kind, how, times=2)
-    assert findings_of(output) == []
-    GcsStorage().replace(f"{output}/.build-{'0' * 16}/parts/x.part", b"x")
-    for kind in ("delete", *kinds):
-        front.fail(kind, "503" if how == "corrupt" else how, times=2)
-    assert main(["clean", output, "--older_than=0s"]) == 0, capsys.readouterr()
-    album.check("images", output, tmp_path / "out")
 
 
 SEEDS = range(30) if SOAK else range(3)

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,8 @@ import pytest
 from shardmill.loaders import open_dataset, steps_per_epoch
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands.beam_flags import reject_storage_flags
-from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.storage import s3 as s3_module
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
 from tests.conftest import make_photos
@@ -187,18 +185,6 @@ def test_time_of_change_is_exact_to_the_second(s3_bucket, s3_storage):
     assert before - 1.5 <= changed <= time.time() + 0.5
 
 
-def test_every_call_reports_a_missing_bucket(s3_bucket, s3_storage):
-    path = "s3://no-such-bucket-here/x"
-    for call in (
-        lambda: s3_storage.stat(path), lambda: s3_storage.read(path),
-        lambda: s3_storage.replace(path, b""), lambda: s3_storage.create(path, b""),
-        lambda: list(s3_storage.walk(path)), lambda: s3_storage.move(path, f"{s3_bucket}/x"),
-        lambda: s3_storage.delete(path), lambda: s3_storage.checksum(path),
-    ):  # fmt: skip
-        with pytest.raises(StorageError, match="the bucket 'no-such-bucket-here' does not exist"):
-            call()
-
-
 @pytest.mark.parametrize(
     ("changes", "source", "words"),
     [
@@ -252,16 +238,6 @@ def test_reports_a_missing_package(monkeypatch):
         UsageError, match=r"^s3:// needs botocore: pip install 'shardmill\[s3\]'\.$"
     ):
         S3Storage()
-
-
-def test_makes_one_client(s3_bucket, s3_environment, monkeypatch):
-    made, real = [], s3_module.make_client
-    monkeypatch.setattr(s3_module, "make_client", lambda: made.append(1) or real())
-    storage = S3Storage()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: storage.replace(f"{s3_bucket}/{n}", b"x"), range(8)))
-    assert len(list(storage.list_dir(s3_bucket))) == 8
-    assert len(made) == 1
 
 
 @pytest.mark.parametrize(
