@@ -126,8 +126,6 @@ def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
         ({"label": "x"}, "label"),
         ({"label": "id"}, "the records have no label: give label=None"),
         ({"labels": {"a": 1.0}}, "no label 'a'"),
-        ({"fill": {"id": 3}}, "which is never missing"),
-        ({"features": ["x"]}, "no feature 'x'"),
     ],
     ids=str,
 )

@@ -1,6 +1,5 @@
 """Random access, compared with TensorFlow's reader, Pillow and the cells of the table."""
 
-import contextlib
 import io
 import multiprocessing
 import pickle
@@ -275,34 +274,17 @@ def test_sixteen_threads_read_concurrently(cache_bytes, many, monkeypatch):
 # Bytes read, memory used.
 
 
-class Counting:
-    """A reader that records the size of each read."""
-
-    def __init__(self, reader) -> None:
-        self._reader, self.size, self.version = reader, reader.size, reader.version
-        self.chunk, self.gap = reader.chunk, reader.gap
+@pytest.fixture
+def counted(monkeypatch) -> list[int]:
+    """A list that receives the size of each read."""
+    reads, real = [], shards._OpenFile.read_at
 
     def read_at(self, offset: int, length: int) -> bytes:
-        data = self._reader.read_at(offset, length)
+        data = real(self, offset, length)
         reads.append(len(data))
         return data
 
-
-reads: list[int] = []
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """Returns a list that receives the size of each read."""
-    real = shards.open_file
-
-    @contextlib.contextmanager
-    def opened(*args):
-        with real(*args) as reader:
-            yield Counting(reader)
-
-    monkeypatch.setattr(shards, "open_file", opened)
-    reads.clear()
+    monkeypatch.setattr(shards._OpenFile, "read_at", read_at)
     return reads
 
 

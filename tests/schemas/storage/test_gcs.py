@@ -33,6 +33,8 @@ def no_pauses(monkeypatch):
 def test_threads_share_one_client_and_its_connections(strict_bucket, front, caplog):
     GcsStorage().replace(f"{strict_bucket}/x", b"data")
     storage, clients = GcsStorage(), set()
+    make_client = storage._make_client
+    storage._make_client = lambda: time.sleep(0.1) or make_client()  # several threads wait for it
 
     def work(_):
         clients.add(id(storage._client()))

@@ -17,19 +17,10 @@ from shardmill.schemas.tfrecord.scanner import (
     find_record,
 )
 from tests.conftest import examples
-from tests.support.record_tools import flip, framed, header
+from tests.support.record_tools import flip, framed, header, pieces
 
 payloads = st.lists(st.binary(max_size=40) | st.integers(0, 3000).map(bytes), max_size=12)
 cuts = st.lists(st.integers(0, 2000), max_size=30)
-
-
-def pieces(data: bytes, steps: list[int]) -> list[bytes]:
-    """Return data in pieces of these sizes, which may be 0, and the rest."""
-    cut, at = [], 0
-    for step in steps:
-        cut.append(data[at : at + step])
-        at += step
-    return [*cut, data[at:]]
 
 
 def fault_of(data: bytes, steps: list[int] = (), **options) -> FileFault | None:
