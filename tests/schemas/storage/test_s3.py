@@ -22,6 +22,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
 from tests.conftest import make_photos
+from tests.support.gcs_builds import run_command as run
 from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
@@ -63,12 +64,6 @@ def album(tmp_path) -> Path:
     (folder / "cat" / ".DS_Store").write_bytes(b"junk")
     (folder / "cat" / "empty.jpg").write_bytes(b"")
     return folder
-
-
-def run(capsys, *argv: str) -> tuple[int, str, str]:
-    code = main(list(argv))
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys):
