@@ -149,22 +149,3 @@ def gateway_url(tmp_path_factory) -> Iterator[str]:
     """A running gateway."""
     with run_gateway(tmp_path_factory.mktemp("gateway")) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def gateway_environment(gateway_url) -> Iterator[None]:
-    """Environment variables with the address and keys of the gateway."""
-    with environment(gateway_url):
-        yield
-
-
-@pytest.fixture
-def gateway_bucket(gateway_url, gateway_environment) -> str:
-    """An empty bucket behind the gateway."""
-    return make_bucket(gateway_url)
-
-
-@pytest.fixture
-def gateway_s3(gateway_url, gateway_environment):
-    """A boto3 client of the gateway."""
-    return client(gateway_url)

@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import subprocess
@@ -268,28 +267,6 @@ def test_reads_configuration_files_and_variables(
     assert storage.read(f"{s3_bucket}/x") == b"data"
     if "eu-west-3" in f"{files} {changes}":
         assert storage._client().meta.region_name == "eu-west-3"
-
-
-def read_in_child(queue, records) -> None:
-    queue.put([len(row["image/encoded"]) for row in records])
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_child_processes_read_what_their_parent_opened(method, dataset):
-    local, records = map(open_dataset, dataset)
-    expected = [len(row["image/encoded"]) for row in local]
-    assert len(expected) > 10
-    # Connections of the parent are open when it forks.
-    assert [len(row["image/encoded"]) for row in records] == expected
-    context = multiprocessing.get_context(method)
-    queue = context.Queue()
-    children = [context.Process(target=read_in_child, args=(queue, records)) for _ in range(2)]
-    for child in children:
-        child.start()
-    assert [queue.get(timeout=60) for _ in children] == [expected, expected]
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
 
 
 WITHOUT_BEAM = """

@@ -125,22 +125,15 @@ def fault(path: object, check: str = "records") -> FileFault:
     return found
 
 
-def test_missing_files(tmp_path):
-    (tmp_path / "file").touch()
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(RAW)
     for path in ("missing", "no/such", "file/below"):
         assert fault(tmp_path / path) == ("not_found", 0, 0, "the file does not exist")
-
-
-def test_folders_and_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("folder", "pipe"):
         assert fault(tmp_path / name).reason == "changed"
         assert "is not one now" in str(fault(tmp_path / name))
-
-
-def test_files_without_permission(tmp_path, monkeypatch):
-    (tmp_path / "file").write_bytes(RAW)
 
     def deny(*args):
         raise PermissionError(13, "Permission denied")
