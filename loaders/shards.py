@@ -245,10 +245,8 @@ class ShardFiles:
         return data_offset < 0 or bool(scheme_of(self._paths[shard]))
 
     def _content(self, shard: int, number: int) -> bytes:
-        def make() -> bytes:
-            return self._read_content(shard, number)[1]
-
-        return self._contents.get((shard, number), make, len)
+        key = shard, number
+        return self._contents.get(key, lambda: self._read_content(shard, number)[1], len)
 
     def _read_members(self, shard: int) -> _Members:
         file = self._open(shard)

@@ -44,14 +44,10 @@ class Source:
         """The shards in their order."""
         return self.selection.shards
 
-    def path_of(self, shard: Shard) -> str:
-        """Returns the path of a shard."""
-        return join(self.folder, shard.file)
-
     @property
     def paths(self) -> list[str]:
         """The paths of all shards in their order."""
-        return [self.path_of(shard) for shard in self.shards]
+        return [join(self.folder, shard.file) for shard in self.shards]
 
     @cached_property
     def label_id(self) -> str:
@@ -199,19 +195,16 @@ def _check_shards(source: Source) -> None:
     """
     storage = open_storage(source.folder)
     sizes = {}
-    if any("/" not in shard.file for shard in source.shards):  # one request for all of them
-        for entry in storage.list_dir(source.folder):
-            sizes[entry.path.rpartition("/")[2]] = entry.size if entry.kind == "file" else -1
+    for folder in {os.path.dirname(path) for path in source.paths}:  # one request for each
+        for entry in storage.list_dir(folder):
+            path = join(folder, entry.path.rpartition("/")[2])
+            sizes[path] = entry.size if entry.kind == "file" else -1
     remedy = (
         f"run `shardmill verify {source.folder}` to see what else is wrong, and build or copy "
         "the dataset again."
     )
-    for shard in source.shards:
-        path = source.path_of(shard)
-        size = sizes.get(shard.file)
-        if size is None and "/" in shard.file:
-            found = storage.stat(path)
-            size = None if found is None else found.size if found.kind == "file" else -1
+    for path, shard in zip(source.paths, source.shards, strict=True):
+        size = sizes.get(path)
         if size is None:
             raise InputError(f"{path} is missing, but {MANIFEST} lists it: {remedy}")
         if size < 0:

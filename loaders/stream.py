@@ -92,7 +92,11 @@ class Stream:
         """Yields the examples of this worker in the epoch."""
         start, stop = _divide(*self._host_range(), self._worker_share())
         rng = random.Random(f"{self.seed}/{self.epoch}/{start}/{stop}")  # noqa: S311 - no secrets
-        items = self._payloads(start, stop)
+        items: Iterator[tuple[int, int, bytes]] = (
+            (chunk.shard, number, payload)
+            for chunk in self._chunks(start, stop)
+            for number, payload in enumerate(self.records.files.payloads(*chunk), chunk.first)
+        )
         if self.shuffle:
             items = _shuffle(items, rng, self.buffer)
         for shard, number, payload in items:
@@ -113,13 +117,6 @@ class Stream:
         torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
         info = None if torch is None else torch.get_worker_info()
         return Share(0, 1) if info is None else Share(info.id, info.num_workers)
-
-    def _payloads(self, start: int, stop: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yields (shard, number in it, payload) of a range of the epoch's order."""
-        for chunk in self._chunks(start, stop):
-            payloads = self.records.files.payloads(*chunk)
-            for number, payload in enumerate(payloads, chunk.first):
-                yield chunk.shard, number, payload
 
     def _chunks(self, start: int, stop: int) -> Iterator[_Chunk]:
         """Yields the chunks of a range of the epoch's order; opens only the shards in it."""

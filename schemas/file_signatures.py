@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 Category = Literal["image", "compression", "other"]
 
 GZIP = b"\x1f\x8b"  # RFC 1952 section 2.3.1: ID1, ID2
-LFS_POINTER = b"version https://git-lfs.github.com/"  # git-lfs: docs/spec.md
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 _SHORTEST = 3  # bytes of a signature that identifies a file whose format is not known
 
@@ -73,7 +72,8 @@ SIGNATURES = (
         ("lz4", "LZ4 data", rb"\x04\x22\x4d\x18"),
         ("html", "a web page: download the file again", rb"\s*<((?i:!doctype\s+html)|(?i:html)\b)"),
         ("xml", "an XML document: download the file again", rb"\s*<\?xml\s"),
-        ("lfs", "a Git LFS pointer: run `git lfs pull`", re.escape(LFS_POINTER)),
+        # git-lfs: docs/spec.md
+        ("lfs", "a Git LFS pointer: run `git lfs pull`", rb"version https://git-lfs\.github\.com/"),
     ),
 )
 _IMAGES = {signature.name: signature for signature in SIGNATURES if signature.category == "image"}

@@ -251,6 +251,27 @@ def _parse_with_protobuf(payload: bytes) -> Any:
         ) from error
 
 
+_PROTO = """
+name: "shardmill/example.proto" package: "shardmill.example" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: "FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: "shardmill.example.Feature" } } }
+message_type { name: "Example" field { name: "features" number: 1 type_name: "Features" } }
+"""
+
+
 @lru_cache(maxsize=1)
 def _message_class() -> Any:
     """Return a message class with the wire format of tf.train.Example.
@@ -259,37 +280,8 @@ def _message_class() -> Any:
     registers.
     """
     # Most examples are canonical, and protobuf takes 30 ms to load.
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    field = descriptor_pb2.FieldDescriptorProto
-    package = "shardmill.example"
-    file = descriptor_pb2.FileDescriptorProto(
-        name="shardmill/example.proto", package=package, syntax="proto3"
-    )
-
-    def message(parent: Any, name: str, *fields: tuple[str, int, int, str]) -> Any:
-        made = parent.add(name=name)
-        for number, (field_name, kind, label, type_name) in enumerate(fields, 1):
-            made.field.add(name=field_name, number=number, type=kind, label=label)
-            if type_name:
-                made.field[-1].type_name = f".{package}.{type_name}"
-        return made
-
-    many, one, nested = field.LABEL_REPEATED, field.LABEL_OPTIONAL, field.TYPE_MESSAGE
-    top = file.message_type
-    message(top, "BytesList", ("value", field.TYPE_BYTES, many, ""))
-    message(top, "FloatList", ("value", field.TYPE_FLOAT, many, ""))
-    message(top, "Int64List", ("value", field.TYPE_INT64, many, ""))
-    kinds = ("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")
-    feature = message(top, "Feature", *((name, nested, one, kind) for name, kind in kinds))
-    feature.oneof_decl.add(name="kind")
-    for choice in feature.field:
-        choice.oneof_index = 0
-    features = message(top, "Features", ("feature", nested, many, "Features.FeatureEntry"))
-    key, value = ("key", field.TYPE_STRING, one, ""), ("value", nested, one, "Feature")
-    entry = message(features.nested_type, "FeatureEntry", key, value)
-    entry.options.map_entry = True
-    message(top, "Example", ("features", nested, one, "Features"))
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))
+    pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shardmill.example.Example"))

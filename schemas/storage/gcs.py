@@ -59,8 +59,16 @@ class GcsStorage(ObjectStorage):
         """Download an object; also retry if the response of an error is truncated.
 
         The library retries failures during the transfer of an object, but not of an error.
+
+        Raises:
+            ChangedError: The generation of ``if_generation_match`` was replaced.
         """
-        data: bytes = self._retry(blob.download_as_bytes)(**options)
+        from google.api_core import exceptions
+
+        try:
+            data: bytes = self._retry(blob.download_as_bytes)(**options)
+        except exceptions.PreconditionFailed as error:
+            raise _changed(options["if_generation_match"]) from error
         return data
 
     def stat(self, path: str) -> Entry | None:
@@ -94,13 +102,11 @@ class GcsStorage(ObjectStorage):
             blob = self._blob(path)
             try:
                 data = self._download(blob, if_generation_match=int(version), checksum="crc32c")
-            except exceptions.PreconditionFailed as error:
-                raise ChangedError(f"it was replaced after generation {version}") from error
             except exceptions.Forbidden as error:
                 raise PermissionError(str(error)) from error
         # Some emulators and proxies ignore the precondition.
         if blob.generation is not None and str(blob.generation) != version:
-            raise ChangedError(f"it was replaced after generation {version}")
+            raise _changed(version)
         return data
 
     @contextlib.contextmanager
@@ -121,18 +127,13 @@ class GcsStorage(ObjectStorage):
             yield iter(lambda: file.read(CHUNK), b"")
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
-        from google.api_core import exceptions
-
         # A blob that was read once would request its old generation again, and "not found" would
         # no longer mean that the object was deleted.
         with translate_errors("read", entry.path):
-            try:
-                return self._download(
-                    self._blob(entry.path), start=start, end=stop - 1, raw_download=True,
-                    checksum=None, if_generation_match=int(entry.version),
-                )  # fmt: skip
-            except exceptions.PreconditionFailed as error:
-                raise ChangedError(f"it was replaced after generation {entry.version}") from error
+            return self._download(
+                self._blob(entry.path), start=start, end=stop - 1, raw_download=True,
+                checksum=None, if_generation_match=int(entry.version),
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
@@ -185,7 +186,11 @@ class GcsStorage(ObjectStorage):
         try:
             sources = [self._source(piece, path, temporary) for piece in pieces]
             while len(sources) > _MAX_COMPONENTS:
-                sources = self._level(sources, path, temporary)
+                groups = range(0, len(sources), _MAX_COMPONENTS)
+                sources = [
+                    self._node(sources[start : start + _MAX_COMPONENTS], path, temporary)
+                    for start in groups
+                ]
             if sources:
                 self._compose(sources, path)
             else:
@@ -202,18 +207,14 @@ class GcsStorage(ObjectStorage):
         self.replace(uri, piece)
         return uri
 
-    def _level(self, pieces: list[str], path: str, temporary: list[Entry]) -> list[str]:
-        """Compose groups of 32 objects and return the results."""
-        joined = []
-        for start in range(0, len(pieces), _MAX_COMPONENTS):
-            group = pieces[start : start + _MAX_COMPONENTS]
-            if len(group) > 1:
-                node = f"{path}.{uuid.uuid4().hex}.node"
-                temporary.append(Entry(node, 0, ""))
-                self._compose(group, node)
-                group = [node]
-            joined += group
-        return joined
+    def _node(self, pieces: list[str], path: str, temporary: list[Entry]) -> str:
+        """Compose at most 32 objects into a temporary one and return its path."""
+        if len(pieces) == 1:
+            return pieces[0]
+        node = f"{path}.{uuid.uuid4().hex}.node"
+        temporary.append(Entry(node, 0, ""))
+        self._compose(pieces, node)
+        return node
 
     def _compose(self, pieces: list[str], path: str) -> None:
         with translate_errors("compose", path):
@@ -261,6 +262,10 @@ class GcsStorage(ObjectStorage):
             blob = self._blob(path)
             blob.reload()
             return int.from_bytes(base64.b64decode(blob.crc32c), "big")
+
+
+def _changed(generation: object) -> ChangedError:
+    return ChangedError(f"it was replaced after generation {generation}")
 
 
 def _entry(blob: Any) -> Entry:

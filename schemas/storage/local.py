@@ -61,17 +61,13 @@ def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
     return Entry(path, status.st_size, str(status.st_mtime_ns), kind)
 
 
-def _temporary(path: str, aside: str = "") -> str:
-    folder, name = os.path.split(path)
-    folder = aside or folder
-    os.makedirs(folder or ".", exist_ok=True)
-    return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
-
-
 @contextlib.contextmanager
 def _temporary_file(path: str, aside: str = "") -> Iterator[BinaryIO]:
     """Open a new temporary file; delete it at the end unless the block renamed it."""
-    temporary = _temporary(path, aside)
+    folder, name = os.path.split(path)
+    folder = aside or folder
+    os.makedirs(folder or ".", exist_ok=True)
+    temporary = os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file

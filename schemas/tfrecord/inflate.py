@@ -131,10 +131,7 @@ def gzip_chunks(
     Raises:
         InflateError: A member is damaged or truncated, or other data follows one.
     """
-    inflater = _GzipInflater(start, warn)
-    for chunk in chunks:
-        yield from inflater.feed(chunk)
-    inflater.close()
+    return _Inflater(start, warn).inflate(chunks)
 
 
 def _inflate_until_damage(
@@ -146,31 +143,41 @@ def _inflate_until_damage(
             yield inflate(piece[at : at + 1])
 
 
-class _GzipInflater:
-    """Inflates consecutive gzip members."""
+class _Inflater:
+    """Inflates consecutive gzip members, or one zlib stream."""
 
-    def __init__(self, start: int, warn: Callable[[str], object] | None) -> None:
+    def __init__(
+        self, start: int, warn: Callable[[str], object] | None, *, is_gzip: bool = True
+    ) -> None:
+        self._is_gzip = is_gzip
+        self._wbits = _GZIP_BITS if is_gzip else zlib.MAX_WBITS
         self._begin = self._at = start  # offsets of the current member and of the next byte
         self._first = start
         self._warn = warn
-        self._stream = zlib.decompressobj(_GZIP_BITS)
+        self._stream = zlib.decompressobj(self._wbits)
         self._inflated = 0
         self._empty = -1  # offset of an empty member before the current one
         self._ends: deque[int] = deque()  # of members within reach of TensorFlow's last read
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def inflate(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            yield from self._feed(chunk)
+        self._close()
+
+    def _feed(self, data: bytes) -> Iterator[bytes]:
         view = memoryview(data)
         at = 0
         while at < len(data):
             room = min(_MAX_OUTPUT, max(_FIRST_INPUT, self._at - self._begin))
             piece = view[at : at + room]
-            if self._first < self._begin == self._at and piece[0] != GZIP[0]:
+            is_next = self._is_gzip and piece[0] == GZIP[0]
+            if self._first < self._begin == self._at and not is_next:
                 raise self._garbage()
             before = self._stream.copy() if self._at > self._begin else None
             try:
                 out = self._stream.decompress(piece, _MAX_OUTPUT)
             except zlib.error as error:
-                begin = before or zlib.decompressobj(_GZIP_BITS)
+                begin = before or zlib.decompressobj(self._wbits)
                 yield from _inflate_until_damage(begin.decompress, piece)
                 raise self._error(error) from error
             ended = self._stream.eof
@@ -195,11 +202,13 @@ class _GzipInflater:
         self._ends.append(self._at)
         while self._ends[0] < self._at - TENSORFLOW_READS - _MAX_DATALESS:
             self._ends.popleft()
-        self._stream = zlib.decompressobj(_GZIP_BITS)
+        self._stream = zlib.decompressobj(self._wbits)
         self._begin, self._inflated = self._at, 0
 
     def _error(self, error: zlib.error) -> InflateError:
         problem = str(error).rpartition(": ")[2]
+        if not self._is_gzip:
+            return InflateError("bad_gzip", f"the zlib data cannot be inflated ({problem})")
         if problem == "incorrect header check" and self._begin > self._first:
             return self._garbage()
         if problem in ("incorrect data check", "incorrect length check"):
@@ -209,18 +218,17 @@ class _GzipInflater:
         )
 
     def _garbage(self) -> InflateError:
-        return InflateError(
-            "trailing_garbage",
-            f"the data from byte {self._begin:,}, after the last gzip member, is not gzip data",
-        )
+        found = f"the data from byte {self._begin:,}, after the last gzip member, is not gzip data"
+        if not self._is_gzip:
+            found = "bytes follow the end of the zlib data"
+        return InflateError("trailing_garbage", found)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         # A flush would return data of a truncated member.
         if self._at > self._begin:
-            raise InflateError(
-                "truncated",
-                f"the file ends inside the gzip member that begins at byte {self._begin:,}",
-            )
+            cut = f"the gzip member that begins at byte {self._begin:,}"
+            cut = cut if self._is_gzip else "its zlib data"
+            raise InflateError("truncated", f"the file ends inside {cut}")
         end = find_early_stop(self._ends, self._at)
         if end >= 0 and self._warn is not None:
             self._warn(early_stop_warning(end))
@@ -241,34 +249,4 @@ def decompress(
     """
     if kind == "gzip":
         return gzip_chunks(chunks, warn=warn)
-    return zlib_chunks(chunks) if kind == "zlib" else chunks
-
-
-def zlib_chunks(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the content of one zlib stream.
-
-    Raises:
-        InflateError: The stream is damaged or truncated, or other data follows it.
-    """
-    stream = zlib.decompressobj()
-    for chunk in chunks:
-        view = memoryview(chunk)
-        at = 0
-        while at < len(chunk):
-            if stream.eof:
-                raise InflateError("trailing_garbage", "bytes follow the end of the zlib data")
-            piece = view[at : at + _MAX_OUTPUT]  # zlib copies the input that it leaves
-            before = stream.copy()
-            try:
-                out = stream.decompress(piece, _MAX_OUTPUT)
-            except zlib.error as error:
-                yield from _inflate_until_damage(before.decompress, piece)
-                problem = str(error).rpartition(": ")[2]
-                raise InflateError(
-                    "bad_gzip", f"the zlib data cannot be inflated ({problem})"
-                ) from error
-            at += len(piece) - len(stream.unused_data if stream.eof else stream.unconsumed_tail)
-            if out:
-                yield out
-    if not stream.eof:
-        raise InflateError("truncated", "the file ends inside its zlib data")
+    return _Inflater(0, None, is_gzip=False).inflate(chunks) if kind == "zlib" else chunks

@@ -1,7 +1,5 @@
 """Whole builds on gs:// while calls fail: every kind of call and fault, and random faults."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import time
@@ -13,78 +11,38 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, shardmill
-from tests.pipelines.test_count import count
-from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build, upload
-from tests.support.gcs_faults import Storm
-from tests.transforms.verify.test_verify import findings_of
+from tests.support.fault_proxy import Storm
+from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.mark.parametrize("how", TRANSIENT)
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_builds_survive_transient_faults_of_every_call(
-    pipeline, how, album, strict_bucket, front, tmp_path
-):
-    """Build, then overwrite, each with two failures of each kind of call."""
-    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
-    for options in ({}, {"num_shards": 1, "overwrite": True}):
-        front.reset()
-        for number, kind in enumerate(KINDS):
-            front.fail(kind, how, times=2, skip=number % 3)
-        outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
-        assert outcome.status == "published", outcome
-        assert front.faults_left == 0
-        assert outcome.parts_reused == 0
-        made = [c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")]
-        assert len(set(made)) == outcome.parts_made  # no part was made twice
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        shards = {k: v for k, v in options.items() if k == "num_shards"}
-        album.check(pipeline, output, tmp_path / "out", **shards)
-
-
-@pytest.mark.parametrize("how", [*TRANSIENT, "corrupt"])
-def test_other_commands_survive_transient_faults(
-    how, album, strict_bucket, front, tmp_path, capsys
-):
-    """``count``, ``verify``, ``steps`` and ``clean``, each with failures of each kind of call."""
-    output = f"{strict_bucket}/out"
-    local = tmp_path / "local"
-    assert build("images", album.inputs / "images", local).status == "published"
-    upload(local, output)
-    wanted = count(local)
-    # Corrupt bytes are an error of the reader of a whole file; the caller decides on a retry.
-    kinds = [] if how == "corrupt" else ["download", "get", "list"]
-    for kind in kinds:
-        front.fail(kind, how, times=2)
-    assert count(output).written == wanted.written
-    for kind in kinds:
-        front.fail(kind, how, times=2)
-    assert findings_of(output) == []
-    GcsStorage().replace(f"{output}/.build-{'0' * 16}/parts/x.part", b"x")
-    for kind in ("delete", *kinds):
-        front.fail(kind, "503" if how == "corrupt" else how, times=2)
-    assert main(["clean", output, "--older_than=0s"]) == 0, capsys.readouterr()
-    album.check("images", output, tmp_path / "out")
-
-
 SEEDS = range(30) if SOAK else range(3)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("how", [*TRANSIENT, *SEEDS])
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_builds_survive_random_faults(pipeline, seed, album, strict_bucket, front, tmp_path):
-    """One call in fourteen fails: the bytes are the same and no temporary object is left."""
+def test_builds_survive_transient_faults(pipeline, how, album, strict_bucket, front, tmp_path):
+    """Build, then overwrite; each kind of call fails twice, or one random call in fourteen."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
-    front.storm = Storm(seed, 0.07, (*TRANSIENT, "slow", "late"))
-    for options in ({}, {"num_shards": 3, "overwrite": True}):
-        outcome = build(pipeline, f"{inputs}/{pipeline}", output, **options)
+    storm = None if how in TRANSIENT else Storm(how, 0.07, (*TRANSIENT, "slow", "late"))
+    for shards in ({}, {"num_shards": 1}):
+        front.reset()
+        front.storm = storm
+        for number, kind in enumerate(KINDS if storm is None else ()):
+            front.fail(kind, how, times=2, skip=number % 3)
+        outcome = build(pipeline, f"{inputs}/{pipeline}", output, overwrite=bool(shards), **shards)
         assert outcome.status == "published", outcome
-    assert front.storm.injected.total() > 5
-    print(dict(front.storm.injected))
-    front.storm = None
-    album.check(pipeline, output, tmp_path / "out", num_shards=3)
+        assert front.faults_left == 0
+        if storm is None:
+            assert outcome.parts_reused == 0
+            made = [c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")]
+            assert len(set(made)) == outcome.parts_made  # no part was made twice
+        front.storm = None
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        album.check(pipeline, output, tmp_path / "out", **shards)
+    assert storm is None or storm.injected.total() > 5
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,7 +1,5 @@
 """Two processes build one gs:// output while a seeded schedule delays their calls."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path
@@ -10,6 +8,7 @@ import pytest
 
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, make_photos
+from tests.support.fault_proxy import Storm
 from tests.support.fault_tools import check_dataset, zygote
 from tests.support.gcs_builds import download
 from tests.transforms.verify.test_verify import findings_of
@@ -28,19 +27,11 @@ class Schedule:
         self.random = random.Random(seed)
         front.hook = self
         front.pause = 0.3
-        front.storm = _Late(self.random)
+        front.storm = Storm(seed, 0.1, ("late", "slow"))
 
     def __call__(self, call) -> None:
         if self.random.random() < 0.25:
             time.sleep(self.random.uniform(0, 0.4))
-
-
-class _Late:
-    def __init__(self, rng: random.Random) -> None:
-        self.random = rng
-
-    def choose(self, call) -> str:
-        return self.random.choice(("late", "slow")) if self.random.random() < 0.1 else ""
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Damaged, incomplete and foreign datasets: the loaders report one sentence for each fault."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
@@ -11,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.loaders import (
-    Stream,
-    class_weights,
-    keras_dataset,
-    open_dataset,
-    steps_per_epoch,
-)
+from shardmill.loaders import Stream, class_weights, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.source import open_source
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member
-from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index
+from shardmill.schemas.tfrecord.member_index import INDEX_BYTES
 from tests.support.loader_tools import DATA, PACKS, make_dataset, make_shard, write_dataset
-from tests.support.record_tools import framed, in_groups
+from tests.support.record_tools import flip, framed, in_groups, listed
 
 PAYLOADS = [encode_example({"x": random.Random(i).randbytes(900)}) for i in range(40)]
 GROUPS = in_groups(PAYLOADS, 5)
@@ -57,9 +48,7 @@ def check_keras_reads(path: Path) -> None:
 
 
 def flip_bit(path: Path, at: int, bit: int = 2) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
+    path.write_bytes(flip(path.read_bytes(), at, 1 << bit))
 
 
 @pytest.fixture(params=PACKS)
@@ -228,15 +217,11 @@ def test_record_that_is_damaged_after_opening_is_named(pack, tmp_path):
         assert str(error.value).startswith(f"{shard}, record 17: ")
 
 
-def shard_with_index(
-    groups: list[list[bytes]], changes: list[int], records: list[int], pack
-) -> bytes:
+def shard_with_index(groups, changes: list[int], records: list[int], pack) -> bytes:
     """Returns a shard whose index states sizes with some changes, and certain record counts."""
     members = [pack(framed(group)) for group in groups]
-    sizes = [len(member) for member in members]
-    sizes[0] += INDEX_BYTES - len(HEADER)
-    entries = [Member(a + b, n) for a, b, n in zip(sizes, changes, records, strict=True)]
-    return build_index(entries) + b"".join(members)[len(HEADER) :]
+    sizes = [len(member) + change for member, change in zip(members, changes, strict=True)]
+    return listed(members, list(zip(sizes, records, strict=True)))
 
 
 WRONG = {

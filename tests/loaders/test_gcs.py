@@ -1,14 +1,11 @@
 """The loaders on gs://: the same records, with few requests."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from shardmill.loaders import Stream, feature_spec, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
+from tests.support.gcs_builds import upload
 from tests.support.loader_tools import PACKS, write_numbered
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -25,11 +22,6 @@ def uri(request, strict_bucket, front, tmp_path) -> str:
     upload(ds, f"{strict_bucket}/a/ds")
     front.calls.clear()
     return f"{strict_bucket}/a/ds"
-
-
-def upload(folder: Path, uri: str) -> None:
-    for path in folder.iterdir():
-        open_storage(uri).replace(f"{uri}/{path.name}", path.read_bytes())
 
 
 def test_random_access_takes_few_requests(uri, front):

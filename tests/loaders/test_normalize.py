@@ -1,7 +1,5 @@
 """Normalization from the manifest equals that of an adapted Keras layer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

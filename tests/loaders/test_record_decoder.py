@@ -1,7 +1,5 @@
 """Decoding of records by schema, compared with the values that were encoded."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PyTorch's DataLoader and Grain read each record once from the loaders."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -136,6 +134,7 @@ def test_set_epoch_changes_the_order_in_workers(ds):
 
 def test_grain_map_dataset(ds):
     import grain
+    from absl import flags
 
     records = open_dataset(ds)
     source = grain.MapDataset.source(records)
@@ -150,15 +149,9 @@ def test_grain_map_dataset(ds):
     twice = [int(row["id"]) for row in shuffled.repeat(2).to_iter_dataset(reading)]
     assert sorted(twice) == sorted([*range(TOTAL)] * 2)
     assert twice[:TOTAL] != twice[TOTAL:]
-
-
-def test_grain_with_worker_processes(ds):
-    import grain
-    from absl import flags
-
     flags.FLAGS.mark_as_parsed()  # as absl.app.run does
-    source = grain.MapDataset.source(open_dataset(ds)).shuffle(seed=3).batch(8)
-    batches = source.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
+    workers = grain.MultiprocessingOptions(num_workers=1)
+    batches = shuffled.batch(8).to_iter_dataset().mp_prefetch(workers)
     assert sorted(checked_ids(batches)) == list(range(TOTAL))
 
 

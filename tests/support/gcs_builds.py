@@ -1,7 +1,6 @@
 """Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
-from __future__ import annotations
-
+import hashlib
 import logging
 import time
 import types
@@ -18,7 +17,7 @@ from shardmill.transforms.build.outcome import Outcome
 from tests.conftest import build_dataset, make_photos
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS
-from tests.support.readers import dataset_files
+from tests.support.readers import dataset_files, gzip_records
 from tests.support.rows_tools import build_rows
 
 PIPELINES = ("images", "rows", "arrays")
@@ -113,6 +112,16 @@ class Album:
             self._wanted[key] = dataset_files(output)
             assert sum("tfrecord" in name for name in self._wanted[key]) >= 2
         return self._wanted[key]
+
+    def digests(self, folder: Path) -> list[str]:
+        """Return the digests of all records of the images dataset, read by Python's gzip module."""
+        found = []
+        for name, data in self.wanted("images").items():
+            if "tfrecord" in name:
+                (folder / name).write_bytes(data)
+                found += [hashlib.sha256(r).hexdigest() for r in gzip_records(folder / name)]
+        assert len(found) == 24
+        return sorted(found)
 
     def check(self, pipeline: str, output: str, folder: Path, **options) -> None:
         """Assert that a bucket has exactly the files of the local dataset, byte for byte."""

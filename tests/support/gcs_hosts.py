@@ -5,8 +5,6 @@ proxy connects it to a front with TLS, with a certificate of an authority that t
 client needs no change but the environment variables of ``Hosts.env``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """A pytest plugin: datasets that the tests of the loaders share, built once per process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,19 +1,18 @@
 """Handmade datasets for the tests of the loaders, the options of shared ones, and expected values."""
 
-from __future__ import annotations
-
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import google_crc32c
+import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from shardmill.schemas.tfrecord.member_index import empty_shard
+from tests.support.publications import manifest_body
 from tests.support.readers import tf_records
 from tests.support.record_tools import framed, in_groups, indexed
 
@@ -60,23 +59,18 @@ def cells(number: int) -> list[object]:
     ]
 
 
-def float32(value: object) -> float:
-    """Return a number as rounded to float32."""
-    return float(struct.unpack("<f", struct.pack("<f", float(str(value))))[0])
-
-
 def expected_cells(row: Sequence[object], fill: Mapping[str, object]) -> dict[str, object]:
     """Return the expected values of a loader for a row of the table; lists for lists."""
     cell = dict(zip(CELLS, map(str, row), strict=True))
     return {
         "number": int(cell["number"]),
-        "ratio": float32(cell["ratio"] or fill["ratio"]),
+        "ratio": float(np.float32(cell["ratio"] or fill["ratio"])),
         "count": int(cell["count"] or str(fill["count"])),
         "name": (cell["name"] or str(fill["name"])).encode(),
         "tags": [tag.encode() for tag in cell["tags"].split("|") if tag],
         "sizes": [int(size) for size in cell["sizes"].split("|") if size],
         "kind": (cell["kind"] or "plain").encode(),
-        "price": float32(cell["price"]),
+        "price": float(np.float32(cell["price"])),
     }
 
 
@@ -121,14 +115,7 @@ def make_dataset(
         crc = f"{google_crc32c.value(data):08x}"
         shard = {"file": name, "records": counts[name], "bytes": len(data), "crc32c": crc}
         split["shards"].append(shard)
-    inputs = dict.fromkeys(("matched", "accepted", "rejected", "skipped", "duplicates"), 0)
-    build = dict.fromkeys(("config_id", "input_id", "runner", "finished"), "")
-    body = {
-        "version": 1, "splits": splits, "written": sum(counts.values()), "compression": "gzip",
-        "inputs": {"root": "", **inputs, "rejected_by_reason": {}},
-        "build": {**build, "config": config or {}, "versions": {}},
-        "labels": [], "features": [], "warnings": [], **changes,
-    }  # fmt: skip
+    body = {**manifest_body(splits, config=config or {}), **changes}
     (folder / "manifest.json").write_text(json.dumps(body))
     (folder / "schema.pbtxt").write_text(schema)
     return folder

@@ -1,7 +1,5 @@
 """Publications without a build, for states that commands do not reach."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Independent readers of shards, which use no code of Shardmill."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

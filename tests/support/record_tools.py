@@ -1,8 +1,7 @@
 """Build TFRecord files byte by byte, and count them in ranges of any size."""
 
-from __future__ import annotations
-
 import gzip
+import itertools
 import random
 import struct
 import zlib
@@ -48,6 +47,12 @@ def flip(data: bytes, at: int, mask: int = 1) -> bytes:
     damaged = bytearray(data)
     damaged[at] ^= mask
     return bytes(damaged)
+
+
+def pieces(data: bytes, steps: Sequence[int]) -> list[bytes]:
+    """Return data in pieces of these sizes, which may be 0, and the rest."""
+    ends = list(itertools.accumulate(steps, initial=0))
+    return [data[at:end] for at, end in itertools.pairwise(ends)] + [data[ends[-1] :]]
 
 
 def listed(members: Sequence[bytes], entries: Sequence[tuple[int, int]]) -> bytes:

@@ -4,16 +4,9 @@ Moto is a test dependency and checks no keys. The gateway is a Go program that s
 checks keys and signatures, and is fast.
 """
 
-from __future__ import annotations
-
 import contextlib
-import fcntl
 import os
-import shutil
-import subprocess
 import sys
-import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +15,9 @@ import pytest
 
 from shardmill.schemas.storage import registry
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.conftest import ROOT
-from tests.support.gcs_server import free_port
+from tests.support.fault_proxy import Answer, Proxy
+from tests.support.servers import find_program, free_port, run_server
 
-CACHE = ROOT / ".cache" / "bin"
 GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
 # Settings of the machine that would change the client.
@@ -48,48 +40,12 @@ run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True, request_handler=
 
 
 @contextlib.contextmanager
-def run_server() -> Iterator[str]:
+def run_moto() -> Iterator[str]:
     """Run a server that stores objects in memory; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-c", SERVE, str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_up(process, f"{url}/moto-api/data.json")
+    with run_server([sys.executable, "-c", SERVE, str(port)], f"{url}/moto-api/data.json"):
         yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_until_up(process: subprocess.Popen, url: str, seconds: float = 60) -> None:
-    """Wait until a URL answers; fail if the process ends before."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            raise RuntimeError(f"{process.args} ended with {process.returncode}")
-        with contextlib.suppress(OSError), urllib.request.urlopen(url):
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"{process.args} does not answer at {url}")
-
-
-def find_gateway() -> str:
-    """Return the path of the gateway; install it with Go, or skip the test without Go."""
-    binary = CACHE / "versitygw"
-    if shutil.which("go") is None and not binary.exists():
-        pytest.skip("neither versitygw nor Go is installed")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / ".versitygw.lock").open("w") as lock:  # one of several test processes installs
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            done = subprocess.run(
-                ["go", "install", GATEWAY], env={**os.environ, "GOBIN": str(CACHE)},
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                pytest.skip(f"versitygw could not be installed: {done.stderr.strip()[-200:]}")
-    return str(binary)
 
 
 def attributes_of(folder: Path) -> list[str]:
@@ -112,21 +68,12 @@ def run_gateway(folder: Path) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     (folder / "buckets").mkdir()
-    keys = {
-        "ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"],
-        "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"],
-    }
-    command = [find_gateway(), "--port", f"127.0.0.1:{port}", "--health", "/health", "posix"]
+    command = [find_program("versitygw", ["go", "install", GATEWAY]), "--port", f"127.0.0.1:{port}"]
+    command += ["--health", "/health", "posix"]
     command += [*attributes_of(folder), str(folder / "buckets")]
-    process = subprocess.Popen(
-        command, env={**os.environ, **keys}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        wait_until_up(process, f"{url}/health")
+    key, secret = KEYS.values()
+    with run_server(command, f"{url}/health", ROOT_ACCESS_KEY=key, ROOT_SECRET_KEY=secret):
         yield url
-    finally:
-        process.kill()
-        process.wait()
 
 
 def client(url: str):
@@ -163,7 +110,7 @@ def environment(url: str) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
     """A running server."""
-    with run_server() as url:
+    with run_moto() as url:
         yield url
 
 
@@ -192,27 +139,27 @@ def s3_bucket(s3_url, s3_environment) -> str:
     return make_bucket(s3_url)
 
 
+class S3Proxy(Proxy):
+    """A proxy to a server of s3://."""
+
+    def error_answer(self, how: str) -> Answer:
+        """See ``Proxy.error_answer``; the code of the error follows the status."""
+        status, _, code = how.partition(" ")
+        text = f"<Error><Code>{code}</Code><Message>broken</Message></Error>"
+        return Answer(int(status), {}, text.encode())
+
+
+@pytest.fixture
+def proxy(s3_url, s3_environment, monkeypatch) -> Iterator[S3Proxy]:
+    """A proxy to the server, which the clients use."""
+    proxy = S3Proxy(s3_url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    yield proxy
+    proxy.close()
+
+
 @pytest.fixture(scope="session")
 def gateway_url(tmp_path_factory) -> Iterator[str]:
     """A running gateway."""
     with run_gateway(tmp_path_factory.mktemp("gateway")) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def gateway_environment(gateway_url) -> Iterator[None]:
-    """Environment variables with the address and keys of the gateway."""
-    with environment(gateway_url):
-        yield
-
-
-@pytest.fixture
-def gateway_bucket(gateway_url, gateway_environment) -> str:
-    """An empty bucket behind the gateway."""
-    return make_bucket(gateway_url)
-
-
-@pytest.fixture
-def gateway_s3(gateway_url, gateway_environment):
-    """A boto3 client of the gateway."""
-    return client(gateway_url)

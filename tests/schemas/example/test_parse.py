@@ -20,6 +20,7 @@ from shardmill.schemas.example.parse import (
 from shardmill.schemas.example.serialize import encode_example, varint
 from tests.conftest import examples
 from tests.schemas.example.test_serialize import values
+from tests.support.readers import framed_payloads
 
 KINDS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64", None: "empty"}
 
@@ -187,24 +188,15 @@ def test_follows_the_rules_of_protobuf() -> None:
     assert issubclass(ExampleError, FormatError)
 
 
-def real_payloads(path) -> list[bytes]:
-    data = path.read_bytes()
-    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    payloads, offset = [], 0
-    while offset < len(data):
-        (length,) = struct.unpack_from("<Q", data, offset)
-        payloads.append(data[offset + 12 : offset + 12 + length])
-        offset += 16 + length
-    return payloads
-
-
 def test_files_of_other_projects(shared_data) -> None:
     examples = others = 0
     with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:
         for fact in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
             if fact["framing"] != "ok":
                 continue
-            payloads = real_payloads(shared_data / fact["path"])
+            data = (shared_data / fact["path"]).read_bytes()
+            is_gzip = data.startswith(b"\x1f\x8b")
+            payloads = framed_payloads(gzip.decompress(data) if is_gzip else data)
             assert len(payloads) == int(fact["records"])
             sample = payloads[:: max(1, len(payloads) // 400)]
             parsed = [parse_with_both(payload) for payload in sample]

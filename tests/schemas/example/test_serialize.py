@@ -59,6 +59,4 @@ def test_bytes_do_not_depend_on_the_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
-    assert outputs == {
-        encode_example({"a": b"x", "b": 1, "c": [1.5, 2.5]}).hex() + "\n",
-    }
+    assert outputs == {encode_example({"a": b"x", "b": 1, "c": [1.5, 2.5]}).hex() + "\n"}

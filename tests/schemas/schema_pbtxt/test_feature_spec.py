@@ -1,7 +1,5 @@
 """Feature specs from schema.pbtxt, compared with those of TensorFlow Transform."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -172,12 +170,9 @@ def test_rejects_invalid_dtypes(text):
 
 
 @pytest.mark.parametrize("shape", ["-1", "2,", ",2", "2x3", "2, 3", "1e3", "٣", "9" * 19])
-def test_rejects_invalid_shapes(shape):
+def test_rejects_invalid_shapes_and_raw_values_without_a_dtype(shape):
     with pytest.raises(FormatError, match="sizes separated by commas"):
         tagged("encoding=raw", "dtype=uint8", f"shape={shape}")
-
-
-def test_raw_values_need_a_dtype():
     with pytest.raises(FormatError, match="'x' holds raw values without a dtype"):
         tagged("encoding=raw", "shape=3")
 

@@ -1,17 +1,13 @@
 """Commands and loaders on s3://, with a server that implements Amazon S3."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +16,12 @@ import pytest
 from shardmill.loaders import open_dataset, steps_per_epoch
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands.beam_flags import reject_storage_flags
-from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.storage import s3 as s3_module
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
 from tests.conftest import make_photos
+from tests.support.gcs_builds import run_command as run
 from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
@@ -67,12 +63,6 @@ def album(tmp_path) -> Path:
     (folder / "cat" / ".DS_Store").write_bytes(b"junk")
     (folder / "cat" / "empty.jpg").write_bytes(b"")
     return folder
-
-
-def run(capsys, *argv: str) -> tuple[int, str, str]:
-    code = main(list(argv))
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys):
@@ -189,18 +179,6 @@ def test_time_of_change_is_exact_to_the_second(s3_bucket, s3_storage):
     assert before - 1.5 <= changed <= time.time() + 0.5
 
 
-def test_every_call_reports_a_missing_bucket(s3_bucket, s3_storage):
-    path = "s3://no-such-bucket-here/x"
-    for call in (
-        lambda: s3_storage.stat(path), lambda: s3_storage.read(path),
-        lambda: s3_storage.replace(path, b""), lambda: s3_storage.create(path, b""),
-        lambda: list(s3_storage.walk(path)), lambda: s3_storage.move(path, f"{s3_bucket}/x"),
-        lambda: s3_storage.delete(path), lambda: s3_storage.checksum(path),
-    ):  # fmt: skip
-        with pytest.raises(StorageError, match="the bucket 'no-such-bucket-here' does not exist"):
-            call()
-
-
 @pytest.mark.parametrize(
     ("changes", "source", "words"),
     [
@@ -256,16 +234,6 @@ def test_reports_a_missing_package(monkeypatch):
         S3Storage()
 
 
-def test_makes_one_client(s3_bucket, s3_environment, monkeypatch):
-    made, real = [], s3_module.make_client
-    monkeypatch.setattr(s3_module, "make_client", lambda: made.append(1) or real())
-    storage = S3Storage()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: storage.replace(f"{s3_bucket}/{n}", b"x"), range(8)))
-    assert len(list(storage.list_dir(s3_bucket))) == 8
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize(
     ("files", "changes"),
     [
@@ -299,28 +267,6 @@ def test_reads_configuration_files_and_variables(
     assert storage.read(f"{s3_bucket}/x") == b"data"
     if "eu-west-3" in f"{files} {changes}":
         assert storage._client().meta.region_name == "eu-west-3"
-
-
-def read_in_child(queue, records) -> None:
-    queue.put([len(row["image/encoded"]) for row in records])
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_child_processes_read_what_their_parent_opened(method, dataset):
-    local, records = map(open_dataset, dataset)
-    expected = [len(row["image/encoded"]) for row in local]
-    assert len(expected) > 10
-    # Connections of the parent are open when it forks.
-    assert [len(row["image/encoded"]) for row in records] == expected
-    context = multiprocessing.get_context(method)
-    queue = context.Queue()
-    children = [context.Process(target=read_in_child, args=(queue, records)) for _ in range(2)]
-    for child in children:
-        child.start()
-    assert [queue.get(timeout=60) for _ in children] == [expected, expected]
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
 
 
 WITHOUT_BEAM = """

@@ -1,7 +1,5 @@
 """Failures of the network and of the service on s3://."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -10,7 +8,6 @@ from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage import s3 as s3_module
 from shardmill.schemas.storage import s3_client
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.support.s3_faults import Fault, run_proxy
 
 pytest_plugins = ["tests.support.s3_server"]
 pytestmark = pytest.mark.xdist_group("s3")
@@ -19,13 +16,6 @@ pytestmark = pytest.mark.xdist_group("s3")
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(s3_client, "_LONGEST_PAUSE", 0.01)
-
-
-@pytest.fixture
-def proxy(s3_url, s3_environment, monkeypatch):
-    with run_proxy(s3_url) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        yield proxy
 
 
 @pytest.fixture
@@ -49,9 +39,10 @@ conditional = pytest.mark.parametrize("how", ["create", "replace_if"])
 def test_detects_its_own_write_if_the_answer_is_lost(how, proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     write = prepare_write(storage, path, how)
-    proxy.faults, proxy.calls = [Fault("PUT", lose=True)], []
+    proxy.reset()
+    proxy.fail("PUT", "lose")
     assert write()
-    assert proxy.methods() == ["PUT", "PUT", "HEAD"]
+    assert [call.method for call in proxy.calls] == ["PUT", "PUT", "HEAD"]
     assert storage.read(path) == b"new"
     assert not write()
 
@@ -60,7 +51,7 @@ def test_sends_conditions_with_each_write(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     assert storage.create(path, b"one")
     version = storage.read_version(path)[1]
-    proxy.calls = []
+    proxy.reset()
     assert storage.replace_if(path, b"two", version)
     assert not storage.create(path, b"three")
     storage.delete(path, version)
@@ -74,21 +65,22 @@ def test_sends_conditions_with_each_write(proxy, storage, s3_bucket):
 def test_retries_conflicts(how, proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     write = prepare_write(storage, path, how)
-    proxy.faults = [Fault("PUT", times=2, status=409, code="ConditionalRequestConflict")]
+    proxy.fail("PUT", "409 ConditionalRequestConflict", 2)
     assert write()
     assert storage.read(path) == b"new"
-    proxy.faults = [Fault("PUT", times=99, status=409, code="ConditionalRequestConflict")]
+    proxy.fail("PUT", "409 ConditionalRequestConflict", 99)
     with pytest.raises(StorageError, match=r"broken \(ConditionalRequestConflict\); run again"):
         storage.create(f"{s3_bucket}/y", b"")
 
 
 def test_retries_an_overloaded_service(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
-    proxy.faults = [Fault("PUT", times=3, status=503, code="SlowDown")]
+    proxy.fail("PUT", "503 SlowDown", 3)
     assert storage.create(path, b"new")
-    proxy.faults = [Fault("GET", times=3, status=500, code="InternalError")]
+    proxy.fail("GET", "500 InternalError", 3)
     assert storage.read(path) == b"new"
-    proxy.faults, proxy.calls = [Fault("PUT", times=99, status=503, code="SlowDown")], []
+    proxy.reset()
+    proxy.fail("PUT", "503 SlowDown", 99)
     with pytest.raises(StorageError, match=r"Cannot write s3://.*\(SlowDown\); run again when"):
         storage.replace(path, b"")
     assert len(proxy.calls) == s3_client.ATTEMPTS
@@ -114,13 +106,14 @@ def test_resumes_an_interrupted_download(proxy, storage, s3_bucket):
         read_stream,
         read_range,
     ):
-        proxy.faults, proxy.calls = [Fault("GET", times=3, cut=1_200_000)], []
+        proxy.reset()
+        proxy.fail("GET", "cut 1200000", 3)
         assert read() == data
         gets = [call.headers for call in proxy.calls if call.method == "GET"]
         assert len(gets) == 4
         assert gets[1]["Range"] == "bytes=1200000-4999999"
         assert all(headers["If-Match"] for headers in gets[1:])
-    proxy.faults = [Fault("GET", times=99, cut=0)]
+    proxy.fail("GET", "cut 0", 99)
     with pytest.raises(StorageError, match=r"Cannot read s3://.*; run again when"):
         storage.read(path)
 
@@ -138,7 +131,7 @@ def test_never_resumes_a_download_of_another_version(proxy, storage, s3_bucket):
     ):
         storage.replace(path, b"a" * 3_000_000)
         entry = storage.stat(path)
-        proxy.faults = [Fault("GET", cut=1_200_000)]
+        proxy.fail("GET", "cut 1200000")
         gets = []
 
         def before(call, gets=gets):
@@ -147,16 +140,16 @@ def test_never_resumes_a_download_of_another_version(proxy, storage, s3_bucket):
                 if len(gets) == 2:
                     other.replace(path, b"b" * 3_000_000)
 
-        proxy.before = before
+        proxy.hook = before
         with pytest.raises(error, match=words):
             read(entry)
-        proxy.before = lambda call: None
+        proxy.reset()
 
 
 def test_deletes_by_name_where_conditional_deletion_is_not_implemented(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     storage.replace(path, b"x")
-    proxy.faults = [Fault("DELETE", status=501, code="NotImplemented")]
+    proxy.fail("DELETE", "501 NotImplemented")
     storage.delete(path, storage.stat(path).version)
     assert storage.stat(path) is None
 
@@ -169,11 +162,13 @@ def test_denied_call_is_a_permission_error(proxy, storage, s3_bucket):
         ("DELETE", storage.delete), ("HEAD", storage.stat),
         ("GET", lambda path: list(storage.list_dir(path))),
     ):  # fmt: skip
-        proxy.faults = [Fault(method, times=9, status=403, code="AccessDenied")]
+        proxy.reset()
+        proxy.fail(method, "403 AccessDenied", 9)
         with pytest.raises(DeniedError, match="check the credentials and ask for that") as caught:
             call(path)
         assert isinstance(caught.value, PermissionError)
-    proxy.faults = [Fault("GET", status=400, code="ExpiredToken")]
+    proxy.reset()
+    proxy.fail("GET", "400 ExpiredToken")
     with pytest.raises(DeniedError, match=r"\(ExpiredToken\); check the credentials"):
         storage.read(path)
 
@@ -189,9 +184,9 @@ def test_aborts_a_failed_upload(proxy, storage, s3, s3_bucket):
             sent.append(call)
             if len(sent) == 2:
                 assert uploads()  # not trivial
-                proxy.faults = [Fault("PUT", times=99, status=403, code="AccessDenied")]
+                proxy.fail("PUT", "403 AccessDenied", 99)
 
-    proxy.before = before
+    proxy.hook = before
     with pytest.raises(DeniedError), storage.open_write(f"{s3_bucket}/x") as file:
         file.write(data)
     assert len(sent) == 2
@@ -205,7 +200,7 @@ def test_copies_a_large_object_in_ranges_of_one_version(proxy, storage, s3_bucke
     data = random.Random(2).randbytes(2 * part + 17)
     with storage.open_write(f"{s3_bucket}/x") as file:
         file.write(data)
-    proxy.calls = []
+    proxy.reset()
     storage.move(f"{s3_bucket}/x", f"{s3_bucket}/y")
     ranges = [call.headers.get("x-amz-copy-source-range") for call in proxy.calls]
     assert [each for each in ranges if each] == [

@@ -1,7 +1,5 @@
 """The contract of ``Storage``: the same tests on a local disk, Google Cloud Storage and S3."""
 
-from __future__ import annotations
-
 import inspect
 import multiprocessing
 import os
@@ -9,11 +7,13 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import google_crc32c
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -218,20 +218,38 @@ def test_open_file_never_returns_bytes_of_another_version(place, gone):
                 reader.read_at(10, 10)
 
 
+def read_in_child(storage: Storage, path: str, parents_client: object) -> None:
+    assert storage.read(path) == b"data"
+    assert storage._client() is not parents_client
+
+
 @object_stores
 def test_forked_child_makes_its_own_client(place):
     """Also while a thread of the parent makes one, whose lock the child inherits."""
     place.storage.replace(place.path("x"), b"data")
     storage = type(place.storage)()
+    client = storage._client()
     with storage._lock:
         child = multiprocessing.get_context("fork").Process(
-            target=storage.read, args=(place.path("x"),)
+            target=read_in_child, args=(storage, place.path("x"), client)
         )
         child.start()
         child.join(60)
     code = child.exitcode
     child.kill()
     assert code == 0
+
+
+@object_stores
+def test_every_call_reports_a_missing_bucket(place):
+    storage, path = place.storage, place.root.partition("//")[0] + "//no-such-bucket-here/x"
+    for call in (
+        storage.stat, storage.delete_tree, lambda path: list(storage.walk(path)),
+        lambda path: list(storage.list_dir(path)), lambda path: storage.replace(path, b""),
+        lambda path: storage.create(path, b""), lambda path: write(place, path, b"x"),
+    ):  # fmt: skip
+        with pytest.raises(StorageError, match="the bucket 'no-such-bucket-here' does not exist; "):
+            call(path)
 
 
 # Conditional writes
@@ -382,9 +400,8 @@ def test_concat_joins_in_order(place, count, extra):
 
 
 @pytest.mark.parametrize("place", ["local", "emulator"], indirect=True)
-@pytest.mark.parametrize("count", [1100])
-def test_concat_composes_in_three_levels(place, count):
-    check_concat(place, count, {0: b"before", 500: b"middle", 1024: b"late", count: b"end"})
+def test_concat_composes_in_three_levels(place):
+    check_concat(place, 1100, {0: b"before", 500: b"middle", 1024: b"late", 1100: b"end"})
 
 
 @without_emulator
@@ -609,9 +626,13 @@ def test_random_calls_have_the_same_results(calls, strict_bucket, tmp_path):
     check_same_results(calls, Place(open_storage(strict_bucket), strict_bucket), tmp_path)
 
 
-# The tests that need only a place; tests/cluster runs them on another S3 server.
-CONTRACT = [
-    test
-    for name, test in list(globals().items())
-    if name.startswith("test_") and list(inspect.signature(test).parameters) == ["place"]
-]
+def contract() -> Iterator[ParameterSet]:
+    """Yield the tests of a place with their arguments; tests/cluster runs them on another server."""
+    for name, test in list(globals().items()):
+        taken = list(inspect.signature(test).parameters) if name.startswith("test_") else []
+        values = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ())}
+        if taken == ["place"]:
+            yield pytest.param(test, {}, id=name[5:])
+        elif taken[:1] == ["place"] and len(taken) == 2:
+            for value in values[taken[1]]:
+                yield pytest.param(test, {taken[1]: value}, id=f"{name[5:]}-{value}")

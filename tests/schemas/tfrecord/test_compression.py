@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import inflate
 from shardmill.schemas.tfrecord.compression import describe_other_content, detect_compression
-from shardmill.schemas.tfrecord.framing import frame, starts_record
+from shardmill.schemas.tfrecord.framing import (
+    combine_crc32c,
+    crc32c,
+    frame,
+    mask,
+    starts_record,
+)
 from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
 from shardmill.schemas.tfrecord.inflate import (
     InflateError,
@@ -23,7 +29,7 @@ from shardmill.schemas.tfrecord.inflate import (
 )
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.conftest import examples
-from tests.support.record_tools import count_in, flip, framed, header
+from tests.support.record_tools import count_in, flip, framed, header, pieces
 
 RECORDS = framed([b"abc", b"", bytes(100)])
 
@@ -116,12 +122,7 @@ def test_detection_accepts_any_bytes(start, data):
 
 
 def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:
-    chunks, at = [], 0
-    for step in steps:
-        chunks.append(data[at : at + step])
-        at += step
-    chunks.append(data[at:])
-    return b"".join(gzip_chunks(iter(chunks), start, warn))
+    return b"".join(gzip_chunks(iter(pieces(data, steps)), start, warn))
 
 
 contents = st.lists(st.binary(max_size=300) | st.integers(0, 70_000).map(bytes), max_size=6)
@@ -239,8 +240,6 @@ print(count.records, count.fault and count.fault.reason, (peak() - before) >> 10
 
 def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
     """Write compressed zeros, optionally framed as one record, in bounded memory."""
-    from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
-
     stream = zlib.compressobj(1, zlib.DEFLATED, wbits)
     step = 1 << 20
     zeros, crc, one = bytes(step), 0, crc32c(bytes(step))
@@ -249,8 +248,8 @@ def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
         for _ in range(size // step):
             file.write(stream.compress(zeros))
             crc = combine_crc32c(crc, one, step)
-        masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-        file.write(stream.compress(struct.pack("<I", masked) if frame_it else b"") + stream.flush())
+        footer = struct.pack("<I", mask(crc)) if frame_it else b""
+        file.write(stream.compress(footer) + stream.flush())
 
 
 @pytest.mark.parametrize(

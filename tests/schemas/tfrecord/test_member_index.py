@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, deflated_member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import Member, deflated_member, stored_member
 from shardmill.schemas.tfrecord.member_index import (
     INDEX_BYTES,
     build_index,
@@ -23,7 +23,7 @@ from shardmill.transforms.build import record_writer
 from shardmill.transforms.build.record_writer import MemberWriter
 from tests.conftest import examples
 from tests.support.readers import tf_records
-from tests.support.record_tools import flip
+from tests.support.record_tools import flip, indexed
 
 TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
 
@@ -34,14 +34,8 @@ def reader(data: bytes):
 
 def make_shard(counts: list[int], pack=stored_member) -> bytes:
     """Return one group of members with these numbers of records."""
-    packed = [
-        pack(b"".join(frame(b"%d/%d" % (number, i)) for i in range(count)))
-        for number, count in enumerate(counts)
-    ]
-    packed[0] = packed[0][len(HEADER) :]
-    sizes = [len(packed[0]) + INDEX_BYTES, *map(len, packed[1:])]
-    index = build_index([Member(*pair) for pair in zip(sizes, counts, strict=True)])
-    return index + b"".join(packed)
+    groups = [[b"%d/%d" % (number, i) for i in range(count)] for number, count in enumerate(counts)]
+    return indexed(groups, pack)
 
 
 members = st.lists(

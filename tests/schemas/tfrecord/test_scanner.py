@@ -17,19 +17,10 @@ from shardmill.schemas.tfrecord.scanner import (
     find_record,
 )
 from tests.conftest import examples
-from tests.support.record_tools import flip, framed, header
+from tests.support.record_tools import flip, framed, header, pieces
 
 payloads = st.lists(st.binary(max_size=40) | st.integers(0, 3000).map(bytes), max_size=12)
 cuts = st.lists(st.integers(0, 2000), max_size=30)
-
-
-def pieces(data: bytes, steps: list[int]) -> list[bytes]:
-    """Return data in pieces of these sizes, which may be 0, and the rest."""
-    cut, at = [], 0
-    for step in steps:
-        cut.append(data[at : at + step])
-        at += step
-    return [*cut, data[at:]]
 
 
 def fault_of(data: bytes, steps: list[int] = (), **options) -> FileFault | None:
@@ -71,37 +62,24 @@ def test_records_that_begin_after_stop_are_not_scanned(payloads, stop, steps):
     assert scanner.offset == min(begin for begin in begins if begin >= stop)
 
 
-@pytest.mark.parametrize(
-    ("left", "message"),
-    [
-        (1, "the file ends after 1 bytes"),
-        (11, "the file ends after 11 bytes"),
-        (12, "the file ends after 12 of its 116 bytes"),
-        (13, "the file ends after 13 of its 116 bytes"),
-        (112, "the file ends after 112 of its 116 bytes"),
-        (115, "the file ends after 115 of its 116 bytes"),
-    ],
-)
-@pytest.mark.parametrize("check", [True, False])
-def test_reports_the_offset_of_a_truncated_record(left, message, check):
-    data = framed([b"abc", b""]) + frame(bytes(100))[:left]
-    for steps in ([], [1] * 200, [19, 16, left]):
-        assert fault_of(data, steps, check=check) == FileFault("truncated", 2, 35, message)
-
-
-@pytest.mark.parametrize(
-    ("at", "reason"),
-    [(35, "length_crc"), (42, "length_crc"), (46, "length_crc"), (47, "payload_crc"),
-     (146, "payload_crc"), (150, "payload_crc")],
-)  # fmt: skip
-def test_reports_the_offset_of_a_damaged_record(at, reason):
-    data = flip(framed([b"abc", b"", bytes(100), b"more"]), at, 4)
-    what = "length" if reason == "length_crc" else "payload"
-    wanted = FileFault(reason, 2, 35, f"the CRC of its {what} does not match")
-    for steps in ([], [1] * 200, [40], [47]):
-        assert fault_of(data, steps) == wanted
-        unchecked = fault_of(data, steps, check=False)
-        assert unchecked == (wanted if reason == "length_crc" else None)
+@given(payloads, cuts, st.integers(0, 5000), st.integers(0, 255), st.booleans())
+@settings(max_examples=examples(400))
+def test_pieces_of_any_size_give_the_same_fault(payloads, steps, at, mask, check):
+    """One byte is damaged, or the data is cut there."""
+    data = framed([b"abc", *payloads, b"more"])
+    at %= len(data)
+    damaged = flip(data, at, mask) if mask else data[:at]
+    fault = fault_of(damaged, steps, check=check)
+    assert fault == fault_of(damaged, check=check)
+    ends = np.cumsum([len(payload) + 16 for payload in (b"abc", *payloads, b"more")])
+    number = int(np.searchsorted(ends, at, "right"))
+    begin = int(ends[number - 1]) if number else 0
+    damage = "length_crc" if at - begin < 12 else "payload_crc"
+    reason = damage if mask else "truncated"
+    if (reason == "payload_crc" and not check) or (not mask and at == begin):
+        assert fault is None
+    else:
+        assert fault[:3] == (reason, number, begin)
 
 
 def test_a_forged_length_does_not_allocate_memory():

@@ -1,7 +1,5 @@
 """Byte ranges of records in stored members, compared with framed records at known offsets."""
 
-from __future__ import annotations
-
 from shardmill.schemas.tfrecord.framing import frame, record_offsets
 from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
 from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
