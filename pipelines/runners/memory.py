@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.pipelines.runners.base import Job, Runner
+from shardmill.pipelines.runners.base import Runner
 
 
 class InMemory(Runner):
@@ -24,8 +23,3 @@ class InMemory(Runner):
     def make(self) -> Any:
         """See ``Runner.make``."""
         return FnApiRunner()
-
-    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``; there is none."""
-        del options, result
-        return None

@@ -1,7 +1,5 @@
 """Modules of the DAGs that work without Airflow; tests/cluster runs the DAGs in Airflow."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime as dt

@@ -1,7 +1,5 @@
 """Killed, interrupted and damaged builds publish the same bytes as an undisturbed one."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json
@@ -317,19 +315,6 @@ def test_resumes_in_new_processes(case, tmp_path):
         assert not processes_of(process.pid)
     assert case.finished(output) >= 6
     case.resume(output)
-
-
-@only("rows")
-@pytest.mark.parametrize("offset", [0.02 * n for n in range(40)] if SOAK else [0.1])
-def test_one_of_two_concurrent_builders_publishes(case, tmp_path, offset):
-    commands = []
-    for _ in range(2):
-        commands.append(case.start(tmp_path / "out"))
-        time.sleep(offset)  # the second builder starts later
-    ended = [command.wait() for command in commands]
-    assert [one.code for one in ended] == [0, 0], ended
-    assert sum("Published" in one.stdout for one in ended) == 1
-    assert check_dataset(tmp_path / "out") == case.wanted
 
 
 @only("rows")

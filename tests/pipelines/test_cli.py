@@ -31,6 +31,9 @@ MISTAKES = [
     (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 is out of range"),
     (["--reducing_gap=nan"], 2, "--reducing_gap=nan is out of range"),
     (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
+    (["--num_shards=1000000000"], 2, "--num_shards=1000000000 is out of range"),
+    (["--num_shards=2", "--shard_examples=2"], 2, "exclude each other"),
+    (["--shard_bytes=0"], 2, "--shard_bytes=0 must be 1 or more"),
     (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),
     (["--shard_examples=0"], 2, "must be 1 or more"),
     (["--shard_by=color"], 2, "--shard_by=color is unknown"),
@@ -46,8 +49,10 @@ MISTAKES = [
     (["--label_pattern=(x"], 2, "not a regular expression"),
     (["--label_pattern=x"], 2, "no group called label"),
     (["--label_from=stars"], 2, "--label_from=stars is unknown"),
+    (["--label_from=none", "--label_pattern=(?P<label>.)"], 2, "has no use"),
     (["--labels=missing.txt"], 2, "--labels=missing.txt does not exist"),
     (["--seed=-1"], 2, "out of range"),
+    ([f"--seed={2**64}"], 2, "out of range"),
     (["--limit=0"], 2, "--limit=0 must be 1 or more"),
     (["--threads=-1"], 2, "--threads=-1 must be 1 or more"),
     (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
@@ -59,6 +64,7 @@ MISTAKES = [
     (["stray"], 2, "'stray' is not a flag"),
     (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
     (["--output="], 2, "--output is empty"),
+    (["--input="], 2, "--input is empty"),
     (["--input=nowhere"], 1, "--input=nowhere does not exist"),
     (["--input=nowhere/*.jpg"], 1, "matched no files"),
     (["--root=elsewhere"], 2, "is not inside --root"),
@@ -203,28 +209,3 @@ def test_dry_run_writes_nothing(tmp_path, capsys) -> None:
     assert code == 0
     assert "3 files; nothing was written" in out
     assert not (tmp_path / "ds").exists()
-
-
-def test_prints_steps(tmp_path, capsys) -> None:
-    make_photos(tmp_path / "in", {"a": 11})
-    flags = ["--splits=train:1", "--num_shards=3", "--image_size=16"]
-    code, _, _ = run_here(
-        capsys, "images", f"--input={tmp_path}/in", f"--output={tmp_path}/ds", *flags
-    )
-    assert code == 0
-    for args, wanted in (
-        (["--batch_size=4"], "3"),
-        (["--batch_size=4", "--drop_remainder"], "2"),
-        (["--batch_size=100", "--drop_remainder"], "0"),
-    ):
-        assert run_here(capsys, "steps", tmp_path / "ds", *args)[:2] == (0, f"{wanted}\n")
-    for args, message in (
-        (["--batch_size=4", "--split=test"], "has no split 'test'"),
-        (["--batch_size=0"], "must be positive"),
-    ):
-        code, _, err = run_here(capsys, "steps", tmp_path / "ds", *args)
-        assert code == 2
-        assert message in err
-    code, _, err = run_here(capsys, "steps", tmp_path, "--batch_size=4")
-    assert code == 1
-    assert "does not exist" in err

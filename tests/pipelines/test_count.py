@@ -1,7 +1,5 @@
 """``shardmill count`` writes a manifest of any TFRecord files."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -343,17 +341,6 @@ def test_processes_do_not_change_the_manifest(large) -> None:
     alone, together = count(large), count(large, processes=2)
     assert same(alone) == same(together)
     assert records_of(alone) == {"train.tfrecord": 8000, "test.tfrecord.gz": 750}
-
-
-@pytest.mark.skipif(not SOAK, reason="images and rows are built by such workers: make soak")
-def test_beam_workers_do_not_change_the_manifest(large, tmp_path) -> None:
-    done = shardmill(
-        "count", "--input", large, "--manifest", tmp_path / "m.json",
-        "--direct_running_mode=multi_processing", "--direct_num_workers=2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert same(Manifest.from_json((tmp_path / "m.json").read_bytes())) == same(count(large))
-    assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
 
 
 @pytest.mark.heavy

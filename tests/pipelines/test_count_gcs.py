@@ -1,7 +1,5 @@
 """Counting and verifying in buckets, on an emulator behind a proxy that enforces preconditions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.rejects import REASONS, Reject
-from shardmill.transforms.match.transform import MatchFiles, find_input, walk_input
+from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
 from tests.support.fault_tools import (
@@ -22,7 +22,6 @@ from tests.support.fault_tools import (
     SOAK,
     Watched,
     build_folder,
-    built,
     check_dataset,
     flip,
     images,
@@ -355,27 +354,6 @@ def test_rejects_foreign_outputs(source, tmp_path):
     assert_rejected(source, source.parent, "choose an empty or new folder")
 
 
-def test_keeps_a_foreign_file_with_the_name_of_a_shard(source, wanted, tmp_path):
-    output = tmp_path / "out"
-    output.mkdir()
-    (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
-    assert_rejected(source, output, "choose an empty or new folder")
-    assert lasting(output) == {"train-00000-of-00008.tfrecord.gz": b"mine"}
-    (output / "train-00000-of-00008.tfrecord.gz").unlink()
-    assert run(source, output, "--num_shards=1").code == 0
-    (output / "train-00000-of-00008.tfrecord.gz").write_text("mine")
-    before = lasting(output)
-    assert_rejected(
-        source,
-        output,
-        "train-00000-of-00008.tfrecord.gz exists and is not part of the published dataset",
-    )
-    assert lasting(output) == before
-    (output / "train-00000-of-00008.tfrecord.gz").unlink()
-    assert run(source, output, "--overwrite").parts()[0] == 0
-    assert check_dataset(output) == wanted
-
-
 def test_rejects_outputs_without_write_permission(source, tmp_path):
     assert_rejected(source, Path("/proc/shardmill"), "choose an output on a writable file system")
     locked = tmp_path / "locked"
@@ -455,15 +433,3 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
     assert run(mine, output, "--overwrite").code == 0
     check_dataset(output)
-
-
-def test_a_pipeline_of_ones_own_meets_the_same_fate(source, tmp_path):
-    """``built`` checks what the command says; matching alone gives every file once."""
-    import apache_beam as beam
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.testing.util import assert_that, equal_to
-
-    built(source, tmp_path / "out")
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        keys = (pipeline | MatchFiles(find_input(str(source)))).refs | beam.Map(lambda ref: ref.key)
-        assert_that(keys, equal_to([str(p.relative_to(source)) for p in source.glob("*/*")]))

@@ -1,7 +1,5 @@
 """Run commands in forked processes, and check datasets without code of Shardmill."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gzip
@@ -66,7 +64,7 @@ class Command:
     """A running command."""
 
     pid: int
-    zygote: Zygote
+    zygote: "Zygote"
     folder: Path
     ended: Ended | None = None
 

@@ -1,7 +1,5 @@
 """A real Flink cluster for tests, and the command run on it as a user runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

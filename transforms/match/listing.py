@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.counts import Duplicate
+from shardmill.transforms.match.counts import DUPLICATE, MatchCounts
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
 _REMEDY = (
@@ -127,8 +127,8 @@ def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
     return ref._replace(size=entry.size, version=entry.version)
 
 
-def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Duplicate]:
-    """Yield one reference of a key that is listed once or more, and a duplicate for each other.
+def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
+    """Yield one reference of a key that is listed once or more, and a count for each other.
 
     Raises:
         InputError: Two entries of the key disagree.
@@ -144,5 +144,4 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Dup
                     "keep one of the two entries."
                 )
     yield first
-    for _ in ordered[1:]:
-        yield Duplicate(key)
+    yield from [DUPLICATE] * (len(ordered) - 1)

@@ -1,7 +1,5 @@
 """``shardmill check``: each rule, its messages, and start-up time."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import statistics

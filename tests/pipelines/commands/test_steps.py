@@ -1,7 +1,5 @@
 """Steps per epoch: the command and the function, their errors, and start-up time."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

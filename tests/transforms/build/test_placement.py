@@ -157,13 +157,3 @@ def test_parts_are_equal_slices(position: int, parts: int) -> None:
     part = part_of(position, parts)
     assert 0 <= part < parts
     assert Fraction(part, parts) <= Fraction(position, 2**64) < Fraction(part + 1, parts)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"seed": -1}, "out of range"), ({"seed": 2**64}, "out of range"),
-     ({"group_pattern": "("}, "not a regular expression")],
-)  # fmt: skip
-def test_rejects_invalid_place_specs(options, message) -> None:
-    with pytest.raises(UsageError, match=message):
-        PlaceSpec(SPLITS, **options)

@@ -1,7 +1,5 @@
 """``shardmill clean`` deletes what unfinished builds left, and no other file."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

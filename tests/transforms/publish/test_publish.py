@@ -214,35 +214,12 @@ def test_reports_a_build_deleted_before_the_journal(published):
     assert not (published / JOURNAL).exists()
 
 
-def test_follows_a_journal(published):
-    write_journal(published)
-    assert recover_output(LocalStorage(), str(published)) == OTHER
-    assert {path.name for path in published.iterdir()} == FILES
-
-
 def test_reads_the_new_manifest_while_files_are_moved(published):
     write_journal(published)
     (published / "manifest.json").unlink()
     assert read_manifest(LocalStorage(), str(published)) == OTHER
     assert not (published / "manifest.json").exists()
     assert read_manifest(LocalStorage(), str(published / "missing")) is None
-
-
-def test_rolls_back_a_journal_whose_build_folder_was_deleted(published):
-    write_journal(published)
-    shutil.rmtree(published / BUILD)
-    assert recover_output(LocalStorage(), str(published)) == make_manifest()
-    assert not (published / JOURNAL).exists()
-    assert (published / "train-0.gz").read_bytes() == b"payload"
-
-
-def test_reports_a_publication_that_cannot_be_completed(published):
-    write_journal(published)
-    (published / "manifest.json").unlink()
-    (published / "schema.pbtxt").unlink()
-    shutil.rmtree(published / BUILD)
-    with pytest.raises(OutputError, match=r"schema\.pbtxt, so the publication cannot be"):
-        recover_output(LocalStorage(), str(published))
 
 
 CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0y", ".hidden")
