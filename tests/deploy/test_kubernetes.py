@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from shardmill.pipelines.commands.build import parse_build
 from tests.conftest import ROOT
+from tests.deploy.test_dataflow_template import instructions
 
 FOLDER = ROOT / "deploy" / "flink" / "kubernetes"
 FLINK = ROOT / "deploy" / "flink"
@@ -393,14 +393,6 @@ def test_job_is_retried_unless_usage_is_wrong() -> None:
     assert usage["onExitCodes"]["containerName"] == pod_of(workload)["containers"][0]["name"]
 
 
-def dockerfile() -> Iterator[tuple[str, str]]:
-    text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            word, _, rest = line.partition(" ")
-            yield word, rest
-
-
 def versions_of(pattern: str, path: Path) -> set[str]:
     return set(re.findall(pattern, path.read_text(), re.MULTILINE))
 
@@ -416,7 +408,11 @@ def test_versions_agree() -> None:
         f"registry.example.com/shardmill-{target}:{version}"
         for target in ("flink", "worker", "client")
     }
-    stages = dict(reversed(rest.split(" AS ")) for word, rest in dockerfile() if word == "FROM")
+    stages = dict(
+        reversed(rest.split(" AS "))
+        for word, rest in instructions(FOLDER / "Dockerfile")
+        if word == "FROM"
+    )
     assert stages["worker"] == f"apache/beam_python3.11_sdk:{beam}"
     assert stages["flink"] == f"flink:{flink}-java17"
     assert stages["client"] == "worker"
@@ -427,7 +423,7 @@ def test_versions_agree() -> None:
 
 
 def test_images_contain_all_sources() -> None:
-    lines = list(dockerfile())
+    lines = instructions(FOLDER / "Dockerfile")
     copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
     sources = {source for *found, _ in copied for source in found}
     assert {"setup.py", "constraints.txt", "deploy/flink/pom.xml"} < sources

@@ -119,25 +119,6 @@ def test_features_flag_makes_the_features_of_tutorials(photos, tmp_path, feature
         assert set(example.features.feature) == set(spec)
 
 
-def test_tft_feature_spec_of_the_schema_parses_the_records(photos, tmp_path) -> None:
-    import tensorflow as tf
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-    from tensorflow_transform.tf_metadata import schema_utils
-
-    _, manifest = build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
-    text = (tmp_path / "ds" / "schema.pbtxt").read_text()
-    schema = text_format.Parse(text, schema_pb2.Schema())
-    spec = schema_utils.schema_as_feature_spec(schema).feature_spec
-    assert manifest is not None
-    assert set(spec) == {feature["name"] for feature in manifest.features}
-    (record, *_) = tf_records(tmp_path / "ds" / manifest.files[0])
-    parsed = tf.io.parse_single_example(record, spec)
-    assert parsed["image/height"].numpy() == 24
-    domain = next(f for f in schema.feature if f.name == "image/class/label").int_domain
-    assert (domain.min, domain.max) == (0, 1)
-
-
 def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 8, "d": 8})
     options = {"input": photos, "image_size": 16, "shard_by": "label", "num_shards": 2}
@@ -159,24 +140,16 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_shard_name_pattern(tmp_path) -> None:
-    photos = make_photos(tmp_path / "in", {"cat": 6, "dog": 6}, size=(16, 16))
-    _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=8, splits="train:1", num_shards=2,
-        shard_name="cat_dog{index:02d}-{records}.tfrec",
-    )  # fmt: skip
-    check_images(tmp_path / "ds", manifest)
-    for number, shard in enumerate(manifest.splits["train"].shards):
-        assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
-
-
-def test_labels_file_decides_class_ids(tmp_path) -> None:
+def test_labels_file_and_names_of_shards(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 4, "a": 4, "z": 1})
     (tmp_path / "labels.txt").write_text("z\na\nb\nnew\n")
     _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt"
-    )
+        input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt",
+        splits="train:1", num_shards=2, shard_name="cat_dog{index:02d}-{records}.tfrec",
+    )  # fmt: skip
     assert manifest is not None
+    for number, shard in enumerate(manifest.splits["train"].shards):
+        assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
     assert manifest.labels == ("z", "a", "b", "new")
     ids = {"z": 0, "a": 1, "b": 2}
     for example in check_images(tmp_path / "ds", manifest):

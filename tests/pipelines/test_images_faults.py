@@ -23,6 +23,7 @@ from tests.support.fault_tools import (
     Watched,
     build_folder,
     check_dataset,
+    few_parts,
     flip,
     images,
     make_source,
@@ -36,8 +37,7 @@ FEW = ("--num_shards=8",)
 
 def run(source: Path, output: Path, *flags: object, **kwargs):
     """Run a build of about sixteen parts."""
-    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
-    return zygote().run(*arguments, *flags, **kwargs)
+    return zygote().run(*few_parts(source, output, *FEW, *flags), **kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,7 @@ def test_resumes_after_the_disk_fills_up(source, wanted, small_disk, tmp_path, o
     watch = Watched(
         output, since=f"/{step}", at=(8 if step == "parts" else 1,), number=signal.SIGSTOP
     )
-    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
-    command = zygote().start(*arguments, "--overwrite", watch=watch)
+    command = zygote().start(*few_parts(source, output, *FEW, "--overwrite"), watch=watch)
     assert command.wait_stopped()
     ballast = fill(small_disk, 0)
     command.send(signal.SIGCONT)
@@ -128,9 +127,8 @@ def test_publishes_on_a_full_disk_after_the_journal(source, wanted, small_disk, 
     """Publishing needs no disk space once the journal is written."""
     output = small_disk / "out"
     assert run(source, output, "--seed=4").code == 0
-    arguments = [a for a in images(source, output, *FEW) if not a.startswith("--shard_examples")]
     watch = Watched(output, since=JOURNAL, at=(at,), number=signal.SIGSTOP)
-    command = zygote().start(*arguments, "--overwrite", watch=watch)
+    command = zygote().start(*few_parts(source, output, *FEW, "--overwrite"), watch=watch)
     assert command.wait_stopped()
     fill(small_disk, 0)
     command.send(signal.SIGCONT)

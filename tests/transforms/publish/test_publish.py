@@ -27,7 +27,7 @@ from tests.support.fault_tools import (
     build_folder,
     check_dataset,
     check_manifest,
-    images,
+    few_parts,
     make_source,
     zygote,
 )
@@ -50,13 +50,8 @@ OLD = {
 }
 
 
-def command(source: Path, output: Path, *flags: object) -> list[str]:
-    """Return the arguments of a build with few parts."""
-    return [a for a in images(source, output, *flags) if not a.startswith("--shard_examples")]
-
-
 def run(source: Path, output: Path, *flags: object, **options) -> Ended:
-    return zygote().run(*command(source, output, *flags), **options)
+    return zygote().run(*few_parts(source, output, *flags), **options)
 
 
 @pytest.fixture(scope="module")
