@@ -219,16 +219,6 @@ def test_resumes_after_being_killed_at_random_steps(case, tmp_path, seed):
     case.resume(output)
 
 
-@only("images")
-@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
-def test_resumes_after_being_killed_at_random_times(case, tmp_path, seed):
-    command = case.start(tmp_path / "out")
-    time.sleep(random.Random(seed).uniform(0.1, 1.0))  # until the kill
-    command.send(signal.SIGKILL)
-    assert command.wait().code in (0, -signal.SIGKILL)
-    case.resume(tmp_path / "out")
-
-
 # Path that is about to be changed, and the number of changes from there.
 MOMENTS = [("", 3), ("/runs/", 20), ("/parts/", 9), ("/shards/", 2), (JOURNAL, 4)]
 SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}

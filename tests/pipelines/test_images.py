@@ -15,6 +15,7 @@ from shardmill.pipelines.images import build
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.refs import InputRef
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.support.readers import (
     gzip_records,
@@ -45,20 +46,6 @@ def test_builds_a_dataset_from_a_folder(photos, tmp_path) -> None:
         assert example["image/format"] == [b"jpeg"]
         assert labels[example["image/class/label"][0]].encode() == example["image/class/text"][0]
         assert example["image/key"][0].startswith(example["image/class/text"][0])
-
-
-def test_records_have_the_pixels_of_the_files(photos, tmp_path) -> None:
-    import numpy as np
-    import tensorflow as tf
-    from PIL import Image
-
-    _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", resize="none", encoding="png", splits="train:1"
-    )
-    for example in check_images(tmp_path / "ds", manifest):
-        decoded = tf.io.decode_png(example["image/encoded"][0]).numpy()
-        wanted = np.asarray(Image.open(photos / example["image/key"][0].decode()).convert("RGB"))
-        assert np.array_equal(decoded, wanted)
 
 
 def position(key: str) -> bytes:
@@ -197,27 +184,6 @@ def test_splits_by_directory(tmp_path) -> None:
     assert manifest.labels == ("a", "b")
 
 
-def test_groups_stay_in_one_split(tmp_path) -> None:
-    folder = tmp_path / "in" / "a"
-    folder.mkdir(parents=True)
-    for patient in range(12):
-        for shot in range(4):
-            make_image(patient * 10 + shot, 16, 16).save(folder / f"p{patient:02d}_{shot}.jpg")
-    _, manifest = build_dataset(
-        input=tmp_path / "in", output=tmp_path / "ds", image_size=8,
-        splits="train:0.5,validation:0.5", group_pattern=r"p(\d+)_",
-    )  # fmt: skip
-    check_images(tmp_path / "ds", manifest)
-    sides: dict[bytes, set[str]] = {}
-    for name, split in manifest.splits.items():
-        for shard in split.shards:
-            for example in tf_examples(tmp_path / "ds" / shard.file):
-                sides.setdefault(example["image/key"][0].split(b"_")[0], set()).add(name)
-    assert len(sides) == 12
-    assert all(len(side) == 1 for side in sides.values())
-    assert {next(iter(side)) for side in sides.values()} == {"train", "validation"}
-
-
 # Small and unbalanced inputs.
 
 
@@ -241,36 +207,6 @@ def test_fewer_images_than_shards(tmp_path) -> None:
     assert any("shards of train are empty" in warning for warning in manifest.warnings)
     for shard in manifest.splits["train"].shards:
         subprocess.run(["gzip", "-t", tmp_path / "ds" / shard.file], check=True)
-
-
-def test_two_thousand_labels(tmp_path) -> None:
-    tiny = tmp_path / "tiny.jpg"
-    make_image(1, 8, 8).save(tiny)
-    data = tiny.read_bytes()
-    for number in range(2_000):
-        folder = tmp_path / "in" / f"label {number:04d}"
-        folder.mkdir(parents=True)
-        (folder / "a.jpg").write_bytes(data)
-        (folder / "b.jpg").write_bytes(data)
-    _, manifest = build_dataset(
-        input=tmp_path / "in", output=tmp_path / "ds", image_size=8, splits="train:1"
-    )
-    assert manifest is not None
-    assert len(manifest.labels) == 2_000
-    assert set(manifest.splits["train"].label_counts.values()) == {2}
-    ids = Counter(e["image/class/label"][0] for e in check_images(tmp_path / "ds", manifest))
-    assert ids == dict.fromkeys(range(2_000), 2)
-
-
-def test_files_of_very_different_sizes(tmp_path) -> None:
-    folder = tmp_path / "in" / "a"
-    folder.mkdir(parents=True)
-    make_image(1, 3_300, 3_100).save(folder / "big.bmp")
-    assert (folder / "big.bmp").stat().st_size > 30_000_000
-    for number in range(20):
-        make_image(number, 24, 24).save(folder / f"{number}.jpg")
-    _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=64)
-    assert len(check_images(tmp_path / "ds", manifest)) == 21
 
 
 # Determinism and identity.
@@ -331,6 +267,9 @@ def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> Non
     ids = {build_id(**options) for options in other}
     assert len(ids) == len(other)
     assert plain not in ids
+    grouped = ImagesConfig(input="in", output="out", group_pattern=r"p(\d+)_", seed=3)
+    assert grouped.place_spec.group_of(InputRef("a/p07_1.jpg", "")) == "07"
+    assert grouped.place_spec.seed == 3
 
 
 def test_limit_takes_the_same_random_sample(tmp_path) -> None:

@@ -103,15 +103,13 @@ def encode_refs(
         refs: References in their final order.
         labels: All labels in the order of their class ids.
     """
-    for rejected, run in itertools.groupby(refs, _is_rejected):
+    for rejected, run in itertools.groupby(
+        refs, lambda ref: isinstance(ref, InputRef) and bool(ref.error)
+    ):
         if rejected:
             yield from (ref.to_reject() for ref in run if isinstance(ref, InputRef))
         else:
             yield from encoder.encode(list(run), labels)
-
-
-def _is_rejected(ref: Reference) -> bool:
-    return isinstance(ref, InputRef) and bool(ref.error)
 
 
 class ExtraFiles(NamedTuple):

@@ -40,10 +40,5 @@ def count_unused(found: Skipped | MatchCounts) -> MatchCounts:
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
-    skipped = duplicates = 0
-    messages = set()
-    for each in counts:
-        skipped += each.skipped
-        duplicates += each.duplicates
-        messages |= {each.fatal} - {""}
-    return MatchCounts(skipped, duplicates, min(messages, default=""))
+    skipped, duplicates, messages = zip(MatchCounts(), *counts, strict=True)
+    return MatchCounts(sum(skipped), sum(duplicates), min(filter(None, messages), default=""))

@@ -1,8 +1,6 @@
 """Publishing survives a kill between any two steps and changes no file of another program."""
 
-import itertools
 import json
-import random
 import shutil
 import signal
 from pathlib import Path
@@ -21,7 +19,6 @@ from shardmill.transforms.publish.publish import (
 )
 from tests.support.fault_tools import (
     JOURNAL,
-    SOAK,
     Ended,
     Watched,
     build_folder,
@@ -119,27 +116,6 @@ def test_recovers_from_a_kill_before_any_change(source, wanted, olds, tmp_path, 
         assert check_dataset(moment) == wanted
     if old is None:  # neither journal nor manifest: an unfinished build that can be resumed
         assert check_output(storage, str(moments[0])) is None
-
-
-@pytest.mark.parametrize("before", OLD)
-def test_any_command_completes_a_killed_publication(source, wanted, olds, tmp_path, before):
-    first, last = 1, 20  # all publications have more changes than that
-    sampled = sorted(random.Random(before).sample(range(first, last + 1), 1))
-    for number in itertools.count(first) if SOAK else sampled:
-        old, output = olds[before], copy_old(olds[before], tmp_path / f"out{number}")
-        ended = run(source, output, *NEW, watch=Watched(output, since=JOURNAL, at=(number,)))
-        if ended.code == 0 and number > last:
-            break  # there are fewer changes
-        assert ended.code == -signal.SIGKILL
-        begun = check_killed(output, old)
-        other = run(source, output, "--seed=77")  # other options, without --overwrite
-        if begun or old is not None:
-            assert other.code == 1
-            assert "other inputs or options" in other.sentence
-        if not begun:
-            assert run(source, output, *NEW).code == 0
-        assert check_dataset(output) == wanted
-        assert "up to date" in run(source, output, *NEW).stdout
 
 
 def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_path):
