@@ -74,13 +74,12 @@ class Runner:
         """Return the argument of ``beam.Pipeline(runner=...)``."""
         return self.name
 
-    def staged_at(self, options: PipelineOptions) -> str:
+    def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002
         """Return where the job is staged for a later launch; empty if it runs now.
 
         Args:
             options: Options of the pipeline.
         """
-        del options
         return ""
 
     def wait(self, result: Any) -> None:
@@ -91,20 +90,19 @@ class Runner:
         """
         result.wait_until_finish()
 
-    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:  # noqa: ARG002
         """Return the job, or None while the runner does not show it.
 
         Args:
             options: Options of the pipeline.
             result: Beam's pipeline result, or None before there is one.
         """
-        del options
         job_id = getattr(result, "job_id", None) or getattr(result, "_job_id", None)
         if callable(job_id):
             job_id = job_id()
         return Job(str(job_id)) if job_id else None
 
-    def cancel(self, options: PipelineOptions, result: Any) -> bool:
+    def cancel(self, options: PipelineOptions, result: Any) -> bool:  # noqa: ARG002
         """Cancel the job; return whether it is known to have ended.
 
         Args:
@@ -113,7 +111,6 @@ class Runner:
         """
         import grpc
 
-        del options
         if result is None:
             return False
         try:

@@ -15,9 +15,8 @@ class InMemory(Runner):
 
     in_process = True
 
-    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:  # noqa: ARG002
         """See ``Runner.prepare``; there is no job name."""
-        del job_name
         return [*argv]
 
     def make(self) -> Any:

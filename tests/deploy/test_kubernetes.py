@@ -21,6 +21,7 @@ Document = dict[str, Any]
 VERSIONS = ("1.29", "1.33", ".".join(kubernetes_validate.latest_version().split(".")[:2]))
 # A strategy for jobs on pods waits longer than one for processes: a killed pool must come back.
 OWN_CONFIG = {"restart-strategy.fixed-delay.delay"}
+PODS = {"flink-jobmanager": "jobmanager", "flink-taskmanager": "taskmanager"}
 SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
 
 
@@ -112,12 +113,19 @@ def test_documents_match_the_published_schemas(document, version) -> None:
     assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
-def test_kustomizations_list_every_file() -> None:
+def test_kustomizations_list_every_file_and_image() -> None:
     assert len(CLUSTER) > 8
     for folder in (FOLDER, FOLDER / "job"):
-        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())
         there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
-        assert sorted(listed) == sorted(there)
+        assert sorted(listed["resources"]) == sorted(there)
+        used = {
+            each["image"].partition(":")[0]
+            for document in documents(folder)
+            if document in workloads()
+            for each in containers_of(document)
+        }
+        assert {image["name"] for image in listed["images"]} == used
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "job"], ids=["cluster", "job"])
@@ -132,18 +140,6 @@ def test_kustomize_does_not_change_documents(folder) -> None:
     assert len(built) == len(keyed)
     for each in built:
         assert each == keyed[each["kind"], each["metadata"]["name"]]
-
-
-def test_kustomizations_set_all_images() -> None:
-    for folder in (FOLDER, FOLDER / "job"):
-        images = yaml.safe_load((folder / "kustomization.yaml").read_text())["images"]
-        used = {
-            each["image"].partition(":")[0]
-            for document in documents(folder)
-            if document in workloads()
-            for each in containers_of(document)
-        }
-        assert {image["name"] for image in images} == used
 
 
 def test_all_documents_are_in_one_namespace() -> None:
@@ -272,10 +268,7 @@ def test_pods_declare_resources() -> None:
             assert needs["requests"]["memory"] == needs["limits"]["memory"]
         for volume in pod_of(document)["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
-    for workload, name in (
-        ("flink-jobmanager", "jobmanager"),
-        ("flink-taskmanager", "taskmanager"),
-    ):
+    for workload, name in PODS.items():
         limit = container(workload, name)["resources"]["limits"]["memory"]
         assert memory(flink_config()[f"{name}.memory.process.size"]) <= memory(limit)
 
@@ -299,10 +292,7 @@ def test_flink_listens_on_the_ports_of_its_pods() -> None:
         assert ports == {name: config[key] for name, key in keys.items()}
     named("Service", config["jobmanager.rpc.address"])
     assert config["rest.address"] == config["jobmanager.rpc.address"]
-    for workload, name in (
-        ("flink-jobmanager", "jobmanager"),
-        ("flink-taskmanager", "taskmanager"),
-    ):
+    for workload, name in PODS.items():
         one = container(workload, name)
         env = {each["name"]: each.get("value") for each in one["env"]}
         paths = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}

@@ -49,15 +49,10 @@ def test_walks_all_subfolders(tmp_path) -> None:
     assert match(tmp_path) == dict.fromkeys(names, "")
 
 
-def test_existing_folder_is_not_a_glob(tmp_path) -> None:
-    touch(tmp_path / "a[1]*" / "b.jpg")
-    touch(tmp_path / "a1" / "c.jpg")
-    assert match(tmp_path / "a[1]*") == {"b.jpg": ""}
-
-
 def test_matches_globs(tmp_path) -> None:
-    for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG"):
+    for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG", "[a]*/6"):
         touch(tmp_path / name)
+    assert match(tmp_path / "[a]*") == {"6": ""}  # an existing folder is not a glob
     assert sorted(match(tmp_path / "*/*.jpg")) == ["a/1.jpg", "b/3.jpg"]
     assert sorted(match(tmp_path / "**/*.jpg")) == ["a/1.jpg", "b/3.jpg", "b/c/4.jpg"]
     assert sorted(match(tmp_path / "b/**")) == ["3.jpg", "c/4.jpg", "c/5.JPG"]
@@ -118,14 +113,6 @@ def test_follows_links_inside_the_root(tmp_path) -> None:
     assert followed["out/2.jpg"] == followed["a/out.jpg"] == ""
     assert followed["nowhere.jpg"] == "not_found"
     assert len(followed) < 20  # the loop was entered once
-
-
-def test_enters_linked_folders_once(tmp_path) -> None:
-    for a in range(8):
-        touch(tmp_path / f"d{a}/x.jpg")
-        for b in range(8):
-            (tmp_path / f"d{a}/l{b}").symlink_to(tmp_path / f"d{b}")
-    assert len(match(tmp_path)) <= 8 * 9
 
 
 def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
@@ -199,16 +186,12 @@ def test_parses_listings() -> None:
         (b'path,label\n"a,b\n', "unexpected end of data"),
         (b"path,label\n\xff,a\n", "is not UTF-8"),
         (b"path,label\na\0b,a\n", "leads outside|NUL"),
+        (b"uri,label\ngs://b/d/../x.jpg,a\n", "leads outside"),
     ],
 )
 def test_rejects_malformed_listings(data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        listing(data)
-
-
-def test_rejects_gs_entries_outside_the_root() -> None:
-    with pytest.raises(InputError, match="leads outside"):
-        listing(b"uri,label\ngs://b/d/../x.jpg,a\n", "gs://b/d")
+        listing(data, "gs://b/d" if b"gs://b/d" in data else "/data")
 
 
 def test_merges_entries_of_one_key() -> None:
