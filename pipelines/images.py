@@ -106,12 +106,11 @@ class TakeFirst(beam.PTransform):
         place = self.place
         refs = (
             inputs.refs
-            | "KeyByPosition" >> beam.Map(lambda ref: (place.position_of(ref), tuple(ref)))
-            | "FindSmallest" >> beam.combiners.Top.Smallest(self.count)
-            | "ListSmallest"
-            >> beam.FlatMap(
-                lambda found: [InputRef(*values) for _, values in found]
-            ).with_output_types(InputRef)
+            | "FindSmallest"
+            >> beam.combiners.Top.Of(
+                self.count, key=lambda ref: (place.position_of(ref), ref), reverse=True
+            )
+            | "ListSmallest" >> beam.FlatMap(list).with_output_types(InputRef)
         )
         counts = inputs.counts | "KeepFatal" >> beam.Map(
             lambda each: MatchCounts(fatal=each.fatal)

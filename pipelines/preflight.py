@@ -24,19 +24,13 @@ def open_manifest(path: str) -> tuple[str, str, Manifest]:
         the manifest; and the manifest.
     """
     folder, file = find_manifest(path)
-    if folder:
-        _complete_publish(folder)
-    return folder, file, load_manifest(file)
-
-
-def _complete_publish(folder: str) -> None:
-    storage = open_storage(folder)
-    if storage.stat(join(folder, JOURNAL)) is not None:
+    if folder and open_storage(folder).stat(join(folder, JOURNAL)) is not None:
         from shardmill.transforms.publish.publish import (
             recover_output,  # rarely needed, slow to import
         )
 
-        recover_output(storage, folder)
+        recover_output(open_storage(folder), folder)
+    return folder, file, load_manifest(file)
 
 
 def check_writable(output: str) -> None:

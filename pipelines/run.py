@@ -62,8 +62,8 @@ class RunResult:
     outcome: Outcome
     result: Any
 
-    def counters(self) -> dict[str, int | tuple[int, int, int, int]]:
-        """Return Shardmill's counters by name; distributions as (count, sum, min, max).
+    def counters(self) -> dict[str, int | str]:
+        """Return Shardmill's counters by name; distributions as texts.
 
         Asks the runner for them. Attempted values are used if it has no committed ones.
         """
@@ -72,14 +72,14 @@ class RunResult:
         from shardmill.transforms.runtime import metrics
 
         found = self.result.metrics().query(MetricsFilter().with_namespace(metrics.NAMESPACE))
-        counters: dict[str, int | tuple[int, int, int, int]] = {}
         totals = Counter[str]()
         for metric in found["counters"]:
             totals[metric.key.metric.name] += metric.result
-        counters.update(totals)
+        counters: dict[str, int | str] = {**totals}
         for metric in found["distributions"]:
             value = metric.result
-            counters[metric.key.metric.name] = (value.count, value.sum, value.min, value.max)
+            text = f"count {value.count} sum {value.sum} min {value.min} max {value.max}"
+            counters[metric.key.metric.name] = text
         return counters
 
 
@@ -148,7 +148,7 @@ class _Run:
         from shardmill.transforms.build import outcome as outcomes
         from shardmill.transforms.runtime import progress
 
-        shown = self._new_progress()
+        shown, in_process = self._new_progress(), self.runner.in_process
         options = PipelineOptions([*self.argv])
         with _interruptible(self.runner) as signals, contextlib.ExitStack() as stack:
             pipeline = beam.Pipeline(runner=self.runner.make(), options=options)
@@ -158,13 +158,10 @@ class _Run:
             staged = self.runner.staged_at(options)
             if staged:  # no command will read its outcome: the job itself must fail
                 outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
-            elif self.runner.in_process:
-                report = beam.Map(outcomes.report, self.run_id, os.getpid(), self.output)
-                outcome | "ReportOutcome" >> report
             else:
-                report = beam.Map(outcomes.report_by_file, self.run_id, self.output)
+                pid = os.getpid() if in_process else 0
+                report = beam.Map(outcomes.report, self.run_id, pid, self.output)
                 outcome | "ReportOutcome" >> report
-            in_process = self.runner.in_process
             stack.enter_context(progress.collect(shown) if in_process else quiet_threads())
             stack.enter_context(show_progress(shown))
             result = self._wait(pipeline, signals, shown)

@@ -32,7 +32,7 @@ def parse_flags(
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     debug = values.pop("debug", False)
-    own = own_flags(parser)
+    own = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001
     _reject(find_foreign(beam_flags), own)
     # argparse would report a missing --input before a misspelt one.
     missing = [f"--{name}" for name in required if name not in values]
@@ -40,11 +40,6 @@ def parse_flags(
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     check_beam_flags(beam_flags, own)
     return values, beam_flags, debug
-
-
-def own_flags(parser: Parser) -> list[str]:
-    """Return the flags of a parser."""
-    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001
 
 
 def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:

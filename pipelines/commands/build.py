@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shardmill.pipelines import run
@@ -119,16 +119,6 @@ def finish_run(
         print(f"shardmill: interrupted{remark}; {remedy}.", file=sys.stderr)
         return interrupted.code
     if debug:
-        _print_counters(ended.counters())
+        for name, value in sorted(ended.counters().items()):
+            print(f"counter {name}: {value}", file=sys.stderr)
     return ended
-
-
-def _print_counters(counters: Mapping[str, int | tuple[int, int, int, int]]) -> None:
-    """Print Beam's counters of a run to standard error, one per line.
-
-    Args:
-        counters: By name; distributions as (count, sum, min, max).
-    """
-    for name, value in sorted(counters.items()):
-        number = value if isinstance(value, int) else "count {} sum {} min {} max {}".format(*value)
-        print(f"counter {name}: {number}", file=sys.stderr)

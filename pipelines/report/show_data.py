@@ -37,9 +37,7 @@ def describe_path(path: str, *, records: int = 3, split: str = "") -> dict[str, 
     entry = storage.stat(path) if path else None
     if entry is None:
         raise InputError(f"{path or 'the path'} does not exist: give a dataset or a TFRecord file.")
-    if entry.kind == "dir" and _is_dataset(storage, path):
-        return describe_dataset(path, records, split)
-    if entry.kind != "dir" and path.endswith(".json"):
+    if _is_dataset(storage, path) if entry.kind == "dir" else path.endswith(".json"):
         return describe_dataset(path, records, split)
     if split:
         raise UsageError(f"--split={split}: {path} has no {MANIFEST}, so it has no splits.")

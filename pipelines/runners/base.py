@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.runners.error_text import TRACEBACK, java_cause
 from shardmill.schemas.errors import OutputError, ShardmillError
@@ -14,6 +16,7 @@ from shardmill.schemas.errors import OutputError, ShardmillError
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
+T = TypeVar("T")
 IN_MEMORY = "in-memory"
 _IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner", IN_MEMORY})
 
@@ -71,13 +74,12 @@ class Runner:
         """Return the argument of ``beam.Pipeline(runner=...)``."""
         return self.name
 
-    def staged_at(self, options: PipelineOptions) -> str:
+    def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002
         """Return where the job is staged for a later launch; empty if it runs now.
 
         Args:
             options: Options of the pipeline.
         """
-        del options
         return ""
 
     def wait(self, result: Any) -> None:
@@ -88,20 +90,19 @@ class Runner:
         """
         result.wait_until_finish()
 
-    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:  # noqa: ARG002
         """Return the job, or None while the runner does not show it.
 
         Args:
             options: Options of the pipeline.
             result: Beam's pipeline result, or None before there is one.
         """
-        del options
         job_id = getattr(result, "job_id", None) or getattr(result, "_job_id", None)
         if callable(job_id):
             job_id = job_id()
         return Job(str(job_id)) if job_id else None
 
-    def cancel(self, options: PipelineOptions, result: Any) -> bool:
+    def cancel(self, options: PipelineOptions, result: Any) -> bool:  # noqa: ARG002
         """Cancel the job; return whether it is known to have ended.
 
         Args:
@@ -110,7 +111,6 @@ class Runner:
         """
         import grpc
 
-        del options
         if result is None:
             return False
         try:
@@ -152,19 +152,24 @@ def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:
     ``DirectRunner`` means Beam's in-memory runner here: the one that Beam starts under that name
     first tries to download Prism, which ``PrismRunner`` names.
     """
-    runner = ""
-    rest = []
-    waiting = False
-    for argument in argv:
-        if waiting:
-            runner, waiting = argument, False
-        elif argument == "--runner":
-            waiting = True
-        elif argument.startswith("--runner="):
-            runner = argument.partition("=")[2]
-        else:
-            rest.append(argument)
-    return (IN_MEMORY if runner in _IN_MEMORY_NAMES else runner), rest
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--runner", default="")
+    known, rest = parser.parse_known_args(argv)
+    return (IN_MEMORY if known.runner in _IN_MEMORY_NAMES else known.runner), rest
+
+
+def poll(find: Callable[[], T], seconds: float, pause: float) -> T:
+    """Call a function until its result is true or the time is over; return the last result.
+
+    Args:
+        find: The function.
+        seconds: Time after which it is not called again.
+        pause: Seconds between two calls.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := find()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    return found
 
 
 def option_given(argv: Sequence[str], name: str) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
-from shardmill.pipelines.runners.base import Job, Runner, option_given
+from shardmill.pipelines.runners.base import Job, Runner, option_given, poll
 from shardmill.pipelines.runners.error_text import python_cause
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
@@ -133,11 +132,8 @@ class Dataflow(Runner):
             if result is None or not result.has_job:
                 return True
             result.cancel()
-            deadline = time.monotonic() + _CANCELLED_WITHIN
-            while time.monotonic() < deadline:
-                if result.state and result.is_in_terminal_state():
-                    return True
-                time.sleep(_PAUSE)
+            ended = lambda: result.state and result.is_in_terminal_state()  # noqa: E731
+            return bool(poll(ended, _CANCELLED_WITHIN, _PAUSE))
         return False
 
     def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
@@ -245,12 +241,13 @@ def _find_submitted(options: PipelineOptions) -> Any:
         project_id=cloud.project, location=cloud.region, name=cloud.job_name,
         filter=dataflow.ListJobsRequest.Filter.ACTIVE,
     )  # fmt: skip
-    deadline = time.monotonic() + _VISIBLE_WITHIN
-    while time.monotonic() < deadline:
-        for job in client._jobs_client.list_jobs(request):  # noqa: SLF001 - Beam has no list
-            if job.name == cloud.job_name:
-                runner = DataflowRunner()
-                runner.dataflow_client = client
-                return DataflowPipelineResult(job, runner, options)
-        time.sleep(0.5)
-    return None
+    list_jobs = client._jobs_client.list_jobs  # noqa: SLF001 - Beam has no list
+    found = poll(
+        lambda: [job for job in list_jobs(request) if job.name == cloud.job_name],
+        _VISIBLE_WITHIN, 0.5,
+    )  # fmt: skip
+    if not found:
+        return None
+    runner = DataflowRunner()
+    runner.dataflow_client = client
+    return DataflowPipelineResult(found[0], runner, options)

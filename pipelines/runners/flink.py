@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -24,12 +23,19 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
 )
 
-from shardmill.pipelines.runners.base import Job, Runner, kill_with_parent_prefix, option_given
+from shardmill.pipelines.runners.base import (
+    Job,
+    Runner,
+    kill_with_parent_prefix,
+    option_given,
+    poll,
+)
 from shardmill.schemas.errors import OutputError, UsageError
 
 _TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
 _VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
+_PAUSE = 0.2  # seconds between two requests while a job is being cancelled
 _WORKER_CACHE = 30_000  # milliseconds between stages; else each stage starts new workers
 _TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
 
@@ -48,7 +54,12 @@ class Flink(Runner):
         if not option_given(argv, "environment_cache_millis"):
             argv.append(f"--environment_cache_millis={_WORKER_CACHE}")
         if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
-            _check_jar(flink.flink_job_server_jar)
+            jar = flink.flink_job_server_jar
+            if jar and "://" not in jar and not os.path.isfile(jar):
+                raise UsageError(
+                    f"--flink_job_server_jar={jar} is not a file: deploy/flink/install.sh builds "
+                    "one."
+                )
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
         self._rest = rest = rest_address(options)
         if rest is None:
@@ -97,20 +108,13 @@ class Flink(Runner):
         if rest is None:  # the cluster is in the job server; one that Beam started ends with us
             ended = super().cancel(options, result)
             return ended or not options.view_as(PortableOptions).job_endpoint
-        job = None
-        deadline = time.monotonic() + _VISIBLE_WITHIN
-        while job is None and time.monotonic() < deadline:
-            job = self.find_job(options, result)
-            time.sleep(0.2)
+        job = poll(lambda: self.find_job(options, result), _VISIBLE_WITHIN, _PAUSE)
         if job is None:
             return result is None
-        deadline = time.monotonic() + _CANCELLED_WITHIN
+        url = f"{rest}/jobs/{job.id}"
         with contextlib.suppress(OSError, ValueError):
-            _call(f"{rest}/jobs/{job.id}?mode=cancel", "PATCH")
-            while time.monotonic() < deadline:
-                if _call(f"{rest}/jobs/{job.id}")["state"] in _TERMINAL:
-                    return True
-                time.sleep(0.2)
+            _call(f"{url}?mode=cancel", "PATCH")
+            return poll(lambda: _call(url)["state"] in _TERMINAL, _CANCELLED_WITHIN, _PAUSE)
         return False
 
 
@@ -128,13 +132,6 @@ def _jobs(rest: str) -> list[dict[str, Any]]:
         jobs: list[dict[str, Any]] = _call(f"{rest}/jobs/overview")["jobs"]
         return jobs
     return []
-
-
-def _check_jar(jar: str | None) -> None:
-    if jar and "://" not in jar and not os.path.isfile(jar):
-        raise UsageError(
-            f"--flink_job_server_jar={jar} is not a file: deploy/flink/install.sh builds one."
-        )
 
 
 def _job_server(options: Any, argv: Sequence[str]) -> list[str]:

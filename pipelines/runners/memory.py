@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.pipelines.runners.base import Job, Runner
+from shardmill.pipelines.runners.base import Runner
 
 
 class InMemory(Runner):
@@ -16,16 +15,10 @@ class InMemory(Runner):
 
     in_process = True
 
-    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:  # noqa: ARG002
         """See ``Runner.prepare``; there is no job name."""
-        del job_name
         return [*argv]
 
     def make(self) -> Any:
         """See ``Runner.make``."""
         return FnApiRunner()
-
-    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``; there is none."""
-        del options, result
-        return None

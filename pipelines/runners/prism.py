@@ -49,9 +49,8 @@ class Prism(Runner):
         os.chmod(script, 0o700)
         return script
 
-    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
+    def find_job(self, options: PipelineOptions, result: Any) -> Job | None:  # noqa: ARG002
         """See ``Runner.find_job``; its id is of no use outside this process."""
-        del options, result
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:

@@ -1,7 +1,5 @@
 """Modules of the DAGs that work without Airflow; tests/cluster runs the DAGs in Airflow."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime as dt
@@ -187,11 +185,16 @@ time.sleep(60)
 """
 
 
-def test_gives_a_command_time_to_exit(tmp_path):
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_gives_a_command_time_to_exit(number, tmp_path):
+    """Also where the keeper gets a signal."""
     command = start(POLITE, tmp_path / "pids")
     first_line(tmp_path / "pids")
-    command.stop()
-    command.stop()  # once is as good as twice
+    if number:
+        command.process.send_signal(number)
+    else:
+        command.stop()
+        command.stop()  # once is as good as twice
     code, lines = ended(command)
     assert code == 143
     assert lines == [(False, "x" * 200)]
@@ -217,14 +220,6 @@ def test_command_exits_cleanly_if_its_task_is_killed(whom, tmp_path):
     assert first_line(tmp_path / "pids.done") == "done"
     wait_until(lambda: dead(command) and dead(keeper))
     owner.wait(20)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_to_the_keeper_stops_the_command(number, tmp_path):
-    command = start(POLITE, tmp_path / "pids")
-    first_line(tmp_path / "pids")
-    command.process.send_signal(number)
-    assert ended(command)[0] == 143
 
 
 def test_removes_variables_of_airflow(monkeypatch):

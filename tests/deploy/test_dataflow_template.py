@@ -1,7 +1,5 @@
 """The image and the flex template of Dataflow agree with the flags of the commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

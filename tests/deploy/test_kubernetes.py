@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from shardmill.pipelines.commands.build import parse_build
 from tests.conftest import ROOT
+from tests.deploy.test_dataflow_template import instructions
 
 FOLDER = ROOT / "deploy" / "flink" / "kubernetes"
 FLINK = ROOT / "deploy" / "flink"
@@ -21,6 +21,7 @@ Document = dict[str, Any]
 VERSIONS = ("1.29", "1.33", ".".join(kubernetes_validate.latest_version().split(".")[:2]))
 # A strategy for jobs on pods waits longer than one for processes: a killed pool must come back.
 OWN_CONFIG = {"restart-strategy.fixed-delay.delay"}
+PODS = {"flink-jobmanager": "jobmanager", "flink-taskmanager": "taskmanager"}
 SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
 
 
@@ -112,19 +113,19 @@ def test_documents_match_the_published_schemas(document, version) -> None:
     assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
-def test_validation_rejects_an_unknown_field() -> None:
-    broken = yaml.safe_load(yaml.safe_dump(named("Deployment", "flink-taskmanager")))
-    pod_of(broken)["initContainers"][0]["restartpolicy"] = "Always"
-    with pytest.raises(kubernetes_validate.ValidationError, match="restartpolicy"):
-        kubernetes_validate.validate(broken, VERSIONS[0], strict=True)
-
-
-def test_kustomizations_list_every_file() -> None:
+def test_kustomizations_list_every_file_and_image() -> None:
     assert len(CLUSTER) > 8
     for folder in (FOLDER, FOLDER / "job"):
-        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())
         there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
-        assert sorted(listed) == sorted(there)
+        assert sorted(listed["resources"]) == sorted(there)
+        used = {
+            each["image"].partition(":")[0]
+            for document in documents(folder)
+            if document in workloads()
+            for each in containers_of(document)
+        }
+        assert {image["name"] for image in listed["images"]} == used
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER / "job"], ids=["cluster", "job"])
@@ -139,18 +140,6 @@ def test_kustomize_does_not_change_documents(folder) -> None:
     assert len(built) == len(keyed)
     for each in built:
         assert each == keyed[each["kind"], each["metadata"]["name"]]
-
-
-def test_kustomizations_set_all_images() -> None:
-    for folder in (FOLDER, FOLDER / "job"):
-        images = yaml.safe_load((folder / "kustomization.yaml").read_text())["images"]
-        used = {
-            each["image"].partition(":")[0]
-            for document in documents(folder)
-            if document in workloads()
-            for each in containers_of(document)
-        }
-        assert {image["name"] for image in images} == used
 
 
 def test_all_documents_are_in_one_namespace() -> None:
@@ -279,10 +268,7 @@ def test_pods_declare_resources() -> None:
             assert needs["requests"]["memory"] == needs["limits"]["memory"]
         for volume in pod_of(document)["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
-    for workload, name in (
-        ("flink-jobmanager", "jobmanager"),
-        ("flink-taskmanager", "taskmanager"),
-    ):
+    for workload, name in PODS.items():
         limit = container(workload, name)["resources"]["limits"]["memory"]
         assert memory(flink_config()[f"{name}.memory.process.size"]) <= memory(limit)
 
@@ -306,10 +292,7 @@ def test_flink_listens_on_the_ports_of_its_pods() -> None:
         assert ports == {name: config[key] for name, key in keys.items()}
     named("Service", config["jobmanager.rpc.address"])
     assert config["rest.address"] == config["jobmanager.rpc.address"]
-    for workload, name in (
-        ("flink-jobmanager", "jobmanager"),
-        ("flink-taskmanager", "taskmanager"),
-    ):
+    for workload, name in PODS.items():
         one = container(workload, name)
         env = {each["name"]: each.get("value") for each in one["env"]}
         paths = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}
@@ -393,14 +376,6 @@ def test_job_is_retried_unless_usage_is_wrong() -> None:
     assert usage["onExitCodes"]["containerName"] == pod_of(workload)["containers"][0]["name"]
 
 
-def dockerfile() -> Iterator[tuple[str, str]]:
-    text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            word, _, rest = line.partition(" ")
-            yield word, rest
-
-
 def versions_of(pattern: str, path: Path) -> set[str]:
     return set(re.findall(pattern, path.read_text(), re.MULTILINE))
 
@@ -416,7 +391,11 @@ def test_versions_agree() -> None:
         f"registry.example.com/shardmill-{target}:{version}"
         for target in ("flink", "worker", "client")
     }
-    stages = dict(reversed(rest.split(" AS ")) for word, rest in dockerfile() if word == "FROM")
+    stages = dict(
+        reversed(rest.split(" AS "))
+        for word, rest in instructions(FOLDER / "Dockerfile")
+        if word == "FROM"
+    )
     assert stages["worker"] == f"apache/beam_python3.11_sdk:{beam}"
     assert stages["flink"] == f"flink:{flink}-java17"
     assert stages["client"] == "worker"
@@ -427,7 +406,7 @@ def test_versions_agree() -> None:
 
 
 def test_images_contain_all_sources() -> None:
-    lines = list(dockerfile())
+    lines = instructions(FOLDER / "Dockerfile")
     copied = [rest.split() for word, rest in lines if word == "COPY" and "--from" not in rest]
     sources = {source for *found, _ in copied for source in found}
     assert {"setup.py", "constraints.txt", "deploy/flink/pom.xml"} < sources

@@ -114,13 +114,3 @@ def test_detects_changed_bytes(photos, by_hand, tmp_path) -> None:
     with pytest.raises(AssertionError, match="damaged record"):
         by_hand.payload_of(b"\x01" + bytes(40), 0)
     assert by_hand.read_record(bytes(data), 1)
-
-
-def test_prints_a_record(photos, tmp_path, capsys, monkeypatch) -> None:
-    import runpy
-
-    build_dataset(input=photos, output=tmp_path / "ds", image_size=8, splits="train:1")
-    (shard,) = (tmp_path / "ds").glob("*.gz")
-    monkeypatch.setattr(sys, "argv", [str(READER), str(shard), "20"])
-    runpy.run_path(str(READER), run_name="__main__")
-    assert "image/class/text" in capsys.readouterr().out

@@ -81,18 +81,3 @@ def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
         # JPEG sizes may differ between versions of the encoder.
         digits = r"[\d,]+ bytes, but manifest.json says [\d,]+"
         assert re.sub(digits, "", str(error.value)) == re.sub(digits, "", message)
-
-
-def test_damage_is_reported_as_on_the_page(folder, monkeypatch) -> None:
-    import tensorflow as tf
-
-    monkeypatch.chdir(folder)
-    shutil.copytree("ds", "damaged")
-    (shard, *_) = sorted(Path("damaged").glob("train-*"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-    with pytest.raises(ShardmillError, match=rf"{shard.name}, record \d+: "):
-        list(loaders.open_dataset("damaged"))
-    with pytest.raises(tf.errors.DataLossError):
-        list(loaders.keras_dataset("damaged"))

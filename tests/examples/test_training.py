@@ -61,25 +61,18 @@ def sizes(dataset: Path) -> tuple[int, int]:
     return each["train"], each["validation"]
 
 
-def test_keras_trains_on_images(digits) -> None:
-    dataset = digits / "pictures"
-    output, errors = train("train_images.py", dataset)
+@pytest.mark.parametrize(
+    ("name", "data"), [("train_images.py", "pictures"), ("train_arrays.py", "raw")]
+)
+def test_tensorflow_trains_on_images_and_arrays(name, data, digits) -> None:
+    dataset = digits / data
+    output, errors = train(name, dataset)
     check_accuracy(output, dataset)
     steps, validation_steps = (-(-size // BATCH) for size in sizes(dataset))
     assert output["steps"] == f"{steps} an epoch, {validation_steps} of validation"
     fitted, epochs = map(int, re.findall(r"\d+", output["fitted"]))
     assert fitted == steps * epochs
     assert "ran out of data" not in errors
-
-
-def test_custom_loop_trains_on_arrays(digits) -> None:
-    dataset = digits / "raw"
-    output, _ = train("train_arrays.py", dataset)
-    check_accuracy(output, dataset)
-    steps, validation_steps = (-(-size // BATCH) for size in sizes(dataset))
-    assert output["steps"] == f"{steps} an epoch, {validation_steps} of validation"
-    fitted, epochs = map(int, re.findall(r"\d+", output["fitted"]))
-    assert fitted == steps * epochs
 
 
 def test_torch_trains_on_images(digits) -> None:

@@ -1,7 +1,5 @@
 """What holds for builds of each kind of input: the same bytes, and custom pipelines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import apache_beam as beam

@@ -1,7 +1,5 @@
 """Builds of each kind of input from, to and between buckets, on an emulator of gs://."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -198,19 +196,6 @@ def test_second_run_writes_nothing_and_overwrite_replaces(
     check_bucket(output, tmp_path / "out", tmp_path / "one")
 
 
-def test_one_changed_photo_remakes_one_part(album_folder, bucket):
-    (album_folder / "cat" / "also broken.jpg").write_bytes(b"no picture")
-    photos = upload(album_folder, f"{bucket}/photos")
-    first = build("images", photos, f"{bucket}/out", num_shards=4)
-    assert (first.status, first.parts_reused) == ("failed", 0)
-    assert "2 of 38 inputs were rejected" in first.message
-    data = (album_folder / "cat" / "000.jpg").read_bytes()
-    open_storage(photos).replace(f"{photos}/cat/also broken.jpg", data)
-    second = build("images", photos, f"{bucket}/out", num_shards=4)
-    assert (second.status, second.parts_made) == ("published", 1)
-    assert second.parts_reused == first.parts_made - 1 > 3
-
-
 class Hold:
     """Blocks calls at the front: the n-th of a kind and ending, and by default all writes after.
 
@@ -278,34 +263,6 @@ def test_killed_build_resumes_from_its_files(case, inputs, strict_bucket, front,
         runs = [c for c in front.calls if c.kind == "upload" and c.name.endswith(".run")]
         assert len(runs) == len(TABLES) - finished
     check_bucket(output, tmp_path / "out", local)
-
-
-# Publishing moves each file by a rewrite and a delete, and then deletes the build folder.
-MOMENTS = [("rewrite", 1), ("rewrite", 6), ("delete", 1), ("delete", 6), ("delete", 12)]
-
-
-@pytest.mark.parametrize(("kind", "number"), [("rewrite", 3), *MOMENTS * SOAK])
-def test_next_run_completes_a_killed_publish(
-    kind, number, album_folder, strict_bucket, front, tmp_path
-):
-    output = f"{strict_bucket}/out"
-    build("images", album_folder, tmp_path / "local")
-    kill_at(Hold(front, kind, "", number), *flags_of("images", album_folder, output))
-    front.reset()
-    assert GcsStorage().stat(f"{output}/.publish.json") is not None
-    assert build("images", album_folder, output).status == "up_to_date"
-    check_bucket(output, tmp_path / "out", tmp_path / "local")
-
-
-@pytest.mark.parametrize("turn", range(1 + 9 * SOAK))
-def test_two_concurrent_builders_publish_one_dataset(turn, album_folder, strict_bucket, tmp_path):
-    output = f"{strict_bucket}/out"
-    args = flags_of("images", album_folder, output)
-    build("images", album_folder, tmp_path / "local")
-    with ThreadPoolExecutor(2) as pool:
-        done = [future.result() for future in [pool.submit(shardmill, *args) for _ in range(2)]]
-    assert [(d.returncode, PROGRESS.sub("", d.stderr)) for d in done] == [(0, "")] * 2
-    check_bucket(output, tmp_path / "out", tmp_path / "local")
 
 
 def once(front, kind: str, name: str, change: Callable[[], None]) -> None:
@@ -398,14 +355,6 @@ def test_reports_missing_bucket_in_one_sentence(album_folder, bucket, tmp_path, 
         build("images", f"{bucket}/nothing", tmp_path / "o")
     with pytest.raises(ShardmillError, match="the bucket 'no-such-bucket' does not exist"):
         build("images", album_folder, "gs://no-such-bucket/o")
-
-
-def test_does_not_change_a_foreign_output(album_folder, bucket):
-    open_storage(bucket).replace(f"{bucket}/out/precious.txt", b"x")
-    outcome = build("images", album_folder, f"{bucket}/out")
-    assert outcome.status == "failed"
-    assert "'precious.txt'" in outcome.message
-    assert [entry.path for entry in GcsStorage().walk(bucket)] == [f"{bucket}/out/precious.txt"]
 
 
 def test_output_may_be_inside_the_input(album_folder, bucket):

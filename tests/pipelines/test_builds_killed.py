@@ -1,7 +1,5 @@
 """Killed, interrupted and damaged builds publish the same bytes as an undisturbed one."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json
@@ -221,16 +219,6 @@ def test_resumes_after_being_killed_at_random_steps(case, tmp_path, seed):
     case.resume(output)
 
 
-@only("images")
-@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
-def test_resumes_after_being_killed_at_random_times(case, tmp_path, seed):
-    command = case.start(tmp_path / "out")
-    time.sleep(random.Random(seed).uniform(0.1, 1.0))  # until the kill
-    command.send(signal.SIGKILL)
-    assert command.wait().code in (0, -signal.SIGKILL)
-    case.resume(tmp_path / "out")
-
-
 # Path that is about to be changed, and the number of changes from there.
 MOMENTS = [("", 3), ("/runs/", 20), ("/parts/", 9), ("/shards/", 2), (JOURNAL, 4)]
 SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
@@ -317,19 +305,6 @@ def test_resumes_in_new_processes(case, tmp_path):
         assert not processes_of(process.pid)
     assert case.finished(output) >= 6
     case.resume(output)
-
-
-@only("rows")
-@pytest.mark.parametrize("offset", [0.02 * n for n in range(40)] if SOAK else [0.1])
-def test_one_of_two_concurrent_builders_publishes(case, tmp_path, offset):
-    commands = []
-    for _ in range(2):
-        commands.append(case.start(tmp_path / "out"))
-        time.sleep(offset)  # the second builder starts later
-    ended = [command.wait() for command in commands]
-    assert [one.code for one in ended] == [0, 0], ended
-    assert sum("Published" in one.stdout for one in ended) == 1
-    assert check_dataset(tmp_path / "out") == case.wanted
 
 
 @only("rows")

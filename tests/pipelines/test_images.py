@@ -15,10 +15,11 @@ from shardmill.pipelines.images import build_images
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.refs import InputRef
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.support.readers import (
-    dataset_files,
     gzip_records,
+    tf_example,
     tf_examples,
     tf_records,
 )
@@ -45,20 +46,6 @@ def test_builds_a_dataset_from_a_folder(photos, tmp_path) -> None:
         assert example["image/format"] == [b"jpeg"]
         assert labels[example["image/class/label"][0]].encode() == example["image/class/text"][0]
         assert example["image/key"][0].startswith(example["image/class/text"][0])
-
-
-def test_records_have_the_pixels_of_the_files(photos, tmp_path) -> None:
-    import numpy as np
-    import tensorflow as tf
-    from PIL import Image
-
-    _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", resize="none", encoding="png", splits="train:1"
-    )
-    for example in check_images(tmp_path / "ds", manifest):
-        decoded = tf.io.decode_png(example["image/encoded"][0]).numpy()
-        wanted = np.asarray(Image.open(photos / example["image/key"][0].decode()).convert("RGB"))
-        assert np.array_equal(decoded, wanted)
 
 
 def position(key: str) -> bytes:
@@ -119,37 +106,6 @@ def test_features_flag_makes_the_features_of_tutorials(photos, tmp_path, feature
         assert set(example.features.feature) == set(spec)
 
 
-def test_tft_feature_spec_of_the_schema_parses_the_records(photos, tmp_path) -> None:
-    import tensorflow as tf
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-    from tensorflow_transform.tf_metadata import schema_utils
-
-    _, manifest = build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
-    text = (tmp_path / "ds" / "schema.pbtxt").read_text()
-    schema = text_format.Parse(text, schema_pb2.Schema())
-    spec = schema_utils.schema_as_feature_spec(schema).feature_spec
-    assert manifest is not None
-    assert set(spec) == {feature["name"] for feature in manifest.features}
-    (record, *_) = tf_records(tmp_path / "ds" / manifest.files[0])
-    parsed = tf.io.parse_single_example(record, spec)
-    assert parsed["image/height"].numpy() == 24
-    domain = next(f for f in schema.feature if f.name == "image/class/label").int_domain
-    assert (domain.min, domain.max) == (0, 1)
-
-
-def test_raw_records_have_height_times_width_bytes(photos, tmp_path) -> None:
-    import numpy as np
-
-    _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size="10x20", encoding="raw", channels=1
-    )
-    for example in check_images(tmp_path / "ds", manifest):
-        pixels = np.frombuffer(example["image/encoded"][0], np.uint8)
-        assert pixels.size == 10 * 20
-        assert example["image/format"] == [b"raw"]
-
-
 def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 8, "d": 8})
     options = {"input": photos, "image_size": 16, "shard_by": "label", "num_shards": 2}
@@ -171,24 +127,16 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_shard_name_pattern(tmp_path) -> None:
-    photos = make_photos(tmp_path / "in", {"cat": 6, "dog": 6}, size=(16, 16))
-    _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=8, splits="train:1", num_shards=2,
-        shard_name="cat_dog{index:02d}-{records}.tfrec",
-    )  # fmt: skip
-    check_images(tmp_path / "ds", manifest)
-    for number, shard in enumerate(manifest.splits["train"].shards):
-        assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
-
-
-def test_labels_file_decides_class_ids(tmp_path) -> None:
+def test_labels_file_and_names_of_shards(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 4, "a": 4, "z": 1})
     (tmp_path / "labels.txt").write_text("z\na\nb\nnew\n")
     _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt"
-    )
+        input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt",
+        splits="train:1", num_shards=2, shard_name="cat_dog{index:02d}-{records}.tfrec",
+    )  # fmt: skip
     assert manifest is not None
+    for number, shard in enumerate(manifest.splits["train"].shards):
+        assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
     assert manifest.labels == ("z", "a", "b", "new")
     ids = {"z": 0, "a": 1, "b": 2}
     for example in check_images(tmp_path / "ds", manifest):
@@ -236,27 +184,6 @@ def test_splits_by_directory(tmp_path) -> None:
     assert manifest.labels == ("a", "b")
 
 
-def test_groups_stay_in_one_split(tmp_path) -> None:
-    folder = tmp_path / "in" / "a"
-    folder.mkdir(parents=True)
-    for patient in range(12):
-        for shot in range(4):
-            make_image(patient * 10 + shot, 16, 16).save(folder / f"p{patient:02d}_{shot}.jpg")
-    _, manifest = build_dataset(
-        input=tmp_path / "in", output=tmp_path / "ds", image_size=8,
-        splits="train:0.5,validation:0.5", group_pattern=r"p(\d+)_",
-    )  # fmt: skip
-    check_images(tmp_path / "ds", manifest)
-    sides: dict[bytes, set[str]] = {}
-    for name, split in manifest.splits.items():
-        for shard in split.shards:
-            for example in tf_examples(tmp_path / "ds" / shard.file):
-                sides.setdefault(example["image/key"][0].split(b"_")[0], set()).add(name)
-    assert len(sides) == 12
-    assert all(len(side) == 1 for side in sides.values())
-    assert {next(iter(side)) for side in sides.values()} == {"train", "validation"}
-
-
 # Small and unbalanced inputs.
 
 
@@ -282,58 +209,16 @@ def test_fewer_images_than_shards(tmp_path) -> None:
         subprocess.run(["gzip", "-t", tmp_path / "ds" / shard.file], check=True)
 
 
-def test_unbalanced_labels(tmp_path) -> None:
-    make_photos(tmp_path / "in", {"most": 99, "one": 1}, size=(16, 16))
-    _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=8)
-    check_images(tmp_path / "ds", manifest)
-
-
-def test_two_thousand_labels(tmp_path) -> None:
-    tiny = tmp_path / "tiny.jpg"
-    make_image(1, 8, 8).save(tiny)
-    data = tiny.read_bytes()
-    for number in range(2_000):
-        folder = tmp_path / "in" / f"label {number:04d}"
-        folder.mkdir(parents=True)
-        (folder / "a.jpg").write_bytes(data)
-        (folder / "b.jpg").write_bytes(data)
-    _, manifest = build_dataset(
-        input=tmp_path / "in", output=tmp_path / "ds", image_size=8, splits="train:1"
-    )
-    assert manifest is not None
-    assert len(manifest.labels) == 2_000
-    assert set(manifest.splits["train"].label_counts.values()) == {2}
-    ids = Counter(e["image/class/label"][0] for e in check_images(tmp_path / "ds", manifest))
-    assert ids == dict.fromkeys(range(2_000), 2)
-
-
-def test_files_of_very_different_sizes(tmp_path) -> None:
-    folder = tmp_path / "in" / "a"
-    folder.mkdir(parents=True)
-    make_image(1, 3_300, 3_100).save(folder / "big.bmp")
-    assert (folder / "big.bmp").stat().st_size > 30_000_000
-    for number in range(20):
-        make_image(number, 24, 24).save(folder / f"{number}.jpg")
-    _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=64)
-    assert len(check_images(tmp_path / "ds", manifest)) == 21
-
-
 # Determinism and identity.
 
 
 def raw_record(number: int, key: str) -> bytes:
     """Return the record of a small raw image, serialized by protobuf."""
-    import tensorflow as tf
-
-    example = tf.train.Example()
-    for name, value in {
+    example = tf_example({
         "image/encoded": bytes((number * 50, 7, 9)) * 16, "image/format": b"raw",
         "image/height": 4, "image/width": 4, "image/class/label": 0,
         "image/class/text": b"a", "image/key": key.encode(),
-    }.items():  # fmt: skip
-        feature = example.features.feature[name]
-        kind = feature.bytes_list if isinstance(value, bytes) else feature.int64_list
-        kind.value.append(value)
+    })  # fmt: skip
     return example.SerializeToString(deterministic=True)
 
 
@@ -382,24 +267,9 @@ def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> Non
     ids = {build_id(**options) for options in other}
     assert len(ids) == len(other)
     assert plain not in ids
-
-
-def test_up_to_date_overwrite_and_limit(photos, tmp_path) -> None:
-    options = {"input": photos, "output": tmp_path / "ds", "image_size": 16}
-    build_dataset(**options)
-    before = dataset_files(tmp_path / "ds")
-    stamp = (tmp_path / "ds" / "manifest.json").stat().st_mtime_ns
-    assert build_dataset(**options)[0].status == "up_to_date"
-    assert (tmp_path / "ds" / "manifest.json").stat().st_mtime_ns == stamp
-    failed, _ = build_dataset(**{**options, "image_size": 17})
-    assert failed.status == "failed"
-    assert "add --overwrite" in failed.message
-    assert dataset_files(tmp_path / "ds") == before
-    replaced, manifest = build_dataset(
-        **{**options, "image_size": 17, "overwrite": True, "num_shards": 2, "limit": 6}
-    )
-    assert replaced.status == "published"
-    assert len(check_images(tmp_path / "ds", manifest)) == 6
+    grouped = ImagesConfig(input="in", output="out", group_pattern=r"p(\d+)_", seed=3)
+    assert grouped.place_spec.group_of(InputRef("a/p07_1.jpg", "")) == "07"
+    assert grouped.place_spec.seed == 3
 
 
 def test_limit_takes_the_same_random_sample(tmp_path) -> None:

@@ -1,7 +1,5 @@
 """A real Airflow for tests: scheduler, DAG processor and API server in a separate folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -96,7 +94,7 @@ class Try:
 class Run:
     """A run of a DAG."""
 
-    airflow: Airflow
+    airflow: "Airflow"
     dag_id: str
     run_id: str
 

@@ -6,8 +6,6 @@ each job in a separate process, from the pipeline that was staged in the bucket:
 pipeline succeeded. Messages have the format of the real service.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

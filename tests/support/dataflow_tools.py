@@ -1,7 +1,5 @@
 """Run commands on a fake Dataflow service, with all files in a bucket."""
 
-from __future__ import annotations
-
 import time
 import types
 

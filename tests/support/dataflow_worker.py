@@ -5,8 +5,6 @@
 It receives the staged pipeline and nothing else of the job.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

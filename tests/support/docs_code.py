@@ -1,7 +1,5 @@
 """Run the Python code of the docs, and compare values with comments. Imports nothing else."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the commands of the docs are run, and the files that each page expects."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Run the code and the commands of the docs, and compare their output with the page."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

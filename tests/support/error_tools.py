@@ -1,7 +1,5 @@
 """Find the error messages of the code in its syntax trees."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

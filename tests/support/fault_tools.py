@@ -1,7 +1,5 @@
 """Run commands in forked processes, and check datasets without code of Shardmill."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gzip
@@ -15,11 +13,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import google_crc32c
 
+from shardmill.pipelines import cli
 from tests.conftest import ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
 from tests.support.readers import framed_payloads
@@ -52,7 +51,7 @@ class Ended:
         lines = self.said.splitlines()
         assert len(lines) == 1, self.stderr
         assert lines[0].startswith("shardmill: "), self.stderr
-        assert lines[0].endswith("."), self.stderr
+        assert lines[0].endswith((".", "?")), self.stderr
         return lines[0]
 
     def parts(self) -> tuple[int, int]:
@@ -66,7 +65,7 @@ class Command:
     """A running command."""
 
     pid: int
-    zygote: Zygote
+    zygote: "Zygote"
     folder: Path
     ended: Ended | None = None
 
@@ -104,12 +103,6 @@ class Watched:
     copies: Path | str = ""
     log: Path | str = ""
 
-    def to_json(self) -> dict:
-        return {
-            "root": str(self.root), "since": self.since, "at": list(self.at),
-            "number": int(self.number), "copies": str(self.copies), "log": str(self.log),
-        }  # fmt: skip
-
 
 @dataclass
 class Zygote:
@@ -130,7 +123,7 @@ class Zygote:
 
     def ask(self, **order: object) -> dict:
         with self.lock:
-            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.write(json.dumps(order, default=str) + "\n")
             self.process.stdin.flush()
             return json.loads(self.process.stdout.readline())
 
@@ -149,16 +142,14 @@ class Zygote:
         answer = self.ask(
             order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, code=code,
             env=dict(os.environ),
-            watch=watch.to_json() if watch else None,
-            stdout=str(folder / "stdout"), stderr=str(folder / "stderr"),
+            watch=asdict(watch) if watch else None,
+            stdout=folder / "stdout", stderr=folder / "stderr",
         )  # fmt: skip
         return Command(answer["pid"], self, folder)
 
-    def run(
-        self, *argv: object, watch: Watched | None = None, uid: int = 0, cwd: str = ""
-    ) -> Ended:
-        """Run ``shardmill ARGV`` to its end."""
-        return self.start(*argv, watch=watch, uid=uid, cwd=cwd).wait()
+    def run(self, *argv: object, **options) -> Ended:
+        """Run ``shardmill ARGV`` to its end; see ``start`` for the options."""
+        return self.start(*argv, **options).wait()
 
 
 def output_of_process(code: str) -> str:
@@ -177,6 +168,19 @@ def zygote() -> Zygote:
 def images(source: Path, output: Path, *flags: object) -> list[str]:
     """Return the arguments of a small build."""
     return ["images", f"--input={source}", f"--output={output}", *SMALL, *map(str, flags)]
+
+
+def few_parts(source: Path, output: Path, *flags: object) -> list[str]:
+    """Return the arguments of a build whose shards have no size, so that it has few parts."""
+    return [a for a in images(source, output, *flags) if not a.startswith("--shard_examples")]
+
+
+def sentence_here(capsys, *argv: object, code: int = 2) -> str:
+    """Run a command that must fail in this process; return its error message."""
+    assert cli.main([str(arg) for arg in argv]) == code
+    ended = Ended(code, *capsys.readouterr())
+    assert ended.stdout == ""
+    return ended.sentence
 
 
 def built(source: Path, output: Path, *flags: object) -> Ended:

@@ -10,8 +10,6 @@ each change, which is what a kill at that moment would leave: an audit hook of t
 called before each change, in any library.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

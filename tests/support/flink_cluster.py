@@ -1,7 +1,5 @@
 """A real Flink cluster for tests, and the command run on it as a user runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -136,9 +134,10 @@ class Cluster:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.cwd().startswith(f"{self.folder}/"):
+                folder = process.cwd()
+                if folder.startswith(f"{self.folder}/") and "/worker." in folder:
                     found.append(process)
-        return [p for p in found if "/worker." in _cwd(p)]
+        return found
 
     def workers_of(self, task_manager: int) -> list[psutil.Process]:
         """The processes of the workers that a TaskManager started."""
@@ -209,13 +208,6 @@ class Cluster:
             client.kill()
         self.script("pool.sh", "stop")
         self.script("cluster.sh", "stop")
-
-
-def _cwd(process: psutil.Process) -> str:
-    try:
-        return process.cwd()
-    except (psutil.Error, OSError):
-        return ""
 
 
 @contextlib.contextmanager

@@ -68,10 +68,8 @@ class Census:
         if ref.error:
             self.errors[ref.error] += 1
             self._show(ref.error, [ref.key])
-        else:
-            if ref.label is not None:
-                self.labels.add(ref.label)
-            self._show("", [ref.key])
+        elif ref.label is not None:
+            self.labels.add(ref.label)
 
     def with_counts(self, counts: MatchCounts) -> Census:
         """Return this census with the counts of files that give no reference."""

@@ -64,12 +64,10 @@ class Encoder(Protocol[RefT_contra]):
     @property
     def packing(self) -> Packing:
         """Compression of the members of a gzip shard."""
-        ...
 
     @property
     def expected_bytes(self) -> int | None:
         """Expected bytes of a record; None for as many as its input."""
-        ...
 
     def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[Item]:
         """Yield the records and rejects of references, in an order that these alone decide.
@@ -78,19 +76,15 @@ class Encoder(Protocol[RefT_contra]):
             refs: References of one part in their final order.
             labels: All labels in the order of their class ids.
         """
-        ...
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all code that decides the bytes of records."""
-        ...
 
     def schema(self, labels: Sequence[str]) -> str:
         """Return the text of ``schema.pbtxt``."""
-        ...
 
     def features(self) -> list[dict[str, Any]]:
         """Return the features as the manifest lists them."""
-        ...
 
 
 def encode_refs(
@@ -103,15 +97,13 @@ def encode_refs(
         refs: References in their final order.
         labels: All labels in the order of their class ids.
     """
-    for rejected, run in itertools.groupby(refs, _is_rejected):
+    for rejected, run in itertools.groupby(
+        refs, lambda ref: isinstance(ref, InputRef) and bool(ref.error)
+    ):
         if rejected:
             yield from (ref.to_reject() for ref in run if isinstance(ref, InputRef))
         else:
             yield from encoder.encode(list(run), labels)
-
-
-def _is_rejected(ref: Reference) -> bool:
-    return isinstance(ref, InputRef) and bool(ref.error)
 
 
 class ExtraFiles(NamedTuple):

@@ -56,43 +56,32 @@ class Outcome:
         return self
 
 
-def report(outcome: Outcome, run_id: str, pid: int | None = None, folder: str = "") -> Outcome:
+def report(outcome: Outcome, run_id: str, pid: int, folder: str) -> Outcome:
     """Hand an outcome to the process that started the run; return the outcome.
 
     Args:
         outcome: The outcome.
         run_id: Identity of the run.
-        pid: Process that started the run; None means this process. Beam's in-memory runner may
-            work in child processes (``--direct_running_mode=multi_processing``).
-        folder: Folder of the file that a child process writes.
+        pid: Process that started the run; 0 if the runner works on other machines. Beam's
+            in-memory runner may work in child processes
+            (``--direct_running_mode=multi_processing``).
+        folder: Folder of the small file that another process writes; empty for no file.
     """
-    if pid is not None and pid != os.getpid():
-        return report_by_file(outcome, run_id, folder)
-    _reported[run_id] = outcome
-    return outcome
-
-
-def take_reported(run_id: str) -> Outcome | None:
-    """Return the outcome that ``report`` handed over, and forget it; None when there is none."""
-    return _reported.pop(run_id, None)
-
-
-def report_by_file(outcome: Outcome, run_id: str, folder: str) -> Outcome:
-    """Write an outcome to a small file for the process that started the run; return the outcome.
-
-    Args:
-        outcome: The outcome.
-        run_id: Identity of the run.
-        folder: Folder of the file; empty for no file.
-    """
-    if folder:
+    if pid == os.getpid():
+        _reported[run_id] = outcome
+    elif folder:
         text = json.dumps(asdict(outcome)).encode()
         open_storage(folder).replace(outcome_path(folder, run_id), text)
     return outcome
 
 
+def take_reported(run_id: str) -> Outcome | None:
+    """Return the outcome that this process reported, and forget it; None when there is none."""
+    return _reported.pop(run_id, None)
+
+
 def fetch(run_id: str, folder: str) -> Outcome | None:
-    """Return the outcome that ``report_by_file`` wrote, or None; delete the file."""
+    """Return the outcome that another process wrote to a file, or None; delete the file."""
     storage = open_storage(folder)
     path = outcome_path(folder, run_id)
     try:

@@ -295,7 +295,15 @@ class BuildShards(beam.PTransform):
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )
-        shards = self._assembled(files, inputs.plan)
+        planned = inputs.plan | "ListSeries" >> beam.FlatMap(_series)
+        shards = (
+            (planned, files)
+            | "AddEmptySeries" >> beam.Flatten()
+            | "GroupBySeries" >> beam.GroupByKey()
+            | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(inputs.plan), spec=spec)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "AssembleShards" >> beam.Map(_assemble, spec=spec)
+        )
         return (
             inputs.plan.pipeline
             | "Start" >> beam.Create([0])
@@ -309,22 +317,6 @@ class BuildShards(beam.PTransform):
                 spec=spec,
                 encoder=encoder,
             )
-        )
-
-    def _assembled(
-        self,
-        files: beam.PCollection[tuple[tuple[str, str], FileValues]],
-        plan: beam.PCollection[Plan],
-    ) -> beam.PCollection[BuiltShard]:
-        spec = self.spec
-        planned = plan | "ListSeries" >> beam.FlatMap(_series)
-        return (
-            (planned, files)
-            | "AddEmptySeries" >> beam.Flatten()
-            | "GroupBySeries" >> beam.GroupByKey()
-            | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(plan), spec=spec)
-            | "SpreadShards" >> beam.Reshuffle()
-            | "AssembleShards" >> beam.Map(_assemble, spec=spec)
         )
 
 

@@ -21,7 +21,7 @@ from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
-from shardmill.transforms.match.counts import Duplicate, MatchCounts
+from shardmill.transforms.match.counts import DUPLICATE, MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum_match_counts
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
@@ -81,13 +81,11 @@ class CountRecords(beam.PTransform):
         )
 
 
-def _drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef | Duplicate]:
-    """Yield one reference of a key, and a duplicate for each other."""
-    key, refs = entry
-    first, *others = sorted(refs, key=lambda ref: (bool(ref.error), ref))
+def _drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef | MatchCounts]:
+    """Yield one reference of a key, and a count for each other."""
+    first, *others = sorted(entry[1], key=lambda ref: (bool(ref.error), ref))
     yield first
-    for _ in others:
-        yield Duplicate(key)
+    yield from [DUPLICATE] * len(others)
 
 
 def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:

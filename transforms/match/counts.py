@@ -16,16 +16,6 @@ class Skipped(NamedTuple):
     key: str
 
 
-class Duplicate(NamedTuple):
-    """A second entry for an input.
-
-    Attributes:
-        key: Key of the input.
-    """
-
-    key: str
-
-
 class MatchCounts(NamedTuple):
     """Counts of matched files that give no reference.
 
@@ -40,19 +30,15 @@ class MatchCounts(NamedTuple):
     fatal: str = ""
 
 
-def count_unused(found: Skipped | Duplicate) -> MatchCounts:
+DUPLICATE = MatchCounts(duplicates=1)
+
+
+def count_unused(found: Skipped | MatchCounts) -> MatchCounts:
     """Return the counts of one file that gives no reference."""
-    return MatchCounts(
-        skipped=int(isinstance(found, Skipped)), duplicates=int(isinstance(found, Duplicate))
-    )
+    return MatchCounts(skipped=1) if isinstance(found, Skipped) else found
 
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
-    skipped = duplicates = 0
-    messages = set()
-    for each in counts:
-        skipped += each.skipped
-        duplicates += each.duplicates
-        messages |= {each.fatal} - {""}
-    return MatchCounts(skipped, duplicates, min(messages, default=""))
+    skipped, duplicates, messages = zip(MatchCounts(), *counts, strict=True)
+    return MatchCounts(sum(skipped), sum(duplicates), min(filter(None, messages), default=""))

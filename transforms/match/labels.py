@@ -55,11 +55,6 @@ class LabelSpec:
                 r"mark the label as in '(?P<label>[^.]+)\..*'."
             )
 
-    @property
-    def labelled(self) -> bool:
-        """Whether records have labels."""
-        return self.label_from != "none"
-
     @cached_property
     def _regex(self) -> re.Pattern[str] | None:
         if self.label_from not in _PRESETS:

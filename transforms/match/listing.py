@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.counts import Duplicate
+from shardmill.transforms.match.counts import DUPLICATE, MatchCounts
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
 _REMEDY = (
@@ -33,12 +33,7 @@ def parse_listing(
     Raises:
         InputError: The CSV is malformed, or an entry has another scheme or leads outside the root.
     """
-    try:
-        data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {_REMEDY}."
-        ) from error
+    _decode(data, source, _REMEDY)
     # Decoded line by line: the whole text would need five times the memory of the bytes.
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
     reader = csv.DictReader(lines, strict=True)
@@ -73,18 +68,21 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
     Raises:
         InputError: It is not UTF-8, or an entry has another scheme or leads outside the root.
     """
-    try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): "
-            "a list has one path per line."
-        ) from error
+    lines = _decode(data, source, "a list has one path per line").splitlines()
     for number, line in enumerate(lines, 1):
         entry = line.strip()
         if entry and not entry.startswith("#"):
             key = _key(entry, root, f"{source}, line {number}")
             yield InputRef(key=make_key(key), uri=join(root, key))
+
+
+def _decode(data: bytes, source: str, remedy: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {remedy}."
+        ) from error
 
 
 def _key(entry: str, root: str, where: str) -> str:
@@ -127,8 +125,8 @@ def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
     return ref._replace(size=entry.size, version=entry.version)
 
 
-def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Duplicate]:
-    """Yield one reference of a key that is listed once or more, and a duplicate for each other.
+def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
+    """Yield one reference of a key that is listed once or more, and a count for each other.
 
     Raises:
         InputError: Two entries of the key disagree.
@@ -144,5 +142,4 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Dup
                     "keep one of the two entries."
                 )
     yield first
-    for _ in ordered[1:]:
-        yield Duplicate(key)
+    yield from [DUPLICATE] * (len(ordered) - 1)

@@ -16,7 +16,6 @@ from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import (
-    Duplicate,
     MatchCounts,
     Skipped,
     count_unused,
@@ -69,7 +68,7 @@ class MatchSpec:
     @property
     def top(self) -> str:
         """Folder in which the walk of a folder or glob starts."""
-        return self.input if self.kind == "directory" else glob_root(self.input)[0]
+        return self.input if self.kind == "directory" else glob_root(self.input)
 
 
 def absolute(path: str) -> str:
@@ -111,7 +110,7 @@ def find_input(
         is_listing = listing or path.lower().endswith(_LISTS[wanted])
         kind, literal = ("listing" if is_listing else "file"), path.rsplit("/", 1)[0] or "/"
     elif re.search(r"[*?\[]", path.split("://", 1)[-1]):
-        kind, literal = "glob", glob_root(path)[0]
+        kind, literal = "glob", glob_root(path)
         folder = open_storage(path).stat(literal)
         if folder is None or folder.kind != "dir":
             raise InputError(f"--input={pattern} matched no files: there is no folder {literal}.")
@@ -155,7 +154,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     Raises:
         ShardmillError: A listing is broken.
     """
-    found: list[InputRef | Skipped | Duplicate]
+    found: list[InputRef | Skipped | MatchCounts]
     if spec.kind == "file":
         found = [_single(spec)]
     elif spec.kind == "listing":
@@ -261,7 +260,7 @@ def sum_match_counts(
 
 
 def find_inputs(
-    function: Callable[[Any], Iterable[InputRef | Skipped | Duplicate]],
+    function: Callable[[Any], Iterable[InputRef | Skipped | MatchCounts]],
     fatal: type[ShardmillError] | tuple[()] = (),
 ) -> beam.PTransform:
     """Return a step that applies a function and gives references and counts as two outputs.

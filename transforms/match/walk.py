@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import unicodedata
+import urllib.parse
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,7 @@ _OTHER_SUFFIXES = frozenset(
 
 Wanted = Literal["images", "records", "rows", "any"]
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
+_NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
 _GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
@@ -59,10 +61,7 @@ def is_other(name: str, wanted: Wanted = "images") -> bool:
 
 def escape_name(text: str) -> str:
     """Return a path with ``%`` and each byte that is not UTF-8 percent-escaped."""
-    raw = os.fsencode(text).replace(b"%", b"%25")
-    return re.sub(
-        rb"[\x80-\xff]+", lambda m: "".join(f"%{b:02X}" for b in m.group()).encode(), raw
-    ).decode("ascii")
+    return urllib.parse.quote_from_bytes(os.fsencode(text), safe=_NOT_ESCAPED)
 
 
 def make_key(relative: str) -> str:
@@ -72,11 +71,7 @@ def make_key(relative: str) -> str:
 
 def is_utf8(text: str) -> bool:
     """Return whether a path is valid UTF-8 (undecodable bytes are surrogates)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode(errors="ignore").decode() == text
 
 
 def leads_outside(path: str, root: str) -> bool:
@@ -85,13 +80,11 @@ def leads_outside(path: str, root: str) -> bool:
     return os.path.commonpath((os.path.realpath(path), real_root)) != real_root
 
 
-def glob_root(pattern: str) -> tuple[str, str]:
-    """Return the longest literal folder of a glob, and the rest of the pattern."""
+def glob_root(pattern: str) -> str:
+    """Return the longest literal folder of a glob."""
     parts = pattern.split("/")
     magic = next(i for i, part in enumerate(parts) if re.search(r"[*?\[]", part))
-    return "/".join(parts[:magic]) or ("/" if pattern.startswith("/") else "."), "/".join(
-        parts[magic:]
-    )
+    return "/".join(parts[:magic]) or ("/" if pattern.startswith("/") else ".")
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:

@@ -57,11 +57,7 @@ class MapOrdered(beam.DoFn):
     def _take(self) -> list[Any]:
         if self._calls is None:
             raise AssertionError("no calls")
-        try:
-            return self._calls.take()
-        except BaseException:
-            self._close()
-            raise
+        return self._calls.take()
 
     def _close(self) -> None:
         if self._calls is not None:

@@ -1,7 +1,5 @@
 """Completion in real shells, and ``--help``."""
 
-from __future__ import annotations
-
 import os
 import pty
 import shlex

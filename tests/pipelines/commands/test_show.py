@@ -49,6 +49,12 @@ def lines_of(report: dict, width: int = 100, *, ascii_only: bool = False) -> lis
     return lines
 
 
+def record_lines(record: dict, width: int = 100) -> list[str]:
+    records = {"split": None, "file": "f", "first": [record], "damage": ""}
+    found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none", "records": records}
+    return lines_of(found, width)
+
+
 @pytest.fixture
 def dataset(photos, tmp_path):
     (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
@@ -448,9 +454,7 @@ def test_shortens_values() -> None:
         )
     )
     assert json.loads(json.dumps(record)) == record
-    found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}
-    records = {"split": None, "file": "f", "first": [record], "damage": ""}
-    lines = lines_of({**found, "records": records})
+    lines = record_lines(record)
     values = {line.split()[0]: line.split(None, 1)[1] for line in lines[4:]}
     assert values["floats"].startswith("0.1, 1e-07, 3.0, 0.1, ")
     assert values["floats"].endswith(", ... (300 values)")
@@ -524,8 +528,5 @@ def test_survives_any_broken_image(shared_data) -> None:
 def test_shows_any_payload(payload: bytes) -> None:
     record = describe_record(payload)
     assert json.loads(json.dumps(record)) == record
-    found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none"}
-    records = {"split": None, "file": "f", "first": [record], "damage": ""}
-    lines_of({**found, "records": records}, 60)
-    held = describe_record(encode_example({"v": [payload, payload]}))
-    lines_of({**found, "records": {**records, "first": [held]}}, 60)
+    record_lines(record, 60)
+    record_lines(describe_record(encode_example({"v": [payload, payload]})), 60)

@@ -1,7 +1,5 @@
 """Steps per epoch: the command and the function, their errors, and start-up time."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil
@@ -15,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.loaders import steps_per_epoch
-from shardmill.loaders.steps import count_steps, find_manifest, load_manifest, select
+from shardmill.loaders.steps import find_manifest, load_manifest, select
 from shardmill.pipelines import cli
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
-from tests.conftest import build_dataset, make_photos, shardmill
+from tests.conftest import shardmill
+from tests.support.fault_tools import sentence_here
 from tests.support.publications import manifest_body, publish_by_hand, write_journal
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -150,6 +149,7 @@ MISTAKES = [
     (["--batch_size=5", "--replicas=2"], "use a multiple of 2, such as 6"),
     (["--batch_size=4.0"], "invalid int value"),
     (["--batch_size=6", "--replicas=6"], "train has 5 shards, fewer than 6 replicas"),
+    (["--batch_size=6", "--replicas=6"], "build with --num_shards=6 or a multiple"),
     (["--split=test", "--replicas=2"], "test has 0 shards"),
     (["--replica=2"], "Unrecognized arguments"),
 ]
@@ -163,21 +163,7 @@ def test_rejects_numbers_that_are_not_integers(ds, numbers):
 
 @pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=lambda value: str(value)[:40])
 def test_rejects_flags_in_one_sentence(flags, message, ds, capsys):
-    code, out, err = run(capsys, ds, "--batch_size=4", *flags)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.startswith("shardmill: ")
-    assert err.endswith(".\n")
-    assert err.count("\n") == 1
-
-
-def test_function_has_the_same_rules(ds):
-    for split in ("train[:80%]", "train+", "train+train", "nothing"):
-        with pytest.raises(UsageError):
-            steps_per_epoch(ds, split, 4)
-    with pytest.raises(UsageError, match=r"build with --num_shards=6 or a multiple"):
-        steps_per_epoch(ds, "train", 6, replicas=6)
-    assert steps_per_epoch(ds, "train+validation", 4) == 6
+    assert message in sentence_here(capsys, "steps", ds, "--batch_size=4", *flags)
 
 
 def test_prints_json(ds, capsys):
@@ -253,12 +239,9 @@ CHANGES = [
 
 def assert_rejected(capsys, ds: Path, message: str) -> None:
     for path in (ds, ds / "manifest.json"):
-        code, out, err = run(capsys, path, "--batch_size=4")
-        assert (code, out) == (1, "")
-        assert message in err
-        assert err.startswith(f"shardmill: {ds}/manifest.json cannot be read: ")
-        assert err.endswith(".\n")
-        assert err.count("\n") == 1
+        said = sentence_here(capsys, "steps", path, "--batch_size=4", code=1)
+        assert message in said
+        assert said.startswith(f"shardmill: {ds}/manifest.json cannot be read: ")
         with pytest.raises(InputError, match=r"manifest\.json cannot be read"):
             steps_per_epoch(path, "train", 4)
 
@@ -286,14 +269,13 @@ def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
     (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
     (tmp_path / ".publish.json").write_text("{")  # does not affect other folders
     for path in ("empty", "nowhere", "nowhere/manifest.json"):
-        code, out, err = run(capsys, path, "--batch_size=4")
-        assert (code, out) == (1, "")
-        assert "manifest.json does not exist" in err or "nowhere does not exist" in err
-        assert "give a dataset or its manifest.json." in err
-    assert run(capsys, "folder", "--batch_size=4")[0] == 1
-    code, _, err = run(capsys, "ftp://b/x", "--batch_size=4")
-    assert code == 2
-    assert "ftp:// is not supported" in err
+        said = sentence_here(capsys, "steps", path, "--batch_size=4", code=1)
+        assert "manifest.json does not exist" in said or "nowhere does not exist" in said
+        assert "give a dataset or its manifest.json." in said
+    sentence_here(capsys, "steps", "folder", "--batch_size=4", code=1)
+    assert "ftp:// is not supported" in sentence_here(
+        capsys, "steps", "ftp://b/x", "--batch_size=4"
+    )
 
 
 def test_command_completes_an_unfinished_publish(tmp_path, capsys):
@@ -317,27 +299,8 @@ def test_reads_a_manifest_in_a_bucket(bucket, capsys):
     for path in (uri, f"{uri}/", f"{uri}/manifest.json"):
         assert steps_per_epoch(path, "train", 4) == 5
         assert run(capsys, path, "--batch_size=4") == (0, "5\n", "")
-    code, _, err = run(capsys, f"{bucket}/a", "--batch_size=4")
-    assert code == 1
-    assert "a/manifest.json does not exist" in err
-
-
-def test_counts_steps_of_a_built_dataset(tmp_path, capsys):
-    make_photos(tmp_path / "in", {"a": 9, "b": 12}, size=(20, 16))
-    _, manifest = build_dataset(
-        input=tmp_path / "in",
-        output=tmp_path / "ds",
-        image_size="16",
-        splits="train:0.7,test:0.3",
-        num_shards=3,
-    )
-    assert manifest is not None
-    assert run(capsys, tmp_path / "ds", "--split=train+test", "--batch_size=4")[:2] == (0, "6\n")
-    sizes = [shard.records for name in ("test", "train") for shard in manifest.splits[name].shards]
-    assert sum(sizes) == 21
-    for replicas in (2, 3, 6):
-        got = count_steps(select(manifest, "test+train"), replicas, replicas=replicas)
-        assert got == simulate(sizes, replicas, replicas, drop=True)
+    said = sentence_here(capsys, "steps", f"{bucket}/a", "--batch_size=4", code=1)
+    assert "a/manifest.json does not exist" in said
 
 
 # Start-up.
@@ -357,9 +320,11 @@ assert "shardmill" in loaded
     "code",
     [
         "from shardmill.pipelines.cli import main\nassert main(['steps', {ds!r}, '--batch_size=4']) == 0",
+        "from shardmill.pipelines.cli import main\nassert main(['check', {ds!r}]) == 0",
+        "from shardmill.pipelines.cli import main\nassert main(['clean', {ds!r}]) == 0",
         "from shardmill.loaders import steps_per_epoch\nassert steps_per_epoch({ds!r}, 'train', 4) == 5",
     ],
-    ids=["command", "function"],
+    ids=["steps", "check", "clean", "function"],
 )
 def test_imports_nothing_heavy(code, ds):
     script = LIGHT.format(code=code.format(ds=str(ds)))
@@ -378,3 +343,6 @@ def test_starts_fast(ds):
     pairs = [(seconds(*steps), seconds("-c", "pass")) for _ in range(5)]
     assert statistics.median(a - b for a, b in pairs) < 0.3
     assert shardmill(*steps[2:]).stdout == "5\n"
+    check = "-m", "shardmill.pipelines.cli", "check", str(ds)
+    pairs = [(seconds(*check), seconds(*steps)) for _ in range(5)]
+    assert statistics.median(a - b for a, b in pairs) < 0.1

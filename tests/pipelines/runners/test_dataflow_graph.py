@@ -3,8 +3,6 @@
 Each command runs with ``--template_location``, as the launcher of a flex template does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass
@@ -222,6 +220,7 @@ WHOLE = [f"--project={PROJECT}", f"--region={REGION}", "--temp_location=gs://buc
     [
         ([], "needs --project and --region: add --project and --region."),
         (WHOLE[:2], "needs a folder for temporary files: add --temp_location=gs://BUCKET/PATH."),
+        ([*WHOLE[:2], "--temp_location=/tmp"], "needs a folder for temporary files"),
         (WHOLE[:3], "needs Shardmill installed on its workers: add --sdk_container_image=IMAGE"),
         (["--project=My Project!", *WHOLE[1:]], "--project=My Project! is not a project id"),
         (["--project=123456", *WHOLE[1:]], "--project=123456 is not a project id"),

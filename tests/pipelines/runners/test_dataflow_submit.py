@@ -3,8 +3,6 @@
 Slower tests are in ``tests/cluster/test_dataflow_jobs.py``.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.dataflow_server import Rejection, State

@@ -1,7 +1,5 @@
 """Runners in other processes: checks of options, progress, errors and counters."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -56,13 +54,6 @@ MISTAKES = [
     ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
     ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
     ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
-    ("DataflowRunner", [], "--runner=DataflowRunner needs --project and --region"),
-    ("DataflowRunner", ["--project=p", "--region=r"], "add --temp_location=gs://BUCKET/PATH"),
-    (
-        "DataflowRunner",
-        ["--project=p", "--region=r", "--temp_location=/tmp"],
-        "needs a folder for temporary files",
-    ),
 ]
 
 

@@ -109,18 +109,3 @@ def test_parses_sizes(text: str, size: int) -> None:
 def test_rejects_malformed_sizes(text: str) -> None:
     with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
         parse_bytes(text, "shard_bytes")
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"num_shards": 0}, "out of range"),
-        ({"num_shards": 10**9}, "out of range"),
-        ({"shard_examples": 0}, "1 or more"),
-        ({"shard_bytes": 0}, "1 or more"),
-        ({"num_shards": 2, "shard_examples": 2}, "exclude each other"),
-    ],
-)
-def test_rejects_invalid_shard_specs(kwargs: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        spec(**kwargs)

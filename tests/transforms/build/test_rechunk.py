@@ -1,7 +1,5 @@
 """Shards are repacked where TensorFlow would not read a gzip file to its end."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Job graphs, side inputs and shuffled values stay small for large inputs."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

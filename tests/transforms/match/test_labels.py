@@ -47,20 +47,6 @@ def test_class_ids_sort_by_utf8_bytes() -> None:
     assert sort_labels(labels) == ("B", "a", "b", "é", "\uffff", "\U00010000")
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("filename", "(?P<name>.)"), "no group called label"),
-        (("filename", "("), "not a regular expression"),
-        (("folder", ""), "is unknown"),
-        (("none", "(?P<label>.)"), "has no use"),
-    ],
-)
-def test_rejects_invalid_label_specs(args: tuple[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        LabelSpec(*args)
-
-
 def test_parses_labels_files() -> None:
     assert parse_labels("\ufeffcat\r\ndog\n", "f") == ("cat", "dog")
     for text, message in (("", "is empty"), ("a\n\nb\n", "empty line 2"), ("a\na\n", "'a' twice")):

@@ -12,9 +12,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.counts import Duplicate, MatchCounts, Skipped
+from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, Skipped
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
@@ -49,15 +49,10 @@ def test_walks_all_subfolders(tmp_path) -> None:
     assert match(tmp_path) == dict.fromkeys(names, "")
 
 
-def test_existing_folder_is_not_a_glob(tmp_path) -> None:
-    touch(tmp_path / "a[1]*" / "b.jpg")
-    touch(tmp_path / "a1" / "c.jpg")
-    assert match(tmp_path / "a[1]*") == {"b.jpg": ""}
-
-
 def test_matches_globs(tmp_path) -> None:
-    for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG"):
+    for name in ("a/1.jpg", "a/2.png", "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG", "[a]*/6"):
         touch(tmp_path / name)
+    assert match(tmp_path / "[a]*") == {"6": ""}  # an existing folder is not a glob
     assert sorted(match(tmp_path / "*/*.jpg")) == ["a/1.jpg", "b/3.jpg"]
     assert sorted(match(tmp_path / "**/*.jpg")) == ["a/1.jpg", "b/3.jpg", "b/c/4.jpg"]
     assert sorted(match(tmp_path / "b/**")) == ["3.jpg", "c/4.jpg", "c/5.JPG"]
@@ -120,14 +115,6 @@ def test_follows_links_inside_the_root(tmp_path) -> None:
     assert len(followed) < 20  # the loop was entered once
 
 
-def test_enters_linked_folders_once(tmp_path) -> None:
-    for a in range(8):
-        touch(tmp_path / f"d{a}/x.jpg")
-        for b in range(8):
-            (tmp_path / f"d{a}/l{b}").symlink_to(tmp_path / f"d{b}")
-    assert len(match(tmp_path)) <= 8 * 9
-
-
 def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     server = socket.socket(socket.AF_UNIX)
@@ -160,17 +147,6 @@ def test_input_can_be_one_file(tmp_path) -> None:
     touch(tmp_path / "a/1.jpg")
     spec = find_input(str(tmp_path / "a/1.jpg"), root=str(tmp_path))
     assert (spec.kind, spec.root) == ("file", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "root", "message"),
-    [("", "", "is empty"), ("nowhere", "", "does not exist"), ("in", "elsewhere", "not inside")],
-)
-def test_rejects_missing_inputs(tmp_path, monkeypatch, pattern, root, message) -> None:
-    monkeypatch.chdir(tmp_path)
-    touch(tmp_path / "in/1.jpg")
-    with pytest.raises((InputError, UsageError), match=message):
-        find_input(pattern, root)
 
 
 HEADER = b"path,label,split,group\n"
@@ -210,21 +186,17 @@ def test_parses_listings() -> None:
         (b'path,label\n"a,b\n', "unexpected end of data"),
         (b"path,label\n\xff,a\n", "is not UTF-8"),
         (b"path,label\na\0b,a\n", "leads outside|NUL"),
+        (b"uri,label\ngs://b/d/../x.jpg,a\n", "leads outside"),
     ],
 )
 def test_rejects_malformed_listings(data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        listing(data)
-
-
-def test_rejects_gs_entries_outside_the_root() -> None:
-    with pytest.raises(InputError, match="leads outside"):
-        listing(b"uri,label\ngs://b/d/../x.jpg,a\n", "gs://b/d")
+        listing(data, "gs://b/d" if b"gs://b/d" in data else "/data")
 
 
 def test_merges_entries_of_one_key() -> None:
     a, b = InputRef("k", "u", label="x"), InputRef("k", "u", label="x")
-    assert list(merge_entries("k", [a, b])) == [a, Duplicate("k")]
+    assert list(merge_entries("k", [a, b])) == [a, DUPLICATE]
     with pytest.raises(InputError, match="'k' is listed with the labels 'x' and 'y'"):
         list(merge_entries("k", [a, b._replace(label="y")]))
     with pytest.raises(InputError, match="'k' is listed with the labels None and 'x'"):

@@ -1,8 +1,6 @@
 """Publishing survives a kill between any two steps and changes no file of another program."""
 
-import itertools
 import json
-import random
 import shutil
 import signal
 from pathlib import Path
@@ -21,13 +19,12 @@ from shardmill.transforms.publish.publish import (
 )
 from tests.support.fault_tools import (
     JOURNAL,
-    SOAK,
     Ended,
     Watched,
     build_folder,
     check_dataset,
     check_manifest,
-    images,
+    few_parts,
     make_source,
     zygote,
 )
@@ -50,13 +47,8 @@ OLD = {
 }
 
 
-def command(source: Path, output: Path, *flags: object) -> list[str]:
-    """Return the arguments of a build with few parts."""
-    return [a for a in images(source, output, *flags) if not a.startswith("--shard_examples")]
-
-
 def run(source: Path, output: Path, *flags: object, **options) -> Ended:
-    return zygote().run(*command(source, output, *flags), **options)
+    return zygote().run(*few_parts(source, output, *flags), **options)
 
 
 @pytest.fixture(scope="module")
@@ -126,27 +118,6 @@ def test_recovers_from_a_kill_before_any_change(source, wanted, olds, tmp_path, 
         assert check_output(storage, str(moments[0])) is None
 
 
-@pytest.mark.parametrize("before", OLD)
-def test_any_command_completes_a_killed_publication(source, wanted, olds, tmp_path, before):
-    first, last = 1, 20  # all publications have more changes than that
-    sampled = sorted(random.Random(before).sample(range(first, last + 1), 1))
-    for number in itertools.count(first) if SOAK else sampled:
-        old, output = olds[before], copy_old(olds[before], tmp_path / f"out{number}")
-        ended = run(source, output, *NEW, watch=Watched(output, since=JOURNAL, at=(number,)))
-        if ended.code == 0 and number > last:
-            break  # there are fewer changes
-        assert ended.code == -signal.SIGKILL
-        begun = check_killed(output, old)
-        other = run(source, output, "--seed=77")  # other options, without --overwrite
-        if begun or old is not None:
-            assert other.code == 1
-            assert "other inputs or options" in other.sentence
-        if not begun:
-            assert run(source, output, *NEW).code == 0
-        assert check_dataset(output) == wanted
-        assert "up to date" in run(source, output, *NEW).stdout
-
-
 def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_path):
     output = copy_old(olds["more shards before"], tmp_path / "out")
     run(source, output, *NEW, watch=Watched(output, since=JOURNAL, at=(5,)))
@@ -214,35 +185,12 @@ def test_reports_a_build_deleted_before_the_journal(published):
     assert not (published / JOURNAL).exists()
 
 
-def test_follows_a_journal(published):
-    write_journal(published)
-    assert recover_output(LocalStorage(), str(published)) == OTHER
-    assert {path.name for path in published.iterdir()} == FILES
-
-
 def test_reads_the_new_manifest_while_files_are_moved(published):
     write_journal(published)
     (published / "manifest.json").unlink()
     assert read_manifest(LocalStorage(), str(published)) == OTHER
     assert not (published / "manifest.json").exists()
     assert read_manifest(LocalStorage(), str(published / "missing")) is None
-
-
-def test_rolls_back_a_journal_whose_build_folder_was_deleted(published):
-    write_journal(published)
-    shutil.rmtree(published / BUILD)
-    assert recover_output(LocalStorage(), str(published)) == make_manifest()
-    assert not (published / JOURNAL).exists()
-    assert (published / "train-0.gz").read_bytes() == b"payload"
-
-
-def test_reports_a_publication_that_cannot_be_completed(published):
-    write_journal(published)
-    (published / "manifest.json").unlink()
-    (published / "schema.pbtxt").unlink()
-    shutil.rmtree(published / BUILD)
-    with pytest.raises(OutputError, match=r"schema\.pbtxt, so the publication cannot be"):
-        recover_output(LocalStorage(), str(published))
 
 
 CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0y", ".hidden")

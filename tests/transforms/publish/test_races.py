@@ -1,7 +1,6 @@
 """Concurrent builders of one output, and concurrent workers on one part."""
 
 import os
-import random
 import shutil
 import signal
 import threading
@@ -104,24 +103,6 @@ def test_two_datasets_with_overwrite(source, wanted, tmp_path, offset):
     configs = [(*flags, "--overwrite") for flags in (ONE, OTHER)]
     assert all(map(check_ended, race(source, output, *configs, offset=offset)))
     assert check_dataset(output) in wanted
-
-
-@pytest.mark.parametrize("seed", range(20 if SOAK else 1))
-def test_four_builders_of_which_one_is_killed(source, wanted, tmp_path, seed):
-    rng, output = random.Random(seed), tmp_path / "out"
-    configs = [(*flags, "--overwrite") for flags in (ONE, OTHER)]
-    commands = []
-    for flags in (*configs, *configs):
-        at = (rng.randint(1, 200),) if len(commands) == seed % 4 else ()
-        watch = Watched(output, at=at)
-        commands.append(zygote().start(*images(source, output, *flags), watch=watch))
-        time.sleep(rng.uniform(0, 0.3))
-    for command in commands:
-        ended = command.wait()
-        assert ended.code == -signal.SIGKILL or check_ended(ended)
-    for flags, files in zip(configs, wanted, strict=True):
-        built(source, output, *flags)
-        assert check_dataset(output, leftovers(output)) == files
 
 
 def start_stopped(source: Path, output: Path, *flags: str, since: str = JOURNAL, at: int = 1):

@@ -6,7 +6,7 @@ from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.runners import IN_MEMORY
-from shardmill.transforms.build.outcome import Outcome, report, take_reported
+from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.runtime import progress
 from tests.conftest import make_photos
 
@@ -23,13 +23,6 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
     progress.current().add(5)
     assert not progress.is_collected()
     assert (first.done, first.rejects, second.done) == (3, 1, 0)
-
-
-def test_outcomes_are_separate_for_each_run() -> None:
-    report(Outcome("published"), "a")
-    report(Outcome("failed"), "b")
-    found = [take_reported(name) for name in ("a", "b", "a")]
-    assert found == [Outcome("published"), Outcome("failed"), None]
 
 
 def test_concurrent_runs_in_one_process_get_their_outcomes(tmp_path) -> None:
