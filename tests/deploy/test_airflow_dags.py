@@ -54,7 +54,7 @@ def ended(command: Command, seconds: float = 20) -> tuple[int, list[tuple[bool, 
     return command.process.wait(seconds), lines
 
 
-def wait_until(true, seconds: float = 20) -> None:
+def wait_until(true, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, true

@@ -18,7 +18,7 @@ import pytest
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import run
-from shardmill.pipelines.count import CountConfig, _common_root, build, outcomes, resolve
+from shardmill.pipelines.count import CountConfig, _common_root, build_count, outcomes, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY
@@ -364,7 +364,7 @@ def test_memory_does_not_grow_with_a_record_of_1_gib(tmp_path, check) -> None:
 def test_build_in_a_custom_pipeline(mixed, tmp_path) -> None:
     config = CountConfig(input=(str(mixed),), manifest=str(tmp_path / "m.json"))
     with beam.Pipeline(runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner") as p:
-        build(p, config) | beam.Map(lambda outcome: outcome.check())
+        build_count(p, config) | beam.Map(lambda outcome: outcome.check())
     assert Manifest.from_json((tmp_path / "m.json").read_bytes()).written == 17
     assert {path.name for path in tmp_path.iterdir()} == {"mixed", "m.json"}
 

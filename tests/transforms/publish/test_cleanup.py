@@ -416,7 +416,7 @@ def test_cleans_a_full_disk(output, monkeypatch, capsys):
     def raise_full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("shardmill.schemas.storage.local._temporary", raise_full)
+    monkeypatch.setattr("shardmill.schemas.storage.local._temporary_file", raise_full)
     code, out, _ = call_main(capsys, output, NOW)
     assert (code, "Removed 1 leftover" in out) == (0, True)
     assert hidden(output) == []
