@@ -71,7 +71,7 @@ CASES = {
     "gzip: cut record": (gzip.compress(RAW[:-1]), "truncated", 4, 72, "the file ends after 19 of its 20 bytes"),
     "zlib: cut": (ZL[:-1], "truncated", 5, 92, "the file ends inside its zlib data"),
     "zlib: Adler-32": (flip(ZL, -1), "bad_gzip", 5, 92, "the zlib data cannot be inflated (incorrect data check)"),
-    "zlib: garbage": (ZL + b"x", "trailing_garbage", 5, 92, "bytes follow the end of the zlib data"),
+    "zlib: garbage": (ZL + b"\x1f", "trailing_garbage", 5, 92, "bytes follow the end of the zlib data"),
     "indexed: cut": (SHARD[:-8], "truncated", 5, 92, CUT.format(FIRST)),
     "indexed: CRC-32": (flip(SHARD, FIRST - 5), "bad_gzip", 2, 37, CRC32.format(0)),
     "indexed: size": (flip(SHARD, -1), "bad_gzip", 5, 92, CRC32.format(FIRST)),
