@@ -49,9 +49,10 @@ def augmentation(  # noqa: PLR0913 - all are named
 
     if flip is not None and flip not in get_args(Flip):
         raise UsageError(f"flip={flip!r} is unknown: use {', '.join(get_args(Flip))}.")
-    _check_fractions(
-        rotate=rotate, zoom=zoom, brightness=brightness, contrast=contrast, noise=noise
-    )
+    fractions = {"rotate": rotate, "zoom": zoom, "brightness": brightness, "contrast": contrast}
+    for name, fraction in {**fractions, "noise": noise}.items():
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"{name}={fraction} must be between 0 and 1.")
     layers = keras.layers
     chain: list[Any] = [
         flip and layers.RandomFlip(flip, seed=seed),
@@ -66,12 +67,6 @@ def augmentation(  # noqa: PLR0913 - all are named
     if not enabled:
         raise UsageError("augmentation() changes nothing: name a change, as in flip='horizontal'.")
     return keras.Sequential(enabled)
-
-
-def _check_fractions(**fractions: float) -> None:
-    for name, fraction in fractions.items():
-        if not 0 <= fraction <= 1:
-            raise UsageError(f"{name}={fraction} must be between 0 and 1.")
 
 
 def _noise(std: float, value_range: tuple[float, float], seed: int) -> list[Any]:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -163,17 +164,18 @@ class ShardFiles:
         except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, record, error) from error
 
-    def member_sizes(self, shard: int) -> npt.NDArray[np.int64]:
-        """Returns the number of records in each member of a shard, in file order.
+    def member_bounds(self, shard: int) -> list[int]:
+        """Returns the number of the first record of each member of a shard, and of all records.
 
         Raises:
             InputError: The shard does not match the manifest.
         """
         self._make_caches()
         try:
-            return np.diff(self._members(shard).first)
+            bounds: list[int] = self._members(shard).first.tolist()
         except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, 0, error) from error
+        return bounds
 
     def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
         """Returns the payloads of records first to stop - 1; reads and inflates each member once.
@@ -205,10 +207,8 @@ class ShardFiles:
         Raises:
             InputError: The shard does not match the manifest, or a record is damaged.
         """
-        first = 0
-        for size in self.member_sizes(shard).tolist():
-            yield first, self.payloads(shard, first, first + size)
-            first += size
+        for first, stop in pairwise(self.member_bounds(shard)):
+            yield first, self.payloads(shard, first, stop)
 
     def _framed_record(self, shard: int, record: int) -> bytes:
         members = self._members(shard)

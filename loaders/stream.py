@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shardmill.loaders.records import Records
@@ -132,11 +132,8 @@ class Stream:
             at += size
 
     def _members(self, shard: int) -> list[_Chunk]:
-        sizes = self.records.files.member_sizes(shard).tolist()
-        ends = list(accumulate(sizes))
-        chunks = [
-            _Chunk(shard, end - size, end) for size, end in zip(sizes, ends, strict=True) if size
-        ]
+        bounds = pairwise(self.records.files.member_bounds(shard))
+        chunks = [_Chunk(shard, first, stop) for first, stop in bounds if first < stop]
         if self.shuffle:
             random.Random(f"{self.seed}/{self.epoch}/{shard}").shuffle(chunks)  # noqa: S311
         return chunks

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from shardmill.schemas.errors import UsageError
@@ -70,13 +72,9 @@ class Splits:
 
     @cached_property
     def _bounds(self) -> tuple[tuple[str, int], ...]:
-        bounds = []
-        total = Fraction(0)
-        for name, share in self.shares:
-            total += share
-            scaled = total * _SPACE
-            bounds.append((name, -(-scaled.numerator // scaled.denominator)))
-        return tuple(bounds)
+        totals = accumulate(share for _, share in self.shares)
+        bounds = [math.ceil(total * _SPACE) for total in totals]
+        return tuple(zip(self.names, bounds, strict=True))
 
     def of_hash(self, hash64: int) -> str:
         """Return the split of an unsigned 64-bit hash; only for the mode ``fractions``."""

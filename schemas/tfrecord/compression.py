@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from typing import Literal
 
@@ -66,9 +67,7 @@ def describe_other_content(data: bytes, size: int) -> str:
 
 def _is_text(data: bytes) -> bool:
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(data) - 3 or not error.start:  # not only the last character is cut
-            return False
-        text = data[: error.start].decode()
-    return all(letter.isprintable() or letter in "\t\r\n\f" for letter in text)
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and all(letter.isprintable() or letter in "\t\r\n\f" for letter in text)

@@ -130,21 +130,6 @@ def test_a_corrupt_download_fails_the_build_and_rejects_no_image(
     album.check("images", output, tmp_path / "out")
 
 
-def test_the_command_survives_random_faults_with_real_backoff(
-    album, strict_bucket, front, tmp_path
-):
-    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
-    front.storm = Storm(1, 0.05, TRANSIENT)
-    done = shardmill(
-        "images", f"--input={inputs}/images", f"--output={output}", "--image_size=16",
-        "--num_shards=2", "--splits=train:0.8,validation:0.2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert front.storm.injected.total() > 2
-    front.storm = None
-    album.check("images", output, tmp_path / "out")
-
-
 @pytest.mark.skipif(not SOAK, reason="waits for the last retry: make soak")
 def test_a_permanently_unavailable_service(strict_bucket, front):
     front.fail("*", "503", times=10**6)

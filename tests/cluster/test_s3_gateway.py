@@ -42,7 +42,7 @@ def place(s3_storage, s3_bucket) -> Place:
     return Place(s3_storage, f"{s3_bucket}/root")
 
 
-@pytest.mark.parametrize(("test", "arguments"), contract())
+@pytest.mark.parametrize(("test", "arguments"), [*contract()])
 def test_storage_contract(test, arguments, place):
     test(place, **arguments)
 

@@ -1,8 +1,8 @@
 """The rules of Google Cloud Storage that the emulator does not enforce.
 
-Generation preconditions on every kind of call, no MD5 of composite objects, and permissions, which
-a test may withdraw. They follow the reference of the service's JSON API. A
-precondition that Shardmill does not use is answered with 501.
+Generation preconditions on every kind of call, and permissions, which a test may withdraw. They
+follow the reference of the service's JSON API. A precondition that Shardmill does not use is
+answered with 501.
 """
 
 import json
@@ -108,7 +108,6 @@ class Rules:
     def __init__(self) -> None:
         self.url = ""
         self.lock = threading.RLock()
-        self._composites: set[tuple[str, str, str]] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -127,12 +126,7 @@ class Rules:
             wrong = self._check(call, forward)
             if wrong is not None:
                 return wrong
-            composite = self._makes_composite(call, forward)
-            answer = forward(call.method, call.path, call.body, headers)
-            if composite and answer.status == 200:
-                body = json.loads(answer.body)
-                self._composites.add(_identity(body.get("resource", body)))
-            return self._as_served(call, answer)
+            return self._as_served(forward(call.method, call.path, call.body, headers))
 
     # Checks before a call
 
@@ -206,45 +200,14 @@ class Rules:
         if self.page_size and (not asked or asked > self.page_size):
             path = re.sub(r"&?maxResults=\d+", "", path)
             path += f"{'&' if '?' in path else '?'}maxResults={self.page_size}"
-        answer = forward(call.method, path, call.body, headers)
-        if answer.status != 200:
-            return answer
-        body = json.loads(answer.body)
-        body["items"] = [self._described(item) for item in body.get("items") or []]
-        return answer._replace(body=json.dumps(body).encode())
+        return self._as_served(forward(call.method, path, call.body, headers))
 
-    def _as_served(self, call: Call, answer: Answer) -> Answer:
-        if answer.status >= 300 or (not answer.body and call.kind != "download"):
+    def _as_served(self, answer: Answer) -> Answer:
+        """Return an answer whose links do not bypass the proxy."""
+        if "json" not in _header(answer.headers, "content-type"):
             return answer
-        if call.kind == "download":
-            return self._download(call, answer)
-        if call.kind == "delete" or "json" not in _header(answer.headers, "content-type"):
-            return answer
-        body = json.loads(answer.body)
-        if "resource" in body:
-            body["resource"] = self._described(body["resource"])
-        elif "generation" in body:
-            body = self._described(body)
-        return answer._replace(body=json.dumps(body).encode())
-
-    def _download(self, call: Call, answer: Answer) -> Answer:
-        """Remove the MD5 of a composite object from the headers."""
-        identity = call.bucket, call.name, _header(answer.headers, "x-goog-generation")
-        if identity not in self._composites:
-            return answer
-        hashes = {
-            name: value.partition(",")[0]
-            for name, value in answer.headers.items()
-            if name.lower() == "x-goog-hash"
-        }
-        return answer._replace(headers={**answer.headers, **hashes})
-
-    def _described(self, resource: dict[str, Any]) -> dict[str, Any]:
-        if self.url and "mediaLink" in resource:  # clients that follow it must not bypass us
-            resource["mediaLink"] = re.sub(r"^https?://[^/]+", self.url, resource["mediaLink"])
-        if _identity(resource) in self._composites:
-            resource.pop("md5Hash", None)
-        return resource
+        link = rb'("mediaLink": ?")https?://[^/]+'
+        return answer._replace(body=re.sub(link, rb"\1" + self.url.encode(), answer.body))
 
     # Objects
 
@@ -253,18 +216,7 @@ class Rules:
             return None
         path = f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
         answer = forward("GET", path, b"", {})
-        return self._described(json.loads(answer.body)) if answer.status == 200 else None
-
-    def _makes_composite(self, call: Call, forward: Forward) -> bool:
-        """Return whether a call writes a composite object."""
-        if call.kind != "rewrite":
-            return call.kind == "compose"
-        origin = self._find(call.bucket, call.name, forward)
-        return origin is not None and _identity(origin) in self._composites
-
-
-def _identity(resource: dict[str, Any]) -> tuple[str, str, str]:
-    return resource["bucket"], resource["name"], str(resource["generation"])
+        return json.loads(answer.body) if answer.status == 200 else None
 
 
 def _header(headers: dict[str, str], name: str) -> str:

@@ -1,9 +1,7 @@
 """The strict test server rejects the calls that Google Cloud Storage rejects."""
 
-import base64
 import io
 
-import google_crc32c
 import pytest
 import requests
 from google.api_core import exceptions as api
@@ -89,24 +87,6 @@ def test_does_not_find_a_replaced_generation(blob):
     for call in ("reload", "download_as_bytes", "delete"):
         assert status(getattr(blob("x", generation=old), call)) == 404
     assert current(blob, "x").size == 5
-
-
-def test_composite_objects_have_a_crc32c_and_no_md5(blob):
-    blob("y").upload_from_string(b"other")
-    blob("joined").compose([blob("x"), blob("y")])
-    blob("again").compose([blob("joined"), blob("x")])
-    blob("moved").rewrite(blob("again"))
-    for name, data in (
-        ("x", b"data"), ("joined", b"dataother"), ("again", b"dataotherdata"),
-        ("moved", b"dataotherdata"),
-    ):  # fmt: skip
-        downloaded = blob(name)
-        assert downloaded.download_as_bytes() == data
-        crc = base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
-        (listed,) = downloaded.bucket.list_blobs(prefix=name)
-        for found in (current(blob, name), listed, downloaded):
-            assert found.crc32c == crc, name
-            assert (found.md5_hash is not None) == (name == "x"), name
 
 
 def test_rejects_an_upload_with_a_wrong_checksum(blob, front):

@@ -4,14 +4,11 @@ import random
 import struct
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord import batch_crc, scanner
+from shardmill.schemas.tfrecord import batch_crc
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, mask, masked_crc
-from shardmill.schemas.tfrecord.scanner import DamagedError, RecordScanner
-from tests.conftest import examples
 
 words = st.integers(0, (1 << 32) - 1)
 
@@ -77,30 +74,3 @@ def test_too_many_bytes_are_not_checked(monkeypatch) -> None:
     assert not batch_crc.all_payloads_match(data, offsets_of(payloads))
     monkeypatch.setattr(batch_crc, "MAX_DISTANCE", len(data) + 1)
     assert batch_crc.all_payloads_match(data, offsets_of(payloads))
-
-
-@pytest.mark.parametrize("take", [False, True])
-@settings(max_examples=examples(150))
-@given(data=st.data())
-def test_scanner_gives_the_same_result_vectorised_or_not(take, data) -> None:
-    payloads = data.draw(st.lists(st.binary(max_size=30), max_size=40))
-    stream = bytearray(b"".join(map(frame, payloads)))
-    for _ in range(data.draw(st.integers(0, 2)) if stream else 0):
-        stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
-    step = data.draw(st.integers(1, len(stream) + 1))
-
-    def scan(many: int):
-        taken: list[bytes] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scanner, "_MANY", many)
-            checker = RecordScanner(take=taken.append if take else None)
-            try:
-                for at in range(0, len(stream), step):
-                    checker.feed(bytes(stream[at : at + step]))
-                checker.close()
-                fault = None
-            except DamagedError as error:
-                fault = error.fault
-        return checker.records, checker.offset, fault, taken
-
-    assert scan(1) == scan(1 << 60)

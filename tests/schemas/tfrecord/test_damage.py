@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.schemas.storage.objects import ObjectReader
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from shardmill.schemas.tfrecord.range_scan import scan_range
@@ -72,7 +71,7 @@ CASES = {
     "gzip: cut record": (gzip.compress(RAW[:-1]), "truncated", 4, 72, "the file ends after 19 of its 20 bytes"),
     "zlib: cut": (ZL[:-1], "truncated", 5, 92, "the file ends inside its zlib data"),
     "zlib: Adler-32": (flip(ZL, -1), "bad_gzip", 5, 92, "the zlib data cannot be inflated (incorrect data check)"),
-    "zlib: garbage": (ZL + b"x", "trailing_garbage", 5, 92, "bytes follow the end of the zlib data"),
+    "zlib: garbage": (ZL + b"\x1f", "trailing_garbage", 5, 92, "bytes follow the end of the zlib data"),
     "indexed: cut": (SHARD[:-8], "truncated", 5, 92, CUT.format(FIRST)),
     "indexed: CRC-32": (flip(SHARD, FIRST - 5), "bad_gzip", 2, 37, CRC32.format(0)),
     "indexed: size": (flip(SHARD, -1), "bad_gzip", 5, 92, CRC32.format(FIRST)),
@@ -289,21 +288,6 @@ def test_every_damaged_byte_and_every_truncation(name, tmp_path):
 def put(uri: str, data: bytes) -> str:
     GcsStorage().replace(uri, data)
     return uri
-
-
-@pytest.mark.parametrize("kind", all_kinds([b""] * 8))
-def test_counts_files_on_gs(kind, strict_bucket, monkeypatch):
-    monkeypatch.setattr(ObjectReader, "chunk", 300)
-    monkeypatch.setattr(ObjectReader, "gap", 50)
-    payloads = make_payloads(24)
-    data = all_kinds(payloads)[kind]
-    uri = put(f"{strict_bucket}/deep/a file", data)
-    for step in (150, 1 << 30):
-        count = count_in(uri, "records", step)
-        assert (count.records, count.num_bytes, count.fault) == (24, len(data), None)
-        assert count.crc32c == f"{google_crc32c.value(data):08x}"
-        assert count_in(uri, "index", step).records == 24
-    assert read_all(uri) == payloads
 
 
 def test_few_requests_on_gs(strict_bucket, front):

@@ -62,16 +62,23 @@ def test_records_that_begin_after_stop_are_not_scanned(payloads, stop, steps):
     assert scanner.offset == min(begin for begin in begins if begin >= stop)
 
 
+@pytest.mark.parametrize("many", [1, 1 << 60], ids=["vectorised", "single"])
+@pytest.mark.parametrize("take", [False, True])
 @given(payloads, cuts, st.integers(0, 5000), st.integers(0, 255), st.booleans())
-@settings(max_examples=examples(400))
-def test_pieces_of_any_size_give_the_same_fault(payloads, steps, at, mask, check):
+@settings(max_examples=examples(150))
+def test_reports_the_exact_fault_in_pieces_of_any_size(
+    many, take, payloads, steps, at, mask, check
+):
     """One byte is damaged, or the data is cut there."""
-    data = framed([b"abc", *payloads, b"more"])
+    payloads = [b"abc", *payloads, b"more"]
+    data = framed(payloads)
     at %= len(data)
-    damaged = flip(data, at, mask) if mask else data[:at]
-    fault = fault_of(damaged, steps, check=check)
-    assert fault == fault_of(damaged, check=check)
-    ends = np.cumsum([len(payload) + 16 for payload in (b"abc", *payloads, b"more")])
+    taken: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardmill.schemas.tfrecord.scanner._MANY", many)
+        damaged = flip(data, at, mask) if mask else data[:at]
+        fault = fault_of(damaged, steps, check=check, take=taken.append if take else None)
+    ends = np.cumsum([len(payload) + 16 for payload in payloads])
     number = int(np.searchsorted(ends, at, "right"))
     begin = int(ends[number - 1]) if number else 0
     damage = "length_crc" if at - begin < 12 else "payload_crc"
@@ -80,6 +87,7 @@ def test_pieces_of_any_size_give_the_same_fault(payloads, steps, at, mask, check
         assert fault is None
     else:
         assert fault[:3] == (reason, number, begin)
+        assert taken == payloads[: number * take]
 
 
 def test_a_forged_length_does_not_allocate_memory():
