@@ -32,7 +32,7 @@ MISTAKES = [
     (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 is out of range"),
     (["--reducing_gap=nan"], 2, "--reducing_gap=nan is out of range"),
     (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
-    (["--num_shards=1000000000"], 2, "--num_shards=1000000000 is out of range"),
+    (["--num_shards=1000000000", "--dry_run"], 2, "--num_shards=1000000000 is out of range"),
     (["--num_shards=2", "--shard_examples=2"], 2, "exclude each other"),
     (["--shard_bytes=0"], 2, "--shard_bytes=0 must be 1 or more"),
     (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),

@@ -25,7 +25,6 @@ from tests.support.fault_tools import (
     check_dataset,
     few_parts,
     flip,
-    images,
     make_source,
     zygote,
 )
@@ -206,26 +205,6 @@ def test_rejects_inputs_that_change_after_matching(tmp_path, change):
     assert [(one.key, one.stage, one.error) for one in rejects] == [("two/b.jpg", "read", reason)]
     assert reason in REASONS
     assert len(items) == 3
-
-
-def test_counts_inputs_that_change_during_the_build(source, tmp_path):
-    """Files change while the build is stopped before its first part."""
-    mine, output = tmp_path / "photos", tmp_path / "out"
-    shutil.copytree(source, mine)
-    watch = Watched(output, since="/parts", at=(1,), number=signal.SIGSTOP)
-    command = zygote().start(*images(mine, output), watch=watch)
-    assert command.wait_stopped()
-    (mine / "cat/003.jpg").unlink()
-    os.truncate(mine / "dog/003.jpg", 10)
-    command.send(signal.SIGCONT)
-    assert command.wait().code == 0
-    check_dataset(output)
-    inputs = json.loads((output / "manifest.json").read_text())["inputs"]
-    assert inputs["rejected_by_reason"] == {
-        "changed": 1, "empty": 1, "not_an_image": 1, "not_found": 1,
-    }  # fmt: skip
-    assert inputs["matched"] == inputs["accepted"] + inputs["rejected"] == 40
-    assert zygote().run(*images(mine, output)).code == 1  # the inputs differ now
 
 
 # Damaged build folders.
