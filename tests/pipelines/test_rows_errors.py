@@ -128,9 +128,11 @@ def test_too_many_bad_rows_name_the_column_and_the_fix(tmp_path, capsys) -> None
     assert "make it FLOAT or BYTES in the schema" in err
     assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
     # Both fixes of the message work: a higher limit, and another schema.
-    examples, _ = published(**options, max_reject_fraction=0.035)
+    examples, manifest = published(**options, max_reject_fraction=0.035)
     ids = {example["id"][0] for example in examples}
     assert ids == set(range(4_000)) - {3_000 + 7 * n for n in range(140)}
+    statistics = [split.statistics.features["id"] for split in manifest.splits.values()]
+    assert sum(each.count for each in statistics) == 3_860  # in the parts of the first build
     schema = (tmp_path / "ds" / "schema.pbtxt").read_text()
     at = schema.index('name: "n"')
     (tmp_path / "new.pbtxt").write_text(schema[:at] + schema[at:].replace("INT", "BYTES", 1))

@@ -34,11 +34,9 @@ def spec_of(**options) -> ArraysSpec:
 
 def run_spec(spec: ArraysSpec) -> Outcome:
     """Run a build in this process with Beam's in-memory runner."""
-    sink = spec.sink
     return run.run_pipeline(
-        lambda root: outcomes(root, spec), IN_MEMORY, [], sink.output,
-        unit=MEBIBYTES,
-    ).outcome  # fmt: skip
+        lambda root: outcomes(root, spec), IN_MEMORY, [], spec.sink.output, unit=MEBIBYTES
+    ).outcome
 
 
 def published(**options) -> Manifest:

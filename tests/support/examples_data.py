@@ -9,14 +9,12 @@ from tests.conftest import ROOT
 
 def write_titanic(path: Path) -> int:
     """Write the table of the examples and return the number of rows."""
-    count: int = _example("titanic").write_titanic(path)
-    return count
+    return int(_example("titanic").write_titanic(path))
 
 
 def write_digits(folder: Path) -> int:
     """Write the digits of the examples and return their number."""
-    count: int = _example("digits").write_digits(folder)
-    return count
+    return int(_example("digits").write_digits(folder))
 
 
 def _example(name: str) -> ModuleType:

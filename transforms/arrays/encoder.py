@@ -17,7 +17,7 @@ from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.array_file import ArrayFile
-from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_texts
+from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows
 from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, BuildHooks, Item
@@ -158,7 +158,7 @@ def label_columns(
         if len(distinct) > label_limit.MAX_LABELS:
             return [column], {label_limit.TOO_MANY_LABELS: len(values)}
         return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
-    texts = decode_texts(distinct.tolist())
+    texts = [decode_label(value)[0] for value in distinct.tolist()]
     ids = {text: number for number, text in enumerate(labels)}
     columns = [
         TypedColumn(label.name, "int64", pa.array([ids[t] for t in texts], pa.int64()), indices),

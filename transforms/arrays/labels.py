@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +88,6 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
     return ArrayLabels(array)
 
 
-def decode_texts(values: Iterable[bytes | str]) -> list[str]:
-    """Return labels, which ``check_labels`` accepted, as texts."""
-    return [value.decode() if isinstance(value, bytes) else value for value in values]
-
-
 def _is_column(array: ArrayFile) -> bool:
     return array.shape in ((array.rows,), (array.rows, 1))
 
@@ -121,7 +116,7 @@ def _distinct_texts(array: ArrayFile) -> set[str]:
     distinct: set[str] = set()
     for first, values in _chunks(array):
         for value in np.unique(values).tolist():
-            text, problem = _decode(value)
+            text, problem = decode_label(value)
             if problem:
                 row = first + int(np.flatnonzero(values == value)[0])
                 raise InputError(
@@ -137,7 +132,7 @@ def _distinct_texts(array: ArrayFile) -> set[str]:
     return distinct
 
 
-def _decode(value: bytes | str) -> tuple[str, str]:
+def decode_label(value: bytes | str) -> tuple[str, str]:
     """Return the text of a label, and why it cannot be one or an empty text."""
     try:
         text = value.decode() if isinstance(value, bytes) else value

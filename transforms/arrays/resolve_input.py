@@ -25,7 +25,6 @@ X, Y = "x", "label"  # feature names of a single .npy file and of its --labels
 _MAX_ARRAYS = 1_000
 _MAX_RECORD_BYTES = 1 << 30  # protobuf messages are limited to 2 GiB
 _FIX = "give one .npy, one .npz or a folder of .npy files"
-_FIXES = {"input": _FIX, "labels": "give one .npy"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
         raise UsageError(
             f"--labels={query.labels} and --label={query.label} exclude each other: give one."
         )
-    path, entry = _entry(query.input, "input")
+    path, entry = _entry(query.input, "input", _FIX)
     source = _source(entry, query)
     names = _chosen(source, query)
     opened = {name: source.open[name]() for name in names}
@@ -137,9 +136,8 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     return InputArrays(key, root, tuple(arrays), checked, _refs(every, path, key), warnings)
 
 
-def _entry(text: str, flag: str) -> tuple[str, Entry]:
+def _entry(text: str, flag: str, fix: str) -> tuple[str, Entry]:
     """Return the absolute path of an input, and its entry."""
-    fix = _FIXES[flag]
     if not text:
         raise UsageError(f"--{flag} is empty: {fix}.")
     path = absolute(text)
@@ -227,7 +225,7 @@ def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) ->
                 f"--input={query.input} has an array {Y!r}, which is the name of --labels: give "
                 "only one of them."
             )
-        _, entry = _entry(query.labels, "labels")
+        _, entry = _entry(query.labels, "labels", "give one .npy")
         if entry.kind == "dir" or entry.path.lower().endswith(".npz"):
             raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
         return open_npy(entry, Y, f"--labels={query.labels}")

@@ -25,7 +25,8 @@ def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
     """
     if not ref.error and not ref.size:
         ref = ref.rejected("empty", "the file has no bytes")
-    ref = spec.table.place.with_split(ref) if spec.by_folder else ref
+    if spec.table.place.splits.mode == "directory" and not spec.table.split_by:
+        ref = spec.table.place.with_split(ref)
     if ref.error:
         yield CsvFile(ref)
         return

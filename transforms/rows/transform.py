@@ -202,6 +202,8 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
                 spec.runs, plan, ref, (row_range.start, number), run
             )
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
+            if row_range.end >= 0:
+                return
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
         rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")

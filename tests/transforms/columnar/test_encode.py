@@ -12,9 +12,8 @@ from shardmill.transforms.columnar import encode
 from shardmill.transforms.columnar.byte_arrays import ByteStrings, rank_distinct
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.columnar.entries import varints
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
 
-TYPES = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
 EDGES = [n for n in EDGES if -(2**63) <= n < 2**63]
 VALUES = {
@@ -29,14 +28,14 @@ VALUES = {
 @st.composite
 def typed_columns(draw, rows: int, name: str) -> TypedColumn:
     """Draw a column: indexed or one value per row, scalars or lists, with nulls, sliced."""
-    kind = draw(st.sampled_from(list(TYPES)))
+    kind = draw(st.sampled_from(list(ARROW_TYPES)))
     in_lists = draw(st.booleans())
     item = st.lists(VALUES[kind], max_size=4) if in_lists else VALUES[kind]
     item = st.one_of(item, st.none()) if draw(st.booleans()) else item
     indexed = draw(st.booleans())
     count = draw(st.integers(0, 9)) if indexed else rows
     items = draw(st.lists(item, min_size=count, max_size=count))
-    arrow_type = TYPES[kind]
+    arrow_type = ARROW_TYPES[kind]
     if kind == "bytes" and draw(st.booleans()):
         arrow_type = pa.large_binary()
     if in_lists:
@@ -91,7 +90,7 @@ def mixed_table(rows: int, seed: int = 0) -> list[TypedColumn]:
 
     def indexed(name: str, kind: str, values: list, typ: pa.DataType | None = None) -> TypedColumn:
         indices = rng.integers(-1, len(values), rows, dtype=np.int32)
-        return TypedColumn(name, kind, pa.array(values, typ or TYPES[kind]), indices)
+        return TypedColumn(name, kind, pa.array(values, typ or ARROW_TYPES[kind]), indices)
 
     words = [f"word {n}".encode() * (n % 5) for n in range(30)]
     wide = rng.integers(-(2**63), 2**63 - 1, rows) >> rng.integers(0, 63, rows)

@@ -129,12 +129,10 @@ def decoded(folder: Path, manifest: Manifest, split: str) -> np.ndarray:
     for shard in manifest.splits[split].shards:
         for record in tf_examples(folder / shard.file):
             data = record["image/encoded"][0]
-            if record["image/format"][0] == b"raw":
-                size = record["image/height"][0] * record["image/width"][0]
-                pixels.append(np.frombuffer(data, np.uint8).reshape(size, -1))
-            else:
-                array = np.asarray(Image.open(io.BytesIO(data)))
-                pixels.append(array.reshape(array.shape[0] * array.shape[1], -1))
+            raw = record["image/format"][0] == b"raw"
+            array = np.frombuffer(data, np.uint8) if raw else Image.open(io.BytesIO(data))
+            size = record["image/height"][0] * record["image/width"][0]
+            pixels.append(np.asarray(array).reshape(size, -1))
     return np.concatenate(pixels)
 
 

@@ -49,14 +49,6 @@ class Head(NamedTuple):
     seekable: bool
 
 
-class _Body(NamedTuple):
-    """Column names, and offset and line of the first row after the header."""
-
-    columns: tuple[str, ...]
-    offset: int
-    line: int
-
-
 def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
     """Read the column names and the first rows of a file.
 
@@ -72,11 +64,9 @@ def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
     """
     with open_text(uri, dialect) as text:
         text.check()
-        body = _find_body(text, dialect)
-        batches = _scan_rows(text, RowRange(body.offset, TO_END, body.line))
-        rows = next(_split_rows(batches, body.offset, sample_bytes), [])
-        cells = make_cells(rows, body.columns, text, dialect)
-        return Head(body.columns, cells, text.seekable)
+        columns, body = _find_body(text, dialect)
+        rows = next(_split_rows(_scan_rows(text, body), body.start, sample_bytes), [])
+        return Head(columns, make_cells(rows, columns, text, dialect), text.seekable)
 
 
 def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:
@@ -93,13 +83,12 @@ def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> 
     """
     with open_text(uri, dialect) as text:
         text.check()
-        body = _find_body(text, dialect)
-        whole = RowRange(body.offset, TO_END, body.line)
+        _, body = _find_body(text, dialect)
         if text.seekable:
-            yield from _split(text, whole, range_bytes)
-        elif any(True for _ in _scan_rows(text, whole)):
+            yield from _split(text, body, range_bytes)
+        elif any(True for _ in _scan_rows(text, body)):
             text.check_compression()
-            yield whole
+            yield body
 
 
 def read_range(
@@ -180,7 +169,8 @@ def _split(text: CsvText, whole: RowRange, range_bytes: int) -> Iterator[RowRang
         yield RowRange(start, text.size, line)
 
 
-def _find_body(text: CsvText, dialect: Dialect) -> _Body:
+def _find_body(text: CsvText, dialect: Dialect) -> tuple[tuple[str, ...], RowRange]:
+    """Return the column names, and the range of all rows after the header."""
     offset = _skip_lines(text, dialect.skip_lines)
     whole = RowRange(offset, TO_END, dialect.skip_lines + 1)
     first, bad = _first_row(text, whole, dialect)
@@ -188,16 +178,16 @@ def _find_body(text: CsvText, dialect: Dialect) -> _Body:
         if bad is not None:
             raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
         columns = dialect.columns if dialect.header == "none" else ()
-        return _Body(columns, whole.start, whole.line)
+        return columns, whole
     start, end = int(first.starts[0]), int(first.ends[0])
     row = bytes(first.data[start:end])
     columns = _name_columns(split_row(row, text, dialect), dialect)
     if dialect.header == "none":
-        return _Body(columns, whole.start, whole.line)
+        return columns, whole
     following = bytes(first.data[end : end + 2])
     end += 2 if following == b"\r\n" else min(1, len(following))
     line = int(first.lines[0]) + 1 + len(_LINE_BREAK.findall(row))
-    return _Body(columns, first.offset + end, line)
+    return columns, RowRange(first.offset + end, TO_END, line)
 
 
 def _first_row(

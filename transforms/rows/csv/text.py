@@ -94,7 +94,8 @@ class CsvText:
             RejectedError: It is something else.
         """
         head = self._peek()
-        kind = _describe_other(head)
+        kind = "compressed twice" if compression_format(head) else ""
+        kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
         if not kind and not self._bom:
             kind = _describe_utf_16(head, self.encoding)
         if not kind:
@@ -126,7 +127,11 @@ class CsvText:
     def _peek(self) -> bytes:
         """Return the first bytes of the file, decompressed."""
         if not self._peeked:
-            self._peeked = _take_bytes(self._decompress(0), _PEEK_BYTES)
+            for piece in self._decompress(0):
+                self._peeked += piece
+                if len(self._peeked) >= _PEEK_BYTES:
+                    break
+            self._peeked = self._peeked[:_PEEK_BYTES]
         return self._peeked
 
     def _read(self, start: int, end: int) -> Iterator[bytes]:
@@ -197,16 +202,6 @@ def _to_surrogates(error: UnicodeError) -> tuple[str, int]:
     return "".join(chr(_SURROGATE + byte) for byte in undecodable), error.end
 
 
-def _take_bytes(pieces: Iterator[bytes], size: int) -> bytes:
-    """Return the first ``size`` bytes of a stream."""
-    taken = bytearray()
-    for piece in pieces:
-        taken += piece
-        if len(taken) >= size:
-            break
-    return bytes(taken[:size])
-
-
 def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
     """Yield a stream without its first ``size`` bytes."""
     for piece in pieces:
@@ -230,15 +225,6 @@ def _byte_order(head: bytes) -> str:
     """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
     first, last = head[0::4].count(0), head[3::4].count(0)
     return "-be" if first > last else "-le"
-
-
-def _describe_other(head: bytes) -> str:
-    """Return the kind of a file that is not text; empty if it may be text."""
-    if compression_format(head):
-        return "compressed twice"
-    if starts_record(head):
-        return "TFRecords"
-    return describe_format(head)
 
 
 def _describe_utf_16(head: bytes, encoding: str) -> str:

@@ -63,8 +63,9 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
     if repeated.any():
         conflicts = _conflicts(frames, order, repeated)
         duplicates = int(repeated.sum()) - len(conflicts)
+        ends = np.cumsum([len(segment.positions) for segment in segments])
         for first, row in conflicts:
-            ref, other = (_segment_of(refs, segments, each) for each in (row, first))
+            ref, other = (refs[int(ends.searchsorted(each, side="right"))] for each in (row, first))
             yield _conflict(ref, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
     values = unpack_values([segment.values for segment in segments])
@@ -115,11 +116,6 @@ def _conflicts(
         (int(order[kept[index]]), int(order[index])) for index in np.flatnonzero(repeated).tolist()
     ]
     return [pair for pair in pairs if frames[pair[0]] != frames[pair[1]]]
-
-
-def _segment_of(refs: Sequence[SegmentRef], segments: Sequence[Segment], row: int) -> SegmentRef:
-    ends = np.cumsum([len(segment.positions) for segment in segments])
-    return refs[int(np.searchsorted(ends, row, side="right"))]
 
 
 def _shown_key(frame: bytes, key: str) -> str:

@@ -127,7 +127,7 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         rows = order if column.indices is None else np.take(column.indices, order)
         cells[_count(number)] = _are_present(column.values, rows)
         if column.kind != "bytes":
-            cells[_value(number)] = _take_numbers(column.values, rows)
+            cells[_value(number)] = column.take(order).fill_null(0)
     return RecordValues(described, cells, lists)
 
 
@@ -136,12 +136,6 @@ def _are_present(values: pa.Array, rows: npt.NDArray[Any]) -> npt.NDArray[np.boo
     if values.null_count:
         present &= values.is_valid().to_numpy(zero_copy_only=False)[rows]
     return present
-
-
-def _take_numbers(values: pa.Array, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the number of each row, 0 where it is absent: index -1 is that of the added zero."""
-    numbers = values.fill_null(0).to_numpy()
-    return np.take(np.append(numbers, numbers.dtype.type(0)), rows)
 
 
 def unpack_values(packed: Sequence[bytes]) -> RecordValues:

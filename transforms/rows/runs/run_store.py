@@ -5,13 +5,13 @@ Like a part, a run is finished when its sidecar exists, which is written last, c
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import google_crc32c
 
 from shardmill.schemas.storage import Storage, WritableFile, join
-from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.build.sidecar import find_sidecar
 
 FOLDER = "runs"
 
@@ -100,11 +100,3 @@ class RunWriter:
         self.places.append(Place(split, part, self.num_bytes, len(data), records, size, crc))
         self.crc = google_crc32c.extend(self.crc, data)
         self.num_bytes += len(data)
-
-
-def create_run(storage: Storage, folder: str, name: str, run: Run) -> Run:
-    """Write the sidecar of a run, unless another worker was first; return the run that counts."""
-    return create_sidecar(
-        storage, join(folder, f"{name}.json"), seal(asdict(run)), run,
-        lambda: find_run(storage, folder, name), join(folder, run.payload),
-    )  # fmt: skip

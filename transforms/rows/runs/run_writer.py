@@ -7,7 +7,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build import placement
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.sidecar import create_sidecar, seal
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.dialect import Dialect
@@ -65,11 +66,6 @@ class RunSpec:
     build: str
     versions: Mapping[str, str]
     range_bytes: int = RANGE_BYTES
-
-    @property
-    def by_folder(self) -> bool:
-        """Whether the first folder of a file's key names its split."""
-        return self.table.place.splits.mode == "directory" and not self.table.split_by
 
     @property
     def folder(self) -> str:
@@ -166,7 +162,10 @@ def make_run(
         payload, writer.num_bytes, writer.crc, cells.rows, dict(sorted(reasons.items())),
         tuple(writer.places),
     )  # fmt: skip
-    return run_store.create_run(storage, spec.folder, name, run)
+    return create_sidecar(
+        storage, join(spec.folder, f"{name}.json"), seal(asdict(run)), run,
+        lambda: run_store.find_run(storage, spec.folder, name), join(spec.folder, payload),
+    )  # fmt: skip
 
 
 def _apply_graph(table: Table, folder: str) -> Table:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,6 @@ SCHEMA_FILE = "schema.pbtxt"
 _ARROW = {**ARROW_TYPES, "bytes": pa.large_binary()}
 Offsets = np.ndarray | None
 _LOCK = threading.Lock()
-
-
-class Feature(NamedTuple):
-    """Name and kind of a transformed feature."""
-
-    name: str
-    kind: Kind
 
 
 def to_record_batch(columns: Sequence[TypedColumn], order: np.ndarray) -> pa.RecordBatch:
@@ -66,10 +59,10 @@ def transformed_schema(folder: str) -> str:
     return _read_text(join(folder, METADATA, SCHEMA_FILE))
 
 
-def transformed_features(schema: str) -> list[Feature]:
-    """Return the features of a transformed schema, sorted by name."""
+def transformed_features(schema: str) -> list[tuple[str, Kind]]:
+    """Return name and kind of the features of a transformed schema, sorted by name."""
     features = parse_schema_text(schema, "the transformed schema").features
-    return sorted(Feature(each.name, each.kind) for each in features if each.kind)
+    return sorted((each.name, each.kind) for each in features if each.kind)
 
 
 class Transformer:
@@ -80,7 +73,7 @@ class Transformer:
 
     Attributes:
         schema: Text of the schema.pbtxt of the transformed features.
-        features: The features, sorted by name.
+        features: Name and kind of the features, sorted by name.
     """
 
     def __init__(self, folder: str) -> None:
@@ -142,7 +135,7 @@ class Transformer:
                 for name, tensor in outputs.items()
                 for feature, values, offsets in self._features(name, tensor, batch.num_rows)
             }
-        return [_to_column(feature, *by_feature[feature.name]) for feature in self.features]
+        return [_to_column(name, kind, *by_feature[name]) for name, kind in self.features]
 
     def _features(self, name: str, tensor: Any, rows: int) -> Iterator[tuple[str, Any, Offsets]]:
         """Yield (feature name, values, offsets of the rows) of the features of an output tensor."""
@@ -196,15 +189,15 @@ def adapter_config(schema: str) -> Any:
     return TensorAdapterConfig(pa.schema(fields), representations)
 
 
-def _to_column(feature: Feature, tensor: Any, starts: Offsets) -> TypedColumn:
-    values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[feature.kind])
+def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColumn:
+    values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[kind])
     if isinstance(values, pa.ChunkedArray) or (starts is not None and starts[-1] >= 1 << 31):
         raise InputError(
-            f"The feature {feature.name!r} takes over 2 GiB in one batch of rows: make it smaller."
+            f"The feature {name!r} takes over 2 GiB in one batch of rows: make it smaller."
         )
     if starts is not None:
         values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
-    return TypedColumn(feature.name, feature.kind, values, None)
+    return TypedColumn(name, kind, values, None)
 
 
 def _check_rows(name: str, found: int, rows: int) -> None:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.transforms.columnar.typed_column import TypedColumn
+from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
 from shardmill.transforms.rows.runs.record_values import take_values, unpack_values
 from tests.conftest import examples
 from tests.support.statistics_tools import assert_close
 
-ARROW = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.binary()}
 ELEMENTS = {
     "int64": st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9),
     "float32": st.floats(width=32),
@@ -25,7 +24,7 @@ FORMS = ("indices", "nulls", "indices and nulls", "lists", "lists by index")
 
 def make_column(kind: str, form: str, cells: Sequence[list]) -> tuple[TypedColumn, list[list]]:
     """Return a column in one of the forms that TypedColumn allows, and the values of each row."""
-    name, arrow = f"{kind} {form}", ARROW[kind]
+    name, arrow = f"{kind} {form}", ARROW_TYPES[kind]
     if form == "lists":
         return TypedColumn(name, kind, pa.array(cells, pa.list_(arrow)), None), list(cells)
     if form == "lists by index":
