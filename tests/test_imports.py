@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT
 
 # Imports the other packages first, whose side effects are their own.
@@ -81,6 +83,7 @@ for name in modules:
 """
 
 
+@pytest.mark.heavy
 def test_importing_changes_no_global_state() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHECK], capture_output=True, text=True, cwd=ROOT, check=False

@@ -142,6 +142,7 @@ def test_records_are_read_without_beam_and_tensorflow(dataset) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.heavy
 def test_builds_never_load_tensorflow(photos, tmp_path) -> None:
     (tmp_path / "table.csv").write_text("a,b\n1,x\n2,y\n")
     inputs = {"images": photos, "rows": tmp_path / "table.csv"}

@@ -402,6 +402,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
     folder = make_mixed_tables(tmp_path / "in")
     options = {"input": folder, "schema": folder / "schema.pbtxt", "label": "class",

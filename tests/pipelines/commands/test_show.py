@@ -294,6 +294,7 @@ def test_shows_an_empty_file(tmp_path) -> None:
     assert shown(tmp_path / "empty")[-1] == "Records  none of the file"
 
 
+@pytest.mark.heavy
 def test_survives_damage_to_any_manifest_field(dataset) -> None:
     path = dataset / "manifest.json"
     good = json.loads(path.read_text())
