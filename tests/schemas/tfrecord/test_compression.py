@@ -157,13 +157,8 @@ def test_inflate_member_rejects_data_after_the_member(pack):
 
 
 def test_reads_all_header_fields_and_checks_their_crc():
-    for flags, extra in (
-        (1, b""),
-        (4, b"\3\0abc"),
-        (8, b"name\0"),
-        (16, b"words\0"),
-        (12, b"\0\0n\0"),
-    ):
+    fields = {1: b"", 4: b"\3\0abc", 8: b"name\0", 16: b"words\0", 12: b"\0\0n\0"}
+    for flags, extra in fields.items():
         member = with_flags(flags, extra, RECORDS)
         assert b"".join(inflate.inflate_member(member, 0)) == RECORDS == inflate_all(member)
     assert b"".join(inflate.inflate_member(with_crc(RECORDS), 0)) == RECORDS

@@ -61,10 +61,8 @@ def output(published, tmp_path) -> Path:
 
 def kill_build(source: Path, output: Path, *flags: str, since: str = "", at: int = 30) -> None:
     watch = faults.Watched(output, since=since, at=(at,))
-    assert (
-        faults.zygote().run(*faults.images(source, output, *flags), watch=watch).code
-        == -signal.SIGKILL
-    )
+    command = faults.images(source, output, *flags)
+    assert faults.zygote().run(*command, watch=watch).code == -signal.SIGKILL
 
 
 def run(*args: object, **kwargs) -> faults.Ended:

@@ -15,6 +15,7 @@ from shardmill.transforms.publish.journal import Move
 from tests.support import fault_tools as faults
 from tests.support import publications
 
+BUILD, OTHER = publications.BUILD, publications.OTHER
 NEW = ("--num_shards=2", "--seed=5", "--overwrite")
 OLD = {
     "fresh": None,
@@ -129,14 +130,14 @@ def test_publishes_once_and_replaces_only_with_overwrite(published):
     assert set(files_of(published)) == publications.FILES
     assert not publications.publish_by_hand(published, publications.make_manifest())
     with pytest.raises(OutputError, match="add --overwrite"):
-        publications.publish_by_hand(published, publications.OTHER)
+        publications.publish_by_hand(published, OTHER)
     assert manifest_of(published) == publications.make_manifest()
-    assert publications.publish_by_hand(published, publications.OTHER, overwrite=True)
-    assert manifest_of(published) == publications.OTHER
+    assert publications.publish_by_hand(published, OTHER, overwrite=True)
+    assert manifest_of(published) == OTHER
     assert {path.name for path in published.iterdir()} == publications.FILES
 
 
-def test_keeps_foreign_file_with_the_name_of_a_shard(tmp_path):
+def test_keeps_foreign_files_and_folders_with_names_of_its_files(tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "train-0.gz").write_text("mine")
@@ -145,36 +146,23 @@ def test_keeps_foreign_file_with_the_name_of_a_shard(tmp_path):
     (output / "train-0.gz").rename(tmp_path / "aside")
     publications.publish_by_hand(output, publications.make_manifest())
     (output / "train-1.gz").write_text("mine")
-    moves = [
-        *publications.stage(output),
-        Move(f"{publications.BUILD}/shards/more", "train-1.gz", 7),
-    ]
-    (output / f"{publications.BUILD}/shards/more").write_bytes(b"payload")
+    moves = [*publications.stage(output), Move(f"{BUILD}/shards/more", "train-1.gz", 7)]
+    (output / f"{BUILD}/shards/more").write_bytes(b"payload")
     with pytest.raises(OutputError, match=r"train-1.gz exists and is not part"):
-        publish.publish(
-            LocalStorage(),
-            str(output),
-            publications.OTHER,
-            moves,
-            publications.BUILD,
-            overwrite=True,
-        )
+        publish.publish(LocalStorage(), str(output), OTHER, moves, BUILD, overwrite=True)
     assert (output / "train-1.gz").read_text() == "mine"
+    (output / "schema.pbtxt").unlink()
+    (output / "schema.pbtxt").mkdir()
+    with pytest.raises(OutputError, match="move it away"):
+        publications.publish_by_hand(output, OTHER, overwrite=True)
     assert manifest_of(output) == publications.make_manifest()
 
 
 def test_reports_a_build_deleted_before_the_journal(published):
     moves = publications.stage(published)
-    (published / f"{publications.BUILD}/shards/train-0.gz").unlink()
+    (published / f"{BUILD}/shards/train-0.gz").unlink()
     with pytest.raises(StaleBuildError, match="run again"):
-        publish.publish(
-            LocalStorage(),
-            str(published),
-            publications.OTHER,
-            moves,
-            publications.BUILD,
-            overwrite=True,
-        )
+        publish.publish(LocalStorage(), str(published), OTHER, moves, BUILD, overwrite=True)
     assert manifest_of(published) == publications.make_manifest()
     assert not (published / faults.JOURNAL).exists()
 
@@ -182,7 +170,7 @@ def test_reports_a_build_deleted_before_the_journal(published):
 def test_reads_the_new_manifest_while_files_are_moved(published):
     publications.write_journal(published)
     (published / "manifest.json").unlink()
-    assert publish.read_manifest(LocalStorage(), str(published)) == publications.OTHER
+    assert publish.read_manifest(LocalStorage(), str(published)) == OTHER
     assert not (published / "manifest.json").exists()
     assert publish.read_manifest(LocalStorage(), str(published / "missing")) is None
 
@@ -204,7 +192,7 @@ def test_rejects_journal_with_path_outside_the_output(published, tmp_path, name,
     elif where == "build":
         body["build"] = name
     elif where == "below":
-        body["moves"][0]["source"] = f"{publications.BUILD}/x/{name}" if name != "a/b" else "x/a/b"
+        body["moves"][0]["source"] = f"{BUILD}/x/{name}" if name != "a/b" else "x/a/b"
     else:
         body["moves"][0][where] = name
     path.write_text(json.dumps(body))
@@ -238,7 +226,7 @@ def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name
     body["splits"]["train"]["shards"][0]["file"] = name
     path.write_text(json.dumps(body))
     with pytest.raises(OutputError, match=r"manifest\.json cannot be read"):
-        publications.publish_by_hand(published, publications.OTHER, overwrite=True)
+        publications.publish_by_hand(published, OTHER, overwrite=True)
     assert victim.read_text() == "precious"
     assert (published / "train-0.gz").read_bytes() == b"payload"
 
@@ -252,14 +240,6 @@ def test_rejects_damaged_manifest(source, tmp_path, text):
     assert ended.code == 1
     assert "manifest.json cannot be read" in ended.sentence
     assert files_of(tmp_path) == {"manifest.json": text.encode()}
-
-
-def test_keeps_folder_with_the_name_of_a_file(published):
-    (published / "schema.pbtxt").unlink()
-    (published / "schema.pbtxt").mkdir()
-    with pytest.raises(OutputError, match="move it away"):
-        publications.publish_by_hand(published, publications.OTHER, overwrite=True)
-    assert manifest_of(published) == publications.make_manifest()
 
 
 def test_dataset_with_a_damaged_shard_is_not_up_to_date(source, olds, tmp_path):
