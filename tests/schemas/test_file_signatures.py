@@ -46,16 +46,6 @@ def _tar(target: io.BytesIO) -> None:
         archive.addfile(tarfile.TarInfo("a.txt"))
 
 
-def _arrow(target: io.BytesIO) -> None:
-    with pa.ipc.new_file(target, pa.schema([("a", pa.int64())])):
-        pass
-
-
-def _hdf5(target: io.BytesIO) -> None:
-    with h5py.File(target, "w"):
-        pass
-
-
 FILES = {
     "jpeg": _image("JPEG"),
     "png": _image("PNG"),
@@ -68,8 +58,8 @@ FILES = {
     "zstd": pa.compress(b"a,b\n", "zstd", asbytes=True),
     "zip": _file(_zip),
     "parquet": _file(lambda target: pq.write_table(pa.table({"a": [1]}), target)),
-    "arrow": _file(_arrow),
-    "hdf5": _file(_hdf5),
+    "arrow": _file(lambda target: pa.ipc.new_file(target, pa.schema([("a", pa.int64())])).close()),
+    "hdf5": _file(lambda target: h5py.File(target, "w").close()),
     "npy": _file(lambda target: np.save(target, np.arange(3))),
     "tar": _file(_tar),
     "avro": b"Obj\x01" + bytes(40),
@@ -91,10 +81,9 @@ def test_recognises_each_format(signature):
     data = FILES.get(signature.name, _image("BMP"))
     named = "" if signature.name == "bmp" else signature.description  # "BM" begins many files
     assert describe_format(data) == named
-    assert compression_format(data) == (
-        signature.name if signature.category == "compression" else ""
-    )
-    assert image_format(data) == (signature.name if signature.category == "image" else "")
+    wanted = {"compression": "", "image": "", signature.category: signature.name}
+    assert compression_format(data) == wanted["compression"]
+    assert image_format(data) == wanted["image"]
 
 
 def test_big_tiff_and_empty_zip_archives_are_recognised():

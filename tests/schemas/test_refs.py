@@ -4,9 +4,7 @@ import pytest
 
 from shardmill.schemas.refs import ArrayRef, InputRef, Reference, SegmentRef
 
-FILE = InputRef(
-    "cat/1.jpg", "/data/cat/1.jpg", 1234, "1700000000000000001", "cat", "train", group="g"
-)
+FILE = InputRef("cat/1.jpg", "/data/cat/1.jpg", 1234, "1700000000000000001", "cat", "train", group="g")  # fmt: skip
 SEGMENT = SegmentRef("a#b.csv", "/in/a#b.csv", 4096, 3, "/o/r.run", 17, 100, 400, 0xABCDEF, 9, "train")  # fmt: skip
 
 
@@ -14,14 +12,11 @@ SEGMENT = SegmentRef("a#b.csv", "/in/a#b.csv", 4096, 3, "/o/r.run", 17, 100, 400
     ("ref", "key", "digest"),
     [
         (FILE, "cat/1.jpg", 0x3E2F96BCEF51233D36A7A62B6B376FE6),
-        (FILE._replace(label=None, split="", group=""), "cat/1.jpg",
-         0xA456A967860BE2CB06A466BDAB825099),
+        (FILE._replace(label=None, split="", group=""), "cat/1.jpg", 0xA456A967860BE2CB06A466BDAB825099),
         (FILE.rejected("not_found", "gone"), "cat/1.jpg", 0xF9E393C482E77A439E6FB9071EA4E2D0),
         (SEGMENT, "a#b.csv#0000000000001000.00000003", 0x9BDEB0DF65AA26FB35A1B50E1294064),
-        (SEGMENT._replace(split=""), "a#b.csv#0000000000001000.00000003",
-         0x25BB7AB91A7FB64C4C688E00BE959F8F),
-        (ArrayRef("x.npy", "ab" * 16, "train", 5, 8), "x.npy#train-5",
-         0x266B109541B0B77EF82F7241E2E7363D),
+        (SEGMENT._replace(split=""), "a#b.csv#0000000000001000.00000003", 0x25BB7AB91A7FB64C4C688E00BE959F8F),
+        (ArrayRef("x.npy", "ab" * 16, "train", 5, 8), "x.npy#train-5", 0x266B109541B0B77EF82F7241E2E7363D),
     ],
 )  # fmt: skip
 def test_digests_are_pinned(ref: Reference, key: str, digest: int) -> None:

@@ -42,10 +42,8 @@ def test_labels_cannot_leave_the_folder(label: str) -> None:
 
 
 def test_known_names() -> None:
-    assert (
-        ShardTemplate(DEFAULT_TEMPLATE).format(ShardName("train", 0, 8))
-        == "train-00000-of-00008.tfrecord.gz"
-    )
+    usual = ShardTemplate(DEFAULT_TEMPLATE)
+    assert usual.format(ShardName("train", 0, 8)) == "train-00000-of-00008.tfrecord.gz"
     classic = ShardTemplate("cat_dog{index:02d}-{records}.tfrec")
     assert classic.format(ShardName("train", 0, 8, 1250)) == "cat_dog00-1250.tfrec"
     assert classic.parse("cat_dog00-1250.tfrec") == ShardName(index=0, records=1250)

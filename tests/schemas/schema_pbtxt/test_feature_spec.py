@@ -61,10 +61,8 @@ def test_shapes_and_lifecycle_stages_are_those_of_transform(tmp_path):
         "ids": tf.io.VarLenFeature(tf.int64),
     }
     transformed = text_format.MessageToString(schema_utils.schema_from_feature_spec(outputs))
-    for text, names in (
-        (MANY, {"matrix", "scalar", "words", "some", "beta"}),
-        (transformed, outputs),
-    ):
+    live = {"matrix", "scalar", "words", "some", "beta"}
+    for text, names in ((MANY, live), (transformed, outputs)):
         wanted = tft_feature_spec(text)
         assert set(wanted) == set(names)
         assert feature_spec(write_dataset(tmp_path / "ds", [[]], text)) == wanted
@@ -188,9 +186,8 @@ def test_tags_of_other_programs_are_ignored(tags):
 def test_reads_columns_with_tags_of_other_programs(tmp_path: Path):
     text = BYTES.format('tag: "encoding=latin-1" tag: "dtype=text"')
     number = 'feature { name: "n" type: INT presence { min_fraction: 1 } shape { } annotation { tag: "encoding=raw" } }'  # fmt: skip
-    ds = write_dataset(
-        tmp_path / "ds", [[[encode_example({"x": b"caf\xe9", "n": 3})]]], text + number
-    )
+    record = encode_example({"x": b"caf\xe9", "n": 3})
+    ds = write_dataset(tmp_path / "ds", [[[record]]], text + number)
     assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}
 
 

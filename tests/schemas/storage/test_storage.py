@@ -138,10 +138,7 @@ def test_folder_exists_while_it_has_files(place):
     assert place.storage.stat(place.path("a", "b", "c")).kind == "file"
     assert place.storage.stat(place.path("a", "b", "c", "d")) is None
     assert place.storage.stat(place.path("ab")) is None  # only the beginning of a name
-    with (
-        pytest.raises((FileNotFoundError, ChangedError)),
-        place.storage.open_at(place.path("a")),
-    ):
+    with pytest.raises((FileNotFoundError, ChangedError)), place.storage.open_at(place.path("a")):
         pass
 
 

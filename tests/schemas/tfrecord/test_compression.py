@@ -12,21 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord import inflate
+from shardmill.schemas.tfrecord import framing, inflate
 from shardmill.schemas.tfrecord.compression import describe_other_content, detect_compression
-from shardmill.schemas.tfrecord.framing import (
-    combine_crc32c,
-    crc32c,
-    frame,
-    mask,
-    starts_record,
-)
 from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
-from shardmill.schemas.tfrecord.inflate import (
-    InflateError,
-    gzip_chunks,
-    inflate_member,
-)
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from tests.conftest import examples
 from tests.support.record_tools import count_in, flip, framed, header, pieces
@@ -57,8 +45,8 @@ VALID = {
     "zlib, no compression": (zlib.compress(RECORDS, 0), "zlib"),
     "zlib, small window": (zlib.compress(RECORDS, wbits=9), "zlib"),
     "zlib, damaged soon": (zlib.compress(RECORDS, 0)[:40] + bytes(90), "zlib"),
-    "a record with the length of gzip's signature": (frame(bytes(0x8B1F)), "none"),
-    "a record as long as zlib's header": (frame(bytes(0x9C78)), "none"),
+    "a record with the length of gzip's signature": (framing.frame(bytes(0x8B1F)), "none"),
+    "a record as long as zlib's header": (framing.frame(bytes(0x9C78)), "none"),
     "its first header is damaged": (b"\xff" * 12 + bytes(500) + RECORDS, "none"),
     "cut in its first header": (RECORDS[:5], "none"),
 }
@@ -117,12 +105,12 @@ def test_detection_accepts_any_bytes(start, data):
     compression, why = detect_compression(Bytes(data))
     assert compression in ("none", "gzip", "zlib")
     assert isinstance(describe_other_content(data, len(data)), str)
-    if starts_record(data):
+    if framing.starts_record(data):
         assert (compression, why) == ("none", "")
 
 
 def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:
-    return b"".join(gzip_chunks(iter(pieces(data, steps)), start, warn))
+    return b"".join(inflate.gzip_chunks(iter(pieces(data, steps)), start, warn))
 
 
 contents = st.lists(st.binary(max_size=300) | st.integers(0, 70_000).map(bytes), max_size=6)
@@ -139,7 +127,7 @@ def test_inflates_members_in_chunks_of_any_size(members, steps):
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3_000_000, inflate._MAX_WHOLE + 1])
 def test_inflates_a_single_member(pack, size):
     content = (random.Random(size).randbytes(min(size, 100_000)) + bytes(size))[:size]
-    assert b"".join(inflate_member(pack(content), 0)) == content
+    assert b"".join(inflate.inflate_member(pack(content), 0)) == content
 
 
 def with_flags(flags: int, extra: bytes, content: bytes) -> bytes:
@@ -156,33 +144,28 @@ def test_inflate_member_rejects_data_after_the_member(pack):
     # libdeflate inflates the first member, and the last 4 bytes are its size.
     one = pack(b"ten bytes." * 30)  # libdeflate stores shorter data too
     assert (one[10] & 6 == 0) == (pack is stored_member)
-    assert b"".join(inflate_member(one + one, 0)) == b"ten bytes." * 60
+    assert b"".join(inflate.inflate_member(one + one, 0)) == b"ten bytes." * 60
     for junk in (b"junk" + one[-4:], one[-8:], one[-4:]):
-        with pytest.raises(InflateError) as caught:
-            list(inflate_member(one + junk, 7))
+        with pytest.raises(inflate.InflateError) as caught:
+            list(inflate.inflate_member(one + junk, 7))
         assert caught.value.reason == "trailing_garbage"
         assert str(caught.value) == (
             f"the data from byte {7 + len(one)}, after the last gzip member, is not gzip data"
         )
     nested = pack(one)  # contains the trailer of another member
-    assert b"".join(inflate_member(nested, 0)) == one
+    assert b"".join(inflate.inflate_member(nested, 0)) == one
 
 
 def test_reads_all_header_fields_and_checks_their_crc():
-    for flags, extra in (
-        (1, b""),
-        (4, b"\3\0abc"),
-        (8, b"name\0"),
-        (16, b"words\0"),
-        (12, b"\0\0n\0"),
-    ):
+    fields = {1: b"", 4: b"\3\0abc", 8: b"name\0", 16: b"words\0", 12: b"\0\0n\0"}
+    for flags, extra in fields.items():
         member = with_flags(flags, extra, RECORDS)
-        assert b"".join(inflate_member(member, 0)) == RECORDS == inflate_all(member)
-    assert b"".join(inflate_member(with_crc(RECORDS), 0)) == RECORDS
-    with pytest.raises(InflateError, match="header crc mismatch"):
-        list(inflate_member(with_crc(RECORDS, 1), 0))
-    with pytest.raises(InflateError, match="unknown header flags set"):
-        list(inflate_member(with_flags(0x20, b"", RECORDS), 0))
+        assert b"".join(inflate.inflate_member(member, 0)) == RECORDS == inflate_all(member)
+    assert b"".join(inflate.inflate_member(with_crc(RECORDS), 0)) == RECORDS
+    with pytest.raises(inflate.InflateError, match="header crc mismatch"):
+        list(inflate.inflate_member(with_crc(RECORDS, 1), 0))
+    with pytest.raises(inflate.InflateError, match="unknown header flags set"):
+        list(inflate.inflate_member(with_flags(0x20, b"", RECORDS), 0))
 
 
 A = stored_member(RECORDS)
@@ -209,12 +192,12 @@ DAMAGE = {
 def test_reports_damage_of_gzip_data_with_its_offset(name):
     data, reason, message = DAMAGE[name]
     for steps in ((), [1] * 500):
-        with pytest.raises(InflateError) as caught:
+        with pytest.raises(inflate.InflateError) as caught:
             inflate_all(data, steps, 1000)
         assert (caught.value.reason, str(caught.value)) == (reason, message)
     if len(data) < 2 * len(A):
-        with pytest.raises(InflateError) as caught:
-            list(inflate_member(data, 1000))
+        with pytest.raises(inflate.InflateError) as caught:
+            list(inflate.inflate_member(data, 1000))
         assert (caught.value.reason, str(caught.value)) == (reason, message)
 
 
@@ -242,13 +225,13 @@ def bomb(path, size: int, wbits: int, frame_it: bool = True) -> None:
     """Write compressed zeros, optionally framed as one record, in bounded memory."""
     stream = zlib.compressobj(1, zlib.DEFLATED, wbits)
     step = 1 << 20
-    zeros, crc, one = bytes(step), 0, crc32c(bytes(step))
+    zeros, crc, one = bytes(step), 0, framing.crc32c(bytes(step))
     with path.open("wb") as file:
         file.write(stream.compress(header(size) if frame_it else b""))
         for _ in range(size // step):
             file.write(stream.compress(zeros))
-            crc = combine_crc32c(crc, one, step)
-        footer = struct.pack("<I", mask(crc)) if frame_it else b""
+            crc = framing.combine_crc32c(crc, one, step)
+        footer = struct.pack("<I", framing.mask(crc)) if frame_it else b""
         file.write(stream.compress(footer) + stream.flush())
 
 

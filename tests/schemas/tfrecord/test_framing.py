@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import FormatError
-from shardmill.schemas.tfrecord.framing import (
-    combine_crc32c,
-    crc32c,
-    frame,
-    record_offsets,
-    unframe,
-)
+from shardmill.schemas.tfrecord import framing
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
 from tests.support.record_tools import flip
 
@@ -27,7 +21,7 @@ lengths = st.integers(0, 300) | st.integers(0, 1 << 20)
 
 @given(st.binary(max_size=300), st.binary(max_size=300) | lengths.map(bytes))
 def test_combined_crc_equals_that_of_the_joined_bytes(first: bytes, second: bytes) -> None:
-    combined = combine_crc32c(crc32c(first), crc32c(second), len(second))
+    combined = framing.combine_crc32c(framing.crc32c(first), framing.crc32c(second), len(second))
     assert combined == google_crc32c.value(first + second)
 
 
@@ -42,9 +36,9 @@ def test_members_have_a_constant_header(size: int, pack) -> None:
 
 
 def test_golden_bytes() -> None:
-    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720 section B.4
+    assert framing.crc32c(b"123456789") == 0xE3069283  # RFC 3720 section B.4
     # The frame was written by tf.io.TFRecordWriter; the rest follows RFC 1951 and RFC 1952.
-    framed = frame(b"shardmill")
+    framed = framing.frame(b"shardmill")
     assert framed.hex() == "090000000000000037f9713973686172646d696c6c0d30dd73"
     assert stored_member(framed).hex() == (
         "1f8b08000000000000ff"  # header
@@ -55,19 +49,19 @@ def test_golden_bytes() -> None:
 
 
 def test_damaged_records_are_found() -> None:
-    content = b"".join(map(frame, [b"abc", b"", b"defg"]))
-    assert record_offsets(content) == [0, 19, 35, 55]
+    content = b"".join(map(framing.frame, [b"abc", b"", b"defg"]))
+    assert framing.record_offsets(content) == [0, 19, 35, 55]
     for cut in {*range(1, len(content))} - {19, 35}:
         with pytest.raises(FormatError, match=r"record \d is truncated"):
-            record_offsets(content[:cut])
+            framing.record_offsets(content[:cut])
     for at in (0, 8, 19, 35, 46):
         with pytest.raises(FormatError, match=r"the CRC of the length of record \d"):
-            record_offsets(flip(content, at))
-    good = frame(b"abc")
-    assert unframe(good) == b"abc"
+            framing.record_offsets(flip(content, at))
+    good = framing.frame(b"abc")
+    assert framing.unframe(good) == b"abc"
     for at in range(len(good)):
         with pytest.raises(FormatError, match="its length" if at < 12 else "its payload"):
-            unframe(flip(good, at))
+            framing.unframe(flip(good, at))
     for wrong in (b"", good[:11], good[:15], good[:-1], good + b"\0"):
         with pytest.raises(FormatError):
-            unframe(wrong)
+            framing.unframe(wrong)

@@ -11,14 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.schemas.tfrecord import range_scan
+from shardmill.schemas.tfrecord import gzip_member, range_scan
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import (
-    Member,
-    deflated_member,
-    pack_member,
-    stored_member,
-)
 from shardmill.schemas.tfrecord.inflate import empty_member_warning
 from shardmill.schemas.tfrecord.member_index import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.range_scan import scan_range
@@ -194,7 +188,7 @@ def test_a_fault_is_the_same_in_any_ranges(kind, check, tmp_path):
 def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
     path = tmp_path / "file"
     for data, content in ((bytes(300), "only zeros: copy"), (b"text " * 60, "but text")):
-        members = [stored_member(data)] * 2
+        members = [gzip_member.stored_member(data)] * 2
         path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
         for step in (1, 1 << 30):
             fault = count_in(path, "records", step).fault
@@ -207,8 +201,8 @@ def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
 MISMATCH = "its index does not match its records, so the whole file was scanned"
 GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
 PAYLOADS = [payload for group in GROUPS for payload in group]
-STORED = [stored_member(framed(group)) for group in GROUPS]
-DEFLATED = [deflated_member(framed(group)) for group in GROUPS]
+STORED = [gzip_member.stored_member(framed(group)) for group in GROUPS]
+DEFLATED = [gzip_member.deflated_member(framed(group)) for group in GROUPS]
 SIZES = [len(member) for member in STORED]
 ONE, TWO, THREE, FOUR = SIZES
 WRONG_INDEXES = {
@@ -242,7 +236,7 @@ def test_rejects_an_index_with_empty_members(at, check, tmp_path):
     (tmp_path / "file").write_bytes(data)
     found = count_file(str(tmp_path / "file"), check)
     assert (found.records, found.fault, found.warnings) == (7, None, ())
-    endless = build_index([Member(0, 5)])  # must not loop forever
+    endless = build_index([gzip_member.Member(0, 5)])  # must not loop forever
     assert read_index(lambda at, n: endless[at : at + n], 1 << 30) is None
     (tmp_path / "file").write_bytes(endless + STORED[0][10:])
     count = count_file(str(tmp_path / "file"), check)
@@ -263,7 +257,7 @@ def test_two_members_listed_as_one_are_valid(tmp_path):
 
 def test_counts_records_that_span_listed_members(tmp_path):
     raw = framed([b"abc" * 10, b"def" * 10])
-    members = [stored_member(raw[:30]), stored_member(raw[30:])]
+    members = [gzip_member.stored_member(raw[:30]), gzip_member.stored_member(raw[30:])]
     for records in ((1, 1), (0, 2)):
         data = listed(members, list(zip(map(len, members), records, strict=True)))
         (tmp_path / "file").write_bytes(data)
@@ -397,7 +391,7 @@ def test_reports_the_truncation_of_a_large_file(tmp_path):
 def test_open_records_yields_the_payloads_before_the_damage(tmp_path):
     path = tmp_path / "file"
     for pack in ("none", "stored", "deflated"):
-        path.write_bytes(pack_member(flip(framed([b"abc", b"de", b"fgh"]), -1), pack))
+        path.write_bytes(gzip_member.pack_member(flip(framed([b"abc", b"de", b"fgh"]), -1), pack))
         payloads = []
         with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
             payloads.extend(records)

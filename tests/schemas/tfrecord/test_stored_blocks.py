@@ -19,15 +19,13 @@ def test_finds_blocks_of_our_layout_only():
 
 
 def test_records_that_end_with_a_block():
-    framed = [
-        frame(bytes([65 + n]) * size) for n, size in enumerate([65_519, 131_054, 0, 65_503, 9])
-    ]
+    sizes = [65_519, 131_054, 0, 65_503, 9]
+    framed = [frame(bytes([65 + n]) * size) for n, size in enumerate(sizes)]
     content = b"".join(framed)
     member, starts = stored_member(content), record_offsets(content)
     assert [at % 65_535 for at in starts[:3]] == [starts[4] % 65_535, 0, 0] == [0, 0, 0]
-    for start, end, expected, blocks in zip(
-        starts, starts[1:], framed, [1, 2, 1, 1, 1], strict=False
-    ):
+    ranges = zip(starts, starts[1:], framed, [1, 2, 1, 1, 1], strict=False)
+    for start, end, expected, blocks in ranges:
         low, high = stored_range(start, end)
         assert high - low == end - start + 5 * (blocks - 1)  # only the record is read
         assert strip_block_headers(member[10 + low : 10 + high], start) == expected

@@ -114,9 +114,8 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
     answers = iter([True, True, False])
     monkeypatch.setattr(rechunk, "loses_records", lambda *_: next(answers))
     write_part(tmp_path, 0, SMALL, "stored")
-    size, _ = rechunk.repack(
-        open_storage(str(tmp_path)), [str(tmp_path / "0.part")], str(tmp_path / "new")
-    )
+    storage, part = open_storage(str(tmp_path)), str(tmp_path / "0.part")
+    size, _ = rechunk.repack(storage, [part], str(tmp_path / "new"))
     assert (tmp_path / "new").stat().st_size == size
     assert next(answers, None) is None
     assert tf_records(tmp_path / "new") == SMALL

@@ -41,12 +41,9 @@ class KeyEncoder:
 
     def encode(self, refs, labels) -> Iterator[Item]:
         for ref in refs:
-            sums = Sums("int64", 1, 10, total=100, squares=1_000)
-            yield (
-                ref.to_reject()
-                if ref.error
-                else Example(ref.key.encode(), ref.label, summary=Summary(channels=(sums,) * 3))
-            )
+            summary = Summary(channels=(Sums("int64", 1, 10, total=100, squares=1_000),) * 3)
+            example = Example(ref.key.encode(), ref.label, summary=summary)
+            yield ref.to_reject() if ref.error else example
 
     def versions(self) -> dict[str, str]:
         return {"tiny": "1"}
@@ -163,11 +160,8 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         key = PartKey(*TRAIN, number)
         job = parts.PartJob(key, f"{number:032x}", wanted.parts, "stored", encoder.versions())
         ref = make_refs(1)[0]
-        items = [
-            *encoder.encode([ref], ()),
-            *[ref.rejected("decode", "bad").to_reject()] * (number % 2),
-        ]
-        part = parts.write_part(storage, job, items)
+        rejects = [ref.rejected("decode", "bad").to_reject()] * (number % 2)
+        part = parts.write_part(storage, job, [*encoder.encode([ref], ()), *rejects])
         totals.add(part)
         files.append(part.file)
     counted = CountingStorage(storage)
@@ -202,11 +196,8 @@ def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
         listing.write_text("path,label\n" + "".join(f"{n}.jpg,a\n" for n in range(count)))
         pipeline = beam.Pipeline()
         match = find_input(str(listing), str(tmp_path), listing=True)
-        _ = (
-            pipeline
-            | MatchFiles(match, LabelSpec("listing"))
-            | transform.WriteShards(spec("x"), KeyEncoder())
-        )
+        matched = pipeline | MatchFiles(match, LabelSpec("listing"))
+        _ = matched | transform.WriteShards(spec("x"), KeyEncoder())
         sizes.append(len(pipeline.to_runner_api().SerializeToString()))
     assert abs(sizes[1] - sizes[0]) < 1_000
     assert sizes[1] < 500_000

@@ -131,11 +131,7 @@ def reusable(source: Path, output: Path, **options) -> set[str]:
     plan, _, _ = plan_build(source, output, **options)
     assert plan.status == "build"
     assert bool(plan.reused) == bool(plan.base)
-    return {
-        name
-        for series in plan.reused
-        for name in shards_of(output, series.label, split=series.split)
-    }
+    return set().union(*(shards_of(output, s.label, split=s.split) for s in plan.reused))
 
 
 def rebuild(source: Path, output: Path, **options) -> tuple[set[str], object]:
@@ -269,15 +265,12 @@ def spoil(output: Path, how: str) -> set[str]:
     """Damage a dataset; return the shards that can still be reused."""
     body = json.loads((output / "manifest.json").read_text())
     shards = shards_of(output, *CLASSES)
+    series = [each for each in body["series"] if each["rejected_by_reason"]]
     lost = {
         "train-cat": shards_of(output, "cat", split="train"),
-        "rejects": {
-            name
-            for each in body["series"] if each["rejected_by_reason"]
-            for name in shards_of(output, each["label"], split=each["split"])
-        },
+        "rejects": set().union(*(shards_of(output, e["label"], split=e["split"]) for e in series)),
         "": shards,
-    }  # fmt: skip
+    }
     change, what = SPOILED[how]
     change(output, body)
     (output / "manifest.json").write_text(json.dumps(body))
@@ -496,14 +489,12 @@ def test_rejects_journal_with_contradictory_kept_files(by_hand):
 
 def test_publishing_on_another_base_changes_nothing(by_hand):
     output, manifest, journal = by_hand
-    shutil.copytree(output, output.parent / "copy")
+    copy = shutil.copytree(output, output.parent / "copy")
     kept = replace(journal.kept, base="0" * 32)
     new = Manifest.from_json(journal.manifest)
     with pytest.raises(StaleBuildError, match="run again"):
         publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
-    assert check_dataset(output, [".build-c"]) == check_dataset(
-        output.parent / "copy", [".build-c"]
-    )
+    assert check_dataset(output, [".build-c"]) == check_dataset(copy, [".build-c"])
     kept = journal.kept
     assert publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
     check_manifest(output)

@@ -181,9 +181,8 @@ def test_transparent_gif_is_composited_over_white(disposal):
     first.putdata([0, 1, 2, 0])
     second = first.copy()
     second.putdata([2, 2, 0, 1])
-    data = saved(
-        first, "GIF", save_all=True, append_images=[second], transparency=0, disposal=disposal
-    )
+    options = {"append_images": [second], "transparency": 0, "disposal": disposal}
+    data = saved(first, "GIF", save_all=True, **options)
     encoded = encode_image(data, full())
     assert encoded.multi_frame
     assert as_array(encoded)[0].tolist() == [[255] * 3, list(RED), list(GREEN), [255] * 3]
@@ -288,9 +287,8 @@ def samples() -> dict[str, bytes]:
     files["TIFF-LZW"] = saved(photo, "TIFF", compression="tiff_lzw")
     files["JPEG-progressive"] = saved(photo, "JPEG", progressive=True)
     files["GIF-frames"] = saved(photo, "GIF", save_all=True, append_images=[make_image(12, 64, 48)])
-    files["PNG-16"] = saved(
-        Image.fromarray(np.arange(3072, dtype=np.uint16).reshape(48, 64)), "PNG"
-    )
+    wide = np.arange(3072, dtype=np.uint16).reshape(48, 64)
+    files["PNG-16"] = saved(Image.fromarray(wide), "PNG")
     return files
 
 
@@ -310,9 +308,8 @@ def test_damaged_files_are_decoded_or_rejected():
         for _ in range(2000 // len(samples())):
             damaged = bytearray(data)
             for _ in range(rng.choice((1, 1, 3, 10))):
-                damaged[rng.randrange(min(len(data), rng.choice((64, 600, len(data)))))] = (
-                    rng.randrange(256)
-                )
+                at = rng.randrange(min(len(data), rng.choice((64, 600, len(data)))))
+                damaged[at] = rng.randrange(256)
             outcome = outcome_of(bytes(damaged), spec)
             assert outcome == "ok" or outcome[1] in REASONS, kind
             outcomes.add(outcome if outcome == "ok" else outcome[1])
@@ -404,10 +401,8 @@ def png_chunks(data: bytes) -> set[bytes]:
 
 @pytest.mark.parametrize("encoding", ["jpeg", "png", "raw"])
 def test_output_does_not_depend_on_threads(encoding):
-    files = [
-        *samples().values(),
-        *(oriented(np.asarray(corners(99, 77)), "JPEG", n) for n in (3, 6)),
-    ]
+    picture = np.asarray(corners(99, 77))
+    files = [*samples().values(), *(oriented(picture, "JPEG", n) for n in (3, 6))]
     spec = sized(24, 18, "crop", encoding=encoding)
     alone = [encode_image(data, spec) for data in files]
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:

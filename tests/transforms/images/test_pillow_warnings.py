@@ -3,6 +3,7 @@
 import io
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
@@ -42,17 +43,13 @@ def test_filters_of_the_caller_stay_as_they_are_with_many_threads() -> None:
     before = list(warnings.filters)
     barrier = threading.Barrier(8)
 
-    def encode() -> None:
+    def encode(_) -> None:
         barrier.wait(30)
         for _ in range(50):
             encode_image(damaged_exif(), full())
 
-    threads = [threading.Thread(target=encode) for _ in range(8)]
-    with warnings.catch_warnings(record=True) as recorded:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with warnings.catch_warnings(record=True) as recorded, ThreadPoolExecutor(8) as pool:
+        list(pool.map(encode, range(8)))
     assert not recorded
     assert list(warnings.filters) == before
 

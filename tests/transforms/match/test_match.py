@@ -119,12 +119,9 @@ def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "s.jpg"))
-    raw = os.path.join(os.fsencode(tmp_path), b"bad\xff%.jpg")
-    with open(raw, "wb"):
-        pass
-    os.mkdir(os.path.join(os.fsencode(tmp_path), b"dir\xfe"))
-    with open(os.path.join(os.fsencode(tmp_path), b"dir\xfe", b"in.jpg"), "wb"):
-        pass
+    os.mkdir(os.fsencode(tmp_path) + b"/dir\xfe")
+    for name in (b"bad\xff%.jpg", b"dir\xfe/in.jpg"):
+        os.mknod(os.fsencode(tmp_path) + b"/" + name)
     found = match(tmp_path)
     server.close()
     assert found == {

@@ -24,26 +24,8 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.publish import read_manifest
 from tests.conftest import SOAK
-from tests.support.fault_tools import (
-    JOURNAL,
-    Ended,
-    Watched,
-    build_folder,
-    built,
-    check_dataset,
-    images,
-    make_source,
-    zygote,
-)
-from tests.support.publications import (
-    BUILD,
-    OTHER,
-    make_manifest,
-    publish_by_hand,
-    stage,
-    stage_journal,
-    write_journal,
-)
+from tests.support import fault_tools as faults
+from tests.support import publications
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -57,17 +39,17 @@ HOUR = 3600 * 10**9
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    return make_source(tmp_path_factory.mktemp("clean") / "photos")
+    return faults.make_source(tmp_path_factory.mktemp("clean") / "photos")
 
 
 @pytest.fixture(scope="module")
 def published(source, tmp_path_factory) -> Path:
     """A dataset, and the build folder of another one that was killed after some parts."""
     output = tmp_path_factory.mktemp("clean") / "ds"
-    built(source, output)
+    faults.built(source, output)
     kill_build(source, output, *CHANGED)
-    assert not (output / JOURNAL).exists()
-    assert len(list(build_folder(output).rglob("*.part"))) >= 2
+    assert not (output / faults.JOURNAL).exists()
+    assert len(list(faults.build_folder(output).rglob("*.part"))) >= 2
     return output
 
 
@@ -78,15 +60,16 @@ def output(published, tmp_path) -> Path:
 
 
 def kill_build(source: Path, output: Path, *flags: str, since: str = "", at: int = 30) -> None:
-    watch = Watched(output, since=since, at=(at,))
-    assert zygote().run(*images(source, output, *flags), watch=watch).code == -signal.SIGKILL
+    watch = faults.Watched(output, since=since, at=(at,))
+    command = faults.images(source, output, *flags)
+    assert faults.zygote().run(*command, watch=watch).code == -signal.SIGKILL
 
 
-def run(*args: object, **kwargs) -> Ended:
-    return zygote().run("clean", *args, **kwargs)
+def run(*args: object, **kwargs) -> faults.Ended:
+    return faults.zygote().run("clean", *args, **kwargs)
 
 
-def run_now(*args: object, **kwargs) -> Ended:
+def run_now(*args: object, **kwargs) -> faults.Ended:
     """Clean regardless of age; the command must succeed without a message."""
     ended = run(*args, NOW, **kwargs)
     assert (ended.code, ended.stderr) == (0, "")
@@ -131,7 +114,7 @@ def make_build(output: Path, name: str = ".build-0000000000000000") -> Path:
 
 
 def test_deletes_a_killed_build_and_keeps_the_dataset(output):
-    before, build = published_tree(output), build_folder(output)
+    before, build = published_tree(output), faults.build_folder(output)
     files = [path for path in build.rglob("*") if path.is_file()]
     (output / OUTCOME).write_text("{}")
     (output / f".{OUTCOME}.{HEX}.tmp").write_text("{")
@@ -139,7 +122,7 @@ def test_deletes_a_killed_build_and_keeps_the_dataset(output):
     done = run(output)
     assert (done.code, done.stderr) == (0, "")
     assert (hidden(output), published_tree(output)) == ([], before)
-    check_dataset(output)
+    faults.check_dataset(output)
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     (line,) = (line for line in lines if build.name in line)
@@ -162,7 +145,7 @@ def test_dry_run_reports_the_same_and_changes_nothing(output):
 
 def test_keeps_recently_changed_builds(output):
     make_old(output)
-    (newest,) = (path for path in build_folder(output).rglob("parts"))
+    (newest,) = (path for path in faults.build_folder(output).rglob("parts"))
     os.utime(newest)  # a nested folder changed just now
     before = tree(output)
     for flags in ([], ["--older_than=1h"], ["--older_than=2d"], ["--older_than=15m"]):
@@ -185,7 +168,7 @@ def test_zero_age_deletes_even_files_from_the_future(output):
 
 # Names of leftovers.
 
-OUR_FOLDERS = (BUILD, ".build-")
+OUR_FOLDERS = (publications.BUILD, ".build-")
 OUR_FILES = (
     OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp", f"..publish.json.{HEX}.tmp",
 )  # fmt: skip
@@ -238,7 +221,7 @@ def test_keeps_folders_of_other_tools_with_similar_names(tmp_path):
 
 
 def test_keeps_links_and_never_follows_them(output, tmp_path):
-    build, outside = build_folder(output), tmp_path / "outside"
+    build, outside = faults.build_folder(output), tmp_path / "outside"
     (outside / "parts").mkdir(parents=True)
     (outside / "parts" / "precious").write_text("precious")
     (output / ".build-0000000000000000").symlink_to(outside)
@@ -255,7 +238,7 @@ def test_keeps_links_and_never_follows_them(output, tmp_path):
 
 
 def test_deletes_builds_with_hostile_names(output):
-    parts = build_folder(output) / "parts"
+    parts = faults.build_folder(output) / "parts"
     for name in (b"new\nline", b"\xff\xfe", b"\x1b[31m", b"-rf", b"a" * 255, "ü".encode()):
         Path(os.fsdecode(os.fsencode(parts) + b"/" + name)).write_text("x")
     parts.joinpath(*["deep"] * 60).mkdir(parents=True)
@@ -265,7 +248,7 @@ def test_deletes_builds_with_hostile_names(output):
     assert hidden(output) == []
     assert len(done.stdout.splitlines()) == 6
     assert all(line.isprintable() for line in done.stdout.splitlines())
-    check_dataset(output)
+    faults.check_dataset(output)
 
 
 # Journals.
@@ -273,8 +256,8 @@ def test_deletes_builds_with_hostile_names(output):
 
 def test_completes_an_unfinished_publication(source, published, tmp_path):
     output = shutil.copytree(published, tmp_path / "ds")
-    kill_build(source, output, *CHANGED, since=JOURNAL, at=8)
-    assert (output / JOURNAL).exists()
+    kill_build(source, output, *CHANGED, since=faults.JOURNAL, at=8)
+    assert (output / faults.JOURNAL).exists()
     assert not (output / "manifest.json").exists()
     make_build(output)
     before = tree(output)
@@ -289,14 +272,14 @@ def test_completes_an_unfinished_publication(source, published, tmp_path):
         line.replace("would remove", "removed") for line in planned.stdout.splitlines()[1:-1]
     ]
     wanted = tmp_path / "wanted"
-    built(source, wanted, *CHANGED)
-    assert check_dataset(output) == check_dataset(wanted)
+    faults.built(source, wanted, *CHANGED)
+    assert faults.check_dataset(output) == faults.check_dataset(wanted)
 
 
 @pytest.fixture
 def by_hand(tmp_path) -> Path:
     """A dataset of one shard that is published without a build."""
-    assert publish_by_hand(tmp_path / "out", make_manifest())
+    assert publications.publish_by_hand(tmp_path / "out", publications.make_manifest())
     return tmp_path / "out"
 
 
@@ -304,7 +287,7 @@ def by_hand(tmp_path) -> Path:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"manifest": 1}'])
 def test_rejects_damaged_journal(text, flags, by_hand):
     make_build(by_hand)
-    (by_hand / JOURNAL).write_text(text)
+    (by_hand / faults.JOURNAL).write_text(text)
     before = tree(by_hand)
     done = run(by_hand, NOW, *flags)
     assert (done.code, done.stdout) == (1, "")
@@ -314,14 +297,14 @@ def test_rejects_damaged_journal(text, flags, by_hand):
 
 def test_rolls_back_a_journal_without_files(by_hand):
     before = published_tree(by_hand)
-    write_journal(by_hand)
-    shutil.rmtree(by_hand / BUILD)
+    publications.write_journal(by_hand)
+    shutil.rmtree(by_hand / publications.BUILD)
     done = run(by_hand)
     assert done.code == 0
     assert done.stdout.startswith("rolled back the unfinished publish")
     assert (published_tree(by_hand), hidden(by_hand)) == (before, [])
-    write_journal(by_hand)
-    shutil.rmtree(by_hand / BUILD)
+    publications.write_journal(by_hand)
+    shutil.rmtree(by_hand / publications.BUILD)
     for name in ("manifest.json", "schema.pbtxt"):
         (by_hand / name).unlink()
     build = make_build(by_hand)
@@ -352,10 +335,10 @@ def test_folders_without_a_dataset(tmp_path):
 def test_cleans_an_output_that_was_never_published(source, tmp_path):
     output = tmp_path / "ds"
     kill_build(source, output)
-    assert build_folder(output)
+    assert faults.build_folder(output)
     run_now(output)
     assert list(output.iterdir()) == []
-    built(source, output)
+    faults.built(source, output)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": 99}'])
@@ -404,12 +387,12 @@ def test_reports_missing_permissions_in_one_sentence_each(output, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
 def test_reports_a_build_folder_that_its_parent_protects(output, tmp_path):
     open_to_others(tmp_path)
-    for path in [build_folder(output), *build_folder(output).rglob("*")]:
+    for path in [faults.build_folder(output), *faults.build_folder(output).rglob("*")]:
         os.chown(path, UID, UID)
     done = run(output, NOW, uid=UID)
     assert done.code == 1
     assert "cannot be deleted completely: check its permissions" in done.sentence
-    check_dataset(output, hidden(output))
+    faults.check_dataset(output, hidden(output))
 
 
 def test_cleans_a_full_disk(output, monkeypatch, capsys):
@@ -450,18 +433,18 @@ def test_ages() -> None:
 
 
 def test_survives_a_kill_before_any_step(output, tmp_path):
-    make_files(output, [BUILD], OUR_FILES + OUR_EMPTY_FILES)
+    make_files(output, [publications.BUILD], OUR_FILES + OUR_EMPTY_FILES)
     make_old(output)
     kills = 0
     while True:
         copy = shutil.copytree(output, tmp_path / "copy", symlinks=True)
-        ended = run(copy, watch=Watched(copy, at=(kills + 1,)))
+        ended = run(copy, watch=faults.Watched(copy, at=(kills + 1,)))
         if ended.code == 0:
             break
         assert ended.code == -signal.SIGKILL
-        check_dataset(copy, hidden(copy))
+        faults.check_dataset(copy, hidden(copy))
         run_now(copy)
-        check_dataset(copy)
+        faults.check_dataset(copy)
         assert hidden(copy) == []
         shutil.rmtree(copy)
         kills += 1
@@ -469,11 +452,11 @@ def test_survives_a_kill_before_any_step(output, tmp_path):
 
 
 def test_two_cleans_at_once(output, tmp_path):
-    make_files(output, [BUILD], [OUTCOME])
+    make_files(output, [publications.BUILD], [OUTCOME])
     for turn in range(6):
         copy = shutil.copytree(output, tmp_path / f"copy{turn}")
         before = published_tree(copy)
-        both = [zygote().start("clean", copy, NOW) for _ in range(2)]
+        both = [faults.zygote().start("clean", copy, NOW) for _ in range(2)]
         assert [(each.wait().code, each.ended.stderr) for each in both] == [(0, "")] * 2
         assert (published_tree(copy), hidden(copy)) == (before, [])
 
@@ -483,13 +466,13 @@ def test_two_cleans_at_once(output, tmp_path):
 def test_clean_during_a_build(flags, source, published, tmp_path):
     """The build succeeds or asks to run again, and the next run completes it."""
     wanted = tmp_path / "wanted"
-    built(source, wanted, *flags)
+    faults.built(source, wanted, *flags)
     removed = 0
     for turn in range(3):
         output = tmp_path / f"out{turn}"
         if flags:
             shutil.copytree(published, output)
-        builder = zygote().start(*images(source, output, *flags))
+        builder = faults.zygote().start(*faults.images(source, output, *flags))
         while not list(output.glob(".build-*")) and not (output / "manifest.json").exists():
             time.sleep(0.005)
         for _ in range(4 + turn):
@@ -501,21 +484,21 @@ def test_clean_during_a_build(flags, source, published, tmp_path):
             time.sleep(0.1)
         ended = builder.wait()
         assert ended.code == 0 or "run again" in ended.sentence
-        built(source, output, *flags)
-        assert check_dataset(output, hidden(output)) == check_dataset(wanted)
+        faults.built(source, output, *flags)
+        assert faults.check_dataset(output, hidden(output)) == faults.check_dataset(wanted)
     assert removed
 
 
 def test_keeps_the_folder_of_a_running_build(source, tmp_path):
     output = tmp_path / "out"
-    builder = zygote().start(*images(source, output))
+    builder = faults.zygote().start(*faults.images(source, output))
     while not list(output.glob(".build-*/parts/*")):
         time.sleep(0.002)
     builder.send(signal.SIGSTOP)
     assert "kept  .build-" in run(output).stdout
     builder.send(signal.SIGCONT)
     assert builder.wait().code == 0
-    check_dataset(output)
+    faults.check_dataset(output)
 
 
 def test_keeps_a_build_folder_that_changed_since_it_was_found(output):
@@ -523,16 +506,16 @@ def test_keeps_a_build_folder_that_changed_since_it_was_found(output):
     storage, now = LocalStorage(), time.time_ns()
     (item,) = cleanup.find_leftovers(storage, str(output)).leftovers
     assert not item.is_recent(HOUR, now)
-    (build_folder(output) / "parts" / "new").write_text("x")
+    (faults.build_folder(output) / "parts" / "new").write_text("x")
     assert not cleanup.remove(storage, str(output), item, HOUR, now)
-    assert build_folder(output).exists()
+    assert faults.build_folder(output).exists()
 
 
 def test_completes_a_publication_that_began_since_the_listing(by_hand):
-    write_journal(by_hand)
-    item = cleanup.Leftover(BUILD, "build", 1, 1, 1)
+    publications.write_journal(by_hand)
+    item = cleanup.Leftover(publications.BUILD, "build", 1, 1, 1)
     assert not cleanup.remove(LocalStorage(), str(by_hand), item, 0, 0)
-    assert read_manifest(LocalStorage(), str(by_hand)) == OTHER
+    assert read_manifest(LocalStorage(), str(by_hand)) == publications.OTHER
     assert hidden(by_hand) == []
 
 
@@ -544,11 +527,11 @@ def stored(strict_bucket) -> str:
     """A dataset, an unfinished build and an outcome in a bucket."""
     output = f"{strict_bucket}/a/ds"
     storage = open_storage(output)
-    assert publish_by_hand(output, make_manifest())
-    stage(output)
+    assert publications.publish_by_hand(output, publications.make_manifest())
+    publications.stage(output)
     storage.replace(f"{output}/{OUTCOME}", b"{}")
     storage.replace(f"{output}/.notes", b"mine")
-    storage.replace(f"{strict_bucket}/a/ds2/{BUILD}/parts/x", b"of another dataset")
+    storage.replace(f"{strict_bucket}/a/ds2/{publications.BUILD}/parts/x", b"of another dataset")
     return output
 
 
@@ -585,18 +568,18 @@ def test_publisher_that_is_first_in_a_bucket(stored, capsys, monkeypatch):
     create, done = type(storage).create, []
 
     def create_late(self, path, data, aside=""):
-        if path.endswith(JOURNAL) and not done:
+        if path.endswith(faults.JOURNAL) and not done:
             done.append(1)
-            assert create(self, path, stage_journal(stored))
+            assert create(self, path, publications.stage_journal(stored))
         return create(self, path, data, aside)
 
     monkeypatch.setattr(type(storage), "create", create_late)
     code, _, err = call_main(capsys, stored, NOW)
     assert (code, err, done) == (0, "", [1])
-    assert read_manifest(storage, stored) == OTHER
+    assert read_manifest(storage, stored) == publications.OTHER
     assert storage.read(f"{stored}/train-0.gz") == b"payload"
     assert not [path for path in objects(stored) if path.startswith(f"{stored}/.build")]
-    assert storage.stat(f"{stored}/{JOURNAL}") is None
+    assert storage.stat(f"{stored}/{faults.JOURNAL}") is None
 
 
 def test_publisher_that_is_second_in_a_bucket(stored, monkeypatch):
@@ -604,19 +587,19 @@ def test_publisher_that_is_second_in_a_bucket(stored, monkeypatch):
     storage = open_storage(stored)
     with monkeypatch.context() as patch:
         patch.setattr(cleanup, "recover_output", lambda *_: None)
-        cleanup._remove_by_journal(storage, stored, BUILD)
-    assert storage.stat(f"{stored}/{JOURNAL}") is not None
-    assert read_manifest(storage, stored) == make_manifest()
+        cleanup._remove_by_journal(storage, stored, publications.BUILD)
+    assert storage.stat(f"{stored}/{faults.JOURNAL}") is not None
+    assert read_manifest(storage, stored) == publications.make_manifest()
     with pytest.raises(StaleBuildError, match="run again"):
-        publish_by_hand(stored, OTHER, overwrite=True)
-    assert read_manifest(storage, stored) == make_manifest()
+        publications.publish_by_hand(stored, publications.OTHER, overwrite=True)
+    assert read_manifest(storage, stored) == publications.make_manifest()
     assert storage.read(f"{stored}/train-0.gz") == b"payload"
-    assert publish_by_hand(stored, OTHER, overwrite=True)
+    assert publications.publish_by_hand(stored, publications.OTHER, overwrite=True)
 
 
 def test_journals_in_a_bucket(stored, capsys):
     storage = open_storage(stored)
-    storage.replace(f"{stored}/{JOURNAL}", stage_journal(stored))
+    storage.replace(f"{stored}/{faults.JOURNAL}", publications.stage_journal(stored))
     before = objects(stored)
     code, out, _ = call_main(capsys, stored, "--dry_run")
     assert (code, objects(stored)) == (0, before)
@@ -624,9 +607,9 @@ def test_journals_in_a_bucket(stored, capsys):
     code, out, _ = call_main(capsys, stored)
     assert code == 0
     assert out.startswith("completed the unfinished publish")
-    assert read_manifest(storage, stored) == OTHER
-    storage.replace(f"{stored}/{JOURNAL}", b"{")
-    stage(stored)
+    assert read_manifest(storage, stored) == publications.OTHER
+    storage.replace(f"{stored}/{faults.JOURNAL}", b"{")
+    publications.stage(stored)
     before = objects(stored)
     code, out, err = call_main(capsys, stored, NOW)
     assert (code, out, objects(stored)) == (1, "", before)

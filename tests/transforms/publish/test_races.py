@@ -16,18 +16,7 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.build.parts import PartJob, find_part, parse_sidecar, write_part
 from shardmill.transforms.build.placement import PartKey
-from tests.support.fault_tools import (
-    JOURNAL,
-    SOAK,
-    Ended,
-    Watched,
-    build_folder,
-    built,
-    check_dataset,
-    images,
-    make_source,
-    zygote,
-)
+from tests.support import fault_tools as faults
 
 pytestmark = pytest.mark.heavy
 
@@ -36,7 +25,7 @@ ONE, OTHER = ("--shard_examples=16",), ("--shard_examples=16", "--seed=9")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    return make_source(tmp_path_factory.mktemp("races") / "photos")
+    return faults.make_source(tmp_path_factory.mktemp("races") / "photos")
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +34,23 @@ def wanted(source, tmp_path_factory) -> list[dict[str, bytes]]:
     found = []
     for name, flags in (("one", ONE), ("other", OTHER)):
         output = tmp_path_factory.mktemp("races") / name
-        built(source, output, *flags)
-        found.append(check_dataset(output))
+        faults.built(source, output, *flags)
+        found.append(faults.check_dataset(output))
     return found
 
 
-def race(source: Path, output: Path, *configs: tuple[str, ...], offset: float) -> list[Ended]:
+def race(
+    source: Path, output: Path, *configs: tuple[str, ...], offset: float
+) -> list[faults.Ended]:
     """Start one builder per config, some time apart, and wait for all."""
     commands = []
     for flags in configs:
-        commands.append(zygote().start(*images(source, output, *flags)))
+        commands.append(faults.zygote().start(*faults.images(source, output, *flags)))
         time.sleep(offset)
     return [command.wait() for command in commands]
 
 
-def check_ended(ended: Ended) -> bool:
+def check_ended(ended: faults.Ended) -> bool:
     """Assert that a builder succeeded or failed with one sentence; return which."""
     if ended.code == 0:
         assert ended.said == ""
@@ -74,7 +65,7 @@ def leftovers(output: Path) -> set[str]:
     return {path.name for path in output.glob(".build-*")}
 
 
-OFFSETS = [number * 0.02 for number in range(60)] if SOAK else [0.0, 0.1, 0.5]
+OFFSETS = [number * 0.02 for number in range(60)] if faults.SOAK else [0.0, 0.1, 0.5]
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -83,7 +74,7 @@ def test_two_builds_of_one_dataset(source, wanted, tmp_path, offset):
     ended = race(source, output, ONE, ONE, offset=offset)
     assert all(map(check_ended, ended))
     assert sum("Published" in one.stdout for one in ended) == 1
-    assert check_dataset(output) == wanted[0]
+    assert faults.check_dataset(output) == wanted[0]
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -93,7 +84,7 @@ def test_two_datasets_without_overwrite(source, wanted, tmp_path, offset):
     first, second = map(check_ended, race(source, output, ONE, OTHER, offset=offset))
     assert first != second
     left = leftovers(output)
-    assert check_dataset(output, left) == wanted[0 if first else 1]
+    assert faults.check_dataset(output, left) == wanted[0 if first else 1]
     assert len(left) <= 1
 
 
@@ -102,34 +93,36 @@ def test_two_datasets_with_overwrite(source, wanted, tmp_path, offset):
     output = tmp_path / "out"
     configs = [(*flags, "--overwrite") for flags in (ONE, OTHER)]
     assert all(map(check_ended, race(source, output, *configs, offset=offset)))
-    assert check_dataset(output) in wanted
+    assert faults.check_dataset(output) in wanted
 
 
-def start_stopped(source: Path, output: Path, *flags: str, since: str = JOURNAL, at: int = 1):
+def start_stopped(
+    source: Path, output: Path, *flags: str, since: str = faults.JOURNAL, at: int = 1
+):
     """Start a builder that stops itself right before a change to the disk."""
-    watch = Watched(output, since=since, at=(at,), number=signal.SIGSTOP)
-    command = zygote().start(*images(source, output, *flags), watch=watch)
+    watch = faults.Watched(output, since=since, at=(at,), number=signal.SIGSTOP)
+    command = faults.zygote().start(*faults.images(source, output, *flags), watch=watch)
     assert command.wait_stopped()
     return command
 
 
-def resume(command) -> Ended:
+def resume(command) -> faults.Ended:
     command.send(signal.SIGCONT)
     return command.wait()
 
 
-@pytest.mark.parametrize("at", range(1, 15) if SOAK else [2, 5, 9])
+@pytest.mark.parametrize("at", range(1, 15) if faults.SOAK else [2, 5, 9])
 def test_builders_wait_for_a_running_publication(source, wanted, tmp_path, at):
     """They do not take its files for foreign ones."""
     output = tmp_path / "out"
     first = start_stopped(source, output, *ONE, at=at)
-    second = zygote().start(*images(source, output, *ONE))
-    third = zygote().start(*images(source, output, *OTHER))
+    second = faults.zygote().start(*faults.images(source, output, *ONE))
+    third = faults.zygote().start(*faults.images(source, output, *OTHER))
     time.sleep(0.2)  # usually enough for both to reach the output
     assert "Published" in resume(first).stdout
     assert "up to date" in second.wait().stdout
     assert "other inputs or options" in third.wait().sentence
-    assert check_dataset(output) == wanted[0]
+    assert faults.check_dataset(output) == wanted[0]
 
 
 @pytest.mark.parametrize(
@@ -139,9 +132,9 @@ def test_slower_builder_of_the_same_dataset_is_up_to_date(source, wanted, tmp_pa
     """The faster builder deletes the build folder; files written after that are deleted too."""
     output = tmp_path / "out"
     first = start_stopped(source, output, *ONE, since=since, at=at)
-    assert "Published" in built(source, output, *ONE).stdout
+    assert "Published" in faults.built(source, output, *ONE).stdout
     assert "up to date" in resume(first).stdout
-    assert check_dataset(output) == wanted[0]
+    assert faults.check_dataset(output) == wanted[0]
 
 
 @pytest.fixture
@@ -155,26 +148,26 @@ def grown(source, tmp_path) -> Path:
 def test_up_to_date_command_keeps_the_parts_of_other_inputs(source, grown, tmp_path):
     """Builds with the same options and other inputs share a build folder."""
     output = tmp_path / "out"
-    built(source, output, *ONE)
-    command = images(grown, output, *ONE, "--overwrite")
-    watch = Watched(output, since="/shards/", at=(1,))
-    assert zygote().run(*command, watch=watch).code == -signal.SIGKILL
-    parts = len(list(build_folder(output).glob("parts/*.json")))
-    assert "up to date" in built(source, output, *ONE).stdout
-    assert len(list(build_folder(output).glob("parts/*.json"))) == parts
-    assert zygote().run(*command).parts() == (0, parts)
+    faults.built(source, output, *ONE)
+    command = faults.images(grown, output, *ONE, "--overwrite")
+    watch = faults.Watched(output, since="/shards/", at=(1,))
+    assert faults.zygote().run(*command, watch=watch).code == -signal.SIGKILL
+    parts = len(list(faults.build_folder(output).glob("parts/*.json")))
+    assert "up to date" in faults.built(source, output, *ONE).stdout
+    assert len(list(faults.build_folder(output).glob("parts/*.json"))) == parts
+    assert faults.zygote().run(*command).parts() == (0, parts)
 
 
 def test_up_to_date_command_during_a_publication_with_the_same_options(source, grown, tmp_path):
     output = tmp_path / "out"
-    built(source, output, *ONE)
+    faults.built(source, output, *ONE)
     publisher = start_stopped(grown, output, *ONE, "--overwrite", at=3)
-    other = zygote().start(*images(source, output, *ONE))
+    other = faults.zygote().start(*faults.images(source, output, *ONE))
     time.sleep(0.2)
     assert "Published" in resume(publisher).stdout
     assert other.wait().code in (0, 1)
-    check_dataset(output)
-    assert "up to date" in built(grown, output, *ONE).stdout
+    faults.check_dataset(output)
+    assert "up to date" in faults.built(grown, output, *ONE).stdout
 
 
 JOB = PartKey("train", "", 0)
@@ -199,7 +192,7 @@ def test_concurrent_workers_leave_one_payload_of_a_part(tmp_path, workers, packi
     storage, folder = LocalStorage(), str(tmp_path / "parts")
     job = PartJob(JOB, "ab" * 16, folder, packing, {"codec": "1"})
     alone = write_part(storage, replace(job, folder=str(tmp_path / "alone")), items(60, None))
-    for _ in range(20 if SOAK else 3):
+    for _ in range(20 if faults.SOAK else 3):
         gate = threading.Barrier(workers)
         with ThreadPoolExecutor(workers) as pool:
             started = [

@@ -1,6 +1,6 @@
 """Progress and outcomes of several runs in one process are separate."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
@@ -27,20 +27,15 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
 
 def test_concurrent_runs_in_one_process_get_their_outcomes(tmp_path) -> None:
     counts = {"few": 3, "many": 11}
-    found: dict[str, Outcome] = {}
 
-    def build(name: str) -> None:
+    def build(name: str) -> Outcome:
         source = make_photos(tmp_path / name, {"cat": counts[name]}, size=(20, 20))
         job = resolve(ImagesConfig(str(source), str(tmp_path / f"{name}-ds"), image_size="8"))
-        found[name] = run.run_pipeline(
-            lambda root: outcomes(root, job), IN_MEMORY, [], job.sink.output
-        ).outcome
+        made = run.run_pipeline(lambda root: outcomes(root, job), IN_MEMORY, [], job.sink.output)
+        return made.outcome
 
-    threads = [threading.Thread(target=build, args=(name,)) for name in counts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(counts, pool.map(build, counts), strict=True))
     assert {name: each.status for name, each in found.items()} == dict.fromkeys(counts, "published")
     assert {name: each.matched for name, each in found.items()} == counts
     assert not progress.is_collected()

@@ -14,13 +14,7 @@ from PIL import Image
 
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import build_dataset, make_photos, shardmill
-from tests.support.rows_tools import (
-    JSON_SCHEMA,
-    by_split,
-    make_table,
-    published,
-    tf_examples,
-)
+from tests.support.rows_tools import JSON_SCHEMA, by_split, make_table, published, tf_examples
 from tests.support.statistics_tools import compare, nearest_root
 
 SPLITS = {"splits": "train:0.7,validation:0.2,test:0.1"}
@@ -114,9 +108,8 @@ def test_class_weights_equal_those_of_sklearn(rows_built) -> None:
     for name, records in by_split(out, manifest).items():
         words = [record["class"][0].decode() for record in records]
         classes = np.unique(words)
-        wanted = dict(
-            zip(classes.tolist(), weigh("balanced", classes=classes, y=words), strict=True)
-        )
+        weights = weigh("balanced", classes=classes, y=words)
+        wanted = dict(zip(classes.tolist(), weights, strict=True))
         assert body["splits"][name]["class_weights"] == wanted
         # The weights of all records sum to their number.
         counts = Counter(words)

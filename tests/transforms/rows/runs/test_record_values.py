@@ -34,9 +34,8 @@ def make_column(kind: str, form: str, cells: Sequence[list]) -> tuple[TypedColum
         return TypedColumn(name, kind, pa.array([[], *cells], pa.list_(arrow)), indices), rows
     rows = [cell[:1] for cell in cells]
     if form == "nulls":
-        return TypedColumn(
-            name, kind, pa.array([(*row, None)[0] for row in rows], arrow), None
-        ), rows
+        values = pa.array([(*row, None)[0] for row in rows], arrow)
+        return TypedColumn(name, kind, values, None), rows
     nulls = [None] if form == "indices and nulls" else []
     values = pa.array([*nulls, *(value for row in rows for value in row)], arrow)
     present = np.array([bool(row) for row in rows])

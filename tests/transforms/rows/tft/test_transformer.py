@@ -122,9 +122,8 @@ def by_hand(folder: str):
         data = ((everything, metadata), graph_folder) | tft_beam.TransformDataset()
         _ = data | tft_beam.EncodeTransformedDataset() | beam.io.WriteToTFRecord(f"{folder}/rows")
     found = sorted(tf.io.gfile.glob(f"{folder}/rows*"))
-    return [
-        tf.train.Example.FromString(r) for r in tf.data.TFRecordDataset(found).as_numpy_iterator()
-    ]
+    records = tf.data.TFRecordDataset(found).as_numpy_iterator()
+    return [tf.train.Example.FromString(record) for record in records]
 
 
 def analyze(folder, preprocessing, made=None, columns=COLUMNS) -> str:
@@ -155,8 +154,7 @@ def graph_folder(tmp_path_factory, preprocessing) -> str:
 
 
 def rows_of(columns: list[TypedColumn]) -> list[dict[str, list]]:
-    for column in columns:
-        assert column.indices is None
+    assert all(column.indices is None for column in columns)
     lists = {c.name: c.values.to_pylist() for c in columns}
     return [
         {name: v if isinstance(v, list) else [v] for name, v in zip(lists, row, strict=True)}
@@ -338,9 +336,8 @@ def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
     transformer = Transformer(analyze(tmp_path, good))
     with pytest.raises(InputError, match="1 entries of the feature 'first' for 900 rows"):
         transformer.apply(table(), ALL)
-    old = [
-        c._replace(values=pa.array(np.arange(90) + 50)) if c.name == "age" else c for c in table()
-    ]
+    ages = pa.array(np.arange(90) + 50)
+    old = [c._replace(values=ages) if c.name == "age" else c for c in table()]
     with pytest.raises(InputError, match="too old"):
         transformer.apply(old, ALL)
 

@@ -6,11 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.rows.types.infer import (
-    infer_column,
-    merge_profiles,
-    profile_cells,
-)
+from shardmill.transforms.rows.types.infer import infer_column, merge_profiles, profile_cells
 from shardmill.transforms.rows.types.typed_cells import Nulls, type_cells
 from tests.conftest import examples
 
