@@ -1,7 +1,6 @@
 """Steps per epoch: the command and the function, their errors, and start-up time."""
 
 import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from shardmill.pipelines import cli
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
-from tests.conftest import shardmill
+from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.publications import manifest_body, publish_by_hand, write_journal
 
@@ -333,16 +332,10 @@ def test_imports_nothing_heavy(code, ds):
 
 
 def test_starts_fast(ds):
-    def seconds(*command: str) -> float:  # CPU time: other processes affect wall-clock time
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *command], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
     steps = "-m", "shardmill.pipelines.cli", "steps", str(ds), "--batch_size=4"
-    pairs = [(seconds(*steps), seconds("-c", "pass")) for _ in range(5)]
+    pairs = [(cpu_seconds(*steps), cpu_seconds("-c", "pass")) for _ in range(5)]
     assert statistics.median(a - b for a, b in pairs) < 0.3
     assert shardmill(*steps[2:]).stdout == "5\n"
     check = "-m", "shardmill.pipelines.cli", "check", str(ds)
-    pairs = [(seconds(*check), seconds(*steps)) for _ in range(5)]
+    pairs = [(cpu_seconds(*check), cpu_seconds(*steps)) for _ in range(5)]
     assert statistics.median(a - b for a, b in pairs) < 0.1
