@@ -1,7 +1,5 @@
 """Shared by many tests: generated photos, the real data, builds and commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -9,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from hypothesis import settings
 from PIL import Image
 
 from shardmill.pipelines import run
-from shardmill.pipelines.images import outcomes, resolve
-from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
@@ -127,29 +125,45 @@ def shardmill(
     return subprocess.CompletedProcess(command, ended.code, ended.stdout, ended.stderr)
 
 
+def start_shardmill(*args: object, **options) -> subprocess.Popen[str]:
+    """Start the command in a new interpreter, with pipes for what it prints."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardmill", *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
 def cpu_seconds(*args: str | Path) -> float:
-    """Return the CPU time of a command in a new interpreter, in seconds.
+    """Return the CPU time of an interpreter with these arguments, in seconds.
 
     Not the wall-clock time, which also measures other processes.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert shardmill(*args, fresh=True).returncode == 0
+    subprocess.run([sys.executable, *args], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def build_dataset(**options) -> tuple[Outcome, Manifest | None]:
-    """Build in this process with Beam's in-memory runner; return outcome and manifest."""
-    config = ImagesConfig(**{name: _text(value) for name, value in options.items()})
-    job = resolve(config, runner=IN_MEMORY)
-    outcome = run.run_pipeline(
+def resolve_job(kind: str, **options) -> Any:
+    """Return the job of a build with the in-memory runner; options may be paths."""
+    texts = {n: str(value) if isinstance(value, Path) else value for n, value in options.items()}
+    config = INPUT_KINDS[kind].load_config()(**texts)
+    return INPUT_KINDS[kind].load_pipeline().resolve(config, runner=IN_MEMORY)
+
+
+def run_job(kind: str, job: Any) -> Outcome:
+    """Run a job in this process with Beam's in-memory runner."""
+    outcomes = INPUT_KINDS[kind].load_pipeline().outcomes
+    return run.run_pipeline(
         lambda root: outcomes(root, job), IN_MEMORY, [], job.sink.output, build=job.sink.build
     ).outcome
+
+
+def build_dataset(kind: str = "images", **options) -> tuple[Outcome, Manifest | None]:
+    """Build in this process with Beam's in-memory runner; return outcome and manifest."""
+    job = resolve_job(kind, **options)
+    outcome = run_job(kind, job)
     return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
-
-
-def _text(value):
-    return str(value) if isinstance(value, Path) else value
 
 
 @pytest.fixture

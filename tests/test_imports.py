@@ -1,7 +1,5 @@
 """Importing the modules of this project changes no global state of the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

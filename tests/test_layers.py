@@ -171,19 +171,13 @@ def test_files_and_functions_are_short() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            "loaders.keras_dataset(path)",
-            "TensorFlow is not installed: pip install 'shardmill[tensorflow]'.",
-        ),
+        ("loaders.keras_dataset(path)", "TensorFlow is not installed: pip install 'shardmill[tensorflow]'."),
         ("loaders.feature_spec(path)", "TensorFlow is not installed: pip install"),
         ("loaders.augmentation(flip='horizontal')", "Keras is not installed: pip install"),
-        (
-            "loaders.normalization(path)",
-            "Keras is not installed: pip install 'shardmill[tensorflow]'.",
-        ),
+        ("loaders.normalization(path)", "Keras is not installed: pip install 'shardmill[tensorflow]'."),
         ("import_module('shardmill.loaders.torch_data')", "PyTorch is not installed: pip install"),
     ],
-)
+)  # fmt: skip
 def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> None:
     code = (
         "import sys, importlib.util\n"

@@ -1,7 +1,5 @@
 """The DAGs in a real Airflow: runs, retries, kills, failures, backfills."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import datetime as dt
@@ -17,6 +15,7 @@ import pytest
 from tests.conftest import ROOT, build_dataset, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
 from tests.support.examples_data import write_titanic
+from tests.support.flink_cluster import finished_parts
 from tests.support.readers import tf_examples
 
 DAY = "2026-01-20"
@@ -149,10 +148,6 @@ def gone(run: Run, task: str, number: int, seconds: float = 15) -> None:
     wait_until(lambda: not left(), seconds, f"the end of {run.path} {task}")
 
 
-def parts_in(output: Path) -> int:
-    return len(list(output.glob(".build-*/parts/*.json")))
-
-
 LATER_TASKS = {"count": "success", "verify": "success", "check": "success"}
 
 
@@ -234,7 +229,7 @@ def test_a_timeout_leaves_no_process_and_the_retry_resumes(airflow, base):
         assert re.search(
             rf"^Stopped at its timeout of 0:00:\d0: {next_try}$", log.text, re.MULTILINE
         )
-        if parts_in(output):
+        if finished_parts(output):
             break
         (base / "settings.toml").write_text(settings(base, f"{2 * seconds}s"))
     # An operator raises the timeout; the next attempt reads it.
@@ -251,7 +246,7 @@ def test_a_killed_task_process_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "killed", day="2026-01-21")
     keeper = run.keeper("images")
     output = base / "ds" / "steady" / "2026-01-21"
-    wait_until(lambda: parts_in(output) >= 3, 60)
+    wait_until(lambda: finished_parts(output) >= 3, 60)
     task = keeper.parent()
     assert any("airflow" in word for word in task.cmdline())
     task.kill()
@@ -265,7 +260,7 @@ def test_a_killed_task_process_leaves_no_process(airflow, base):
 def test_a_killed_supervisor_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "lost", day="2026-01-22")
     keeper = run.keeper("images")
-    wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-22") >= 3, 60)
+    wait_until(lambda: finished_parts(base / "ds" / "steady" / "2026-01-22") >= 3, 60)
     task = keeper.parent()
     task.parent().kill()
     gone(run, "images", 1)
@@ -277,7 +272,7 @@ def test_a_killed_supervisor_leaves_no_process(airflow, base):
 def test_a_task_marked_as_failed_leaves_no_process(airflow, base):
     run = airflow.trigger("shardmill_steady", "ended", day="2026-01-23")
     run.keeper("images")
-    wait_until(lambda: parts_in(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
+    wait_until(lambda: finished_parts(base / "ds" / "steady" / "2026-01-23") >= 3, 60)
     airflow.call(f"{run.path}/taskInstances/images", {"new_state": "failed"}, "PATCH")
     gone(run, "images", 1, 30)
     wait_until(lambda: "Stopped by Airflow" in run.log("images", 1).exit_message, 30)

@@ -5,8 +5,6 @@ It is built from the unmodified ``deploy/dataflow/Dockerfile`` on base images th
 machine and no folder of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -16,22 +14,18 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, shardmill
+from tests.deploy.test_dataflow_template import VERSION
 from tests.support.dataflow_server import PROJECT, REGION, State
 from tests.support.dataflow_tools import OPTIONS, staged_job, wait_for
+from tests.support.servers import wait_until
 
-pytest_plugins = [
-    "tests.support.gcs_server",
-    "tests.support.gcs_builds",
-    "tests.support.dataflow_server",
-    "tests.support.dataflow_tools",
-]
+pytest_plugins = ["tests.support.dataflow_tools"]
 
 STORE = ROOT / ".cache" / "containers"
 IMAGE = "localhost/shardmill:test"
@@ -93,16 +87,12 @@ def config(container: Container) -> dict:
     return json.loads(found.stdout)["OCIv1"]["config"]
 
 
-def version() -> str:
-    return re.findall(r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)[0]
-
-
 def test_entry_point_and_user(container, config):
     assert config["Entrypoint"] == ["/opt/apache/beam/boot"]
     assert config["User"] == "1000:1000"
     assert f"SHARDMILL_SDK_IMAGE={IMAGE}" in config["Env"]
     assert container.run("id", "-u").strip() == "1000"
-    assert container.run("shardmill", "--version").strip() == version()
+    assert container.run("shardmill", "--version").strip() == VERSION
     assert container.run("pip", "check").strip() == "No broken requirements found."
 
 
@@ -158,11 +148,8 @@ def pool(container: Container, log: Path, **env: str) -> Iterator[None]:
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
-        while not listens():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        wait_until(lambda: listens() or process.poll() is not None, 60, str(log))
+        assert process.poll() is None, log.read_text()
         yield
     finally:
         os.killpg(process.pid, signal.SIGTERM)

@@ -4,12 +4,7 @@ Beam uses HTTP only for an endpoint that contains ``localhost``. Here the comman
 endpoint: a proxy redirects it to the fake service, whose certificate is signed by a CA of the test.
 """
 
-from __future__ import annotations
-
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,17 +15,14 @@ import pytest
 import trustme
 from google.cloud import dataflow
 
+from tests.conftest import start_shardmill
 from tests.support import gcs_hosts
 from tests.support.dataflow_server import PROJECT, REGION, Rejection, Service, State
 from tests.support.dataflow_tools import page
 from tests.support.fault_tools import PROGRESS
+from tests.support.servers import wait_until
 
-pytest_plugins = [
-    "tests.support.gcs_server",
-    "tests.support.gcs_builds",
-    "tests.support.dataflow_server",
-    "tests.support.dataflow_tools",
-]
+pytest_plugins = ["tests.support.dataflow_tools"]
 
 HOST = "dataflow.googleapis.com"
 
@@ -49,15 +41,11 @@ class Calls(grpc.GenericRpcHandler):
             "JobsV1Beta3/CreateJob": (dataflow.CreateJobRequest, dataflow.Job, self._create),
             "JobsV1Beta3/GetJob": (dataflow.GetJobRequest, dataflow.Job, self._get),
             "JobsV1Beta3/UpdateJob": (dataflow.UpdateJobRequest, dataflow.Job, self._update),
-            "JobsV1Beta3/ListJobs": (
-                dataflow.ListJobsRequest, dataflow.ListJobsResponse, self._list,
-            ),
+            "JobsV1Beta3/ListJobs": (dataflow.ListJobsRequest, dataflow.ListJobsResponse, self._list),
             "MessagesV1Beta3/ListJobMessages": (
                 dataflow.ListJobMessagesRequest, dataflow.ListJobMessagesResponse, self._messages,
             ),
-            "MetricsV1Beta3/GetJobMetrics": (
-                dataflow.GetJobMetricsRequest, dataflow.JobMetrics, self._metrics,
-            ),
+            "MetricsV1Beta3/GetJobMetrics": (dataflow.GetJobMetricsRequest, dataflow.JobMetrics, self._metrics),
         }  # fmt: skip
 
     def service(self, details):
@@ -126,15 +114,8 @@ def calls(service: Service, client, tmp_path, monkeypatch) -> Iterator[Calls]:
     assert set(tunnel.asked) == {f"{HOST}:443"}
 
 
-def started(client, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "shardmill.pipelines.cli", *client.argv("images", *more)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ},
-    )  # fmt: skip
-
-
 def test_builds_a_dataset(calls, client, service, album, tmp_path):
-    process = started(client, "--debug")
+    process = start_shardmill(*client.argv("images", "--debug"))
     out, err = process.communicate(timeout=250)
     assert process.returncode == 0, err
     assert "written    24 examples" in out
@@ -156,7 +137,7 @@ def test_builds_a_dataset(calls, client, service, album, tmp_path):
 )
 def test_a_rejected_job_is_one_sentence(rejection, calls, client, service):
     service.rejection = rejection
-    process = started(client)
+    process = start_shardmill(*client.argv("images"))
     out, err = process.communicate(timeout=250)
     assert (process.returncode, out) == (1, "")
     (said,) = PROGRESS.sub("", err).splitlines()
@@ -168,11 +149,8 @@ def test_a_rejected_job_is_one_sentence(rejection, calls, client, service):
 
 def test_ctrl_c_cancels_the_job_and_waits(calls, client, service):
     service.hold, service.cancel_seconds = True, 3.0
-    process = started(client)
-    deadline = time.monotonic() + 120
-    while not service.works:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = start_shardmill(*client.argv("images"))
+    wait_until(lambda: service.works)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]

@@ -1,25 +1,17 @@
 """Jobs on a fake Dataflow service: every pipeline, templates, failures, cancellation."""
 
-from __future__ import annotations
-
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from shardmill.schemas.storage import open_storage
+from tests.conftest import start_shardmill
 from tests.support.dataflow_server import PROJECT, REGION, Rejection, State
 from tests.support.dataflow_tools import page, staged_job, wait_for
+from tests.support.servers import wait_until
 
-pytest_plugins = [
-    "tests.support.gcs_server",
-    "tests.support.gcs_builds",
-    "tests.support.dataflow_server",
-    "tests.support.dataflow_tools",
-]
+pytest_plugins = ["tests.support.dataflow_tools"]
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 FOREIGN = """Error message from worker: Traceback (most recent call last):
@@ -167,8 +159,8 @@ def test_a_staged_job_fails_on_its_own(client, service):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_cancels_the_job_and_waits(number, code, client, service):
     service.hold, service.cancel_seconds = True, 3.0
-    process = started(client.argv("images"))
-    until(lambda: service.works)
+    process = start_shardmill(*client.argv("images"))
+    wait_until(lambda: service.works)
     time.sleep(1.5)
     process.send_signal(number)
     said = process.communicate(timeout=60)
@@ -190,22 +182,8 @@ def test_a_signal_while_the_job_is_being_submitted(client, service, monkeypatch)
         return work
 
     monkeypatch.setattr(service, "create", create_slowly)
-    process = started(client.argv("images"))
+    process = start_shardmill(*client.argv("images"))
     said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "shardmill: interrupted; run again to resume." in said[1]
     assert service.works[0].job.current_state == State.JOB_STATE_CANCELLED
-
-
-def started(argv: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "shardmill.pipelines.cli", *argv], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env={**os.environ},
-    )  # fmt: skip
-
-
-def until(found) -> None:
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

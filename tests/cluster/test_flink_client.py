@@ -5,24 +5,10 @@ import signal
 import pytest
 
 from tests.conftest import shardmill
-from tests.support.flink_cluster import finished_parts, published, wait_until
+from tests.support.flink_cluster import EARLY, finished_parts, published, started_build, wait_until
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
-
-EARLY = 5
-
-
-@pytest.fixture
-def build(cluster, image_case, tmp_path):
-    """Start a build; yield it once it has finished some of its parts."""
-    output = tmp_path / "out"
-    client = cluster.start_command(*image_case.args(output))
-    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600)
-    assert client.process.poll() is None, client.stderr()
-    (job,) = cluster.running()
-    yield client, job, output
-    client.kill()
 
 
 def resume(cluster, case, output):
@@ -38,7 +24,8 @@ def resume(cluster, case, output):
 
 def test_interrupted(cluster, image_case, build):
     """Ctrl-C cancels the job on the cluster."""
-    client, job, output = build
+    client, _, output = build
+    (job,) = cluster.running()
     client.send(signal.SIGINT)
     ended = client.wait()
     assert ended.code == 130
@@ -53,12 +40,10 @@ def test_a_reused_job_name(cluster, image_case, arrays_case, tmp_path):
     name = "--job_name=nightly"
     earlier = cluster.run(*arrays_case.args(tmp_path / "earlier"), name)
     assert earlier.code == 0, earlier.stderr
-    output = tmp_path / "out"
-    client = cluster.start_command(*image_case.args(output), name)
-    wait_until(lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600)
-    (job,) = cluster.running()
-    client.send(signal.SIGINT)
-    ended = client.wait()
+    with started_build(cluster, image_case, tmp_path / "out", name) as (client, *_):
+        (job,) = cluster.running()
+        client.send(signal.SIGINT)
+        ended = client.wait()
     assert ended.code == 130
     assert ended.job == job != earlier.job
     assert cluster.state(job) == "CANCELED"
@@ -67,7 +52,8 @@ def test_a_reused_job_name(cluster, image_case, arrays_case, tmp_path):
 
 def test_cancelled_on_the_cluster(cluster, image_case, build):
     """The job is cancelled by Flink's REST API."""
-    client, job, output = build
+    client, _, output = build
+    (job,) = cluster.running()
     cluster.rest(f"/jobs/{job}?mode=cancel", "PATCH")
     ended = client.wait()
     assert ended.code == 1
@@ -80,7 +66,8 @@ def test_cancelled_on_the_cluster(cluster, image_case, build):
 
 def test_client_killed(cluster, image_case, build):
     """Its job and the next command's job run at once; `clean` deletes what is left."""
-    client, job, output = build
+    client, _, output = build
+    (job,) = cluster.running()
     client.kill()
     assert cluster.state(job) == "RUNNING"
     ended = cluster.run(*image_case.args(output))

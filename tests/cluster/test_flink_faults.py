@@ -5,27 +5,10 @@ import os
 import psutil
 import pytest
 
-from tests.support.flink_cluster import finished_parts, kill, wait_until, watch_attempts
+from tests.support.flink_cluster import kill, started_build, wait_until
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
-
-EARLY = 8  # finished parts, of dozens, before a process is killed
-
-
-@pytest.fixture
-def build(cluster, image_case, tmp_path):
-    """Start a build; yield it once it has finished some of its parts."""
-    output = tmp_path / "out"
-    client = cluster.start_command(*image_case.args(output))
-    with watch_attempts(output) as attempts:
-        wait_until(
-            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600
-        )
-        assert client.process.poll() is None, client.stderr()
-        assert finished_parts(output) < image_case.parts / 2
-        yield client, attempts, output
-    client.kill()
 
 
 def check(build, case) -> None:
@@ -87,14 +70,9 @@ def test_whole_worker_killed(cluster, image_case, build):
 
 def test_only_task_manager_killed(small_cluster, image_case, tmp_path):
     """The job waits for a new TaskManager."""
-    output = tmp_path / "out"
-    client = small_cluster.start_command(*image_case.args(output))
-    with watch_attempts(output) as attempts:
-        wait_until(
-            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600
-        )
+    with started_build(small_cluster, image_case, tmp_path / "out") as build:
         kill(small_cluster.pids()["taskmanager-1"])
         wait_until(lambda: not small_cluster.workers())
         small_cluster.script("cluster.sh", "add")
-        check((client, attempts, output), image_case)
+        check(build, image_case)
     assert list(small_cluster.pids()) == ["job-server", "jobmanager", "taskmanager-2"]

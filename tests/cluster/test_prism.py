@@ -1,20 +1,16 @@
 """On Prism every command writes the same bytes as in memory, and its server ends with it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import ROOT, shardmill
+from tests.conftest import ROOT, shardmill, start_shardmill
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
 
@@ -44,16 +40,11 @@ def servers(client: int) -> list[psutil.Process]:
     return found
 
 
-def start(*args: object) -> subprocess.Popen:
-    command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args), *FLAGS]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.fixture
 def build(image_case, tmp_path):
     """Start a build; yield its process, its server and its output once it has finished parts."""
     output = tmp_path / "out"
-    client = start(*image_case.args(output))
+    client = start_shardmill(*image_case.args(output), *FLAGS)
     wait_until(lambda: finished_parts(output) >= 5 or client.poll() is not None)
     assert client.poll() is None, client.stderr.read()
     (server,) = servers(client.pid)

@@ -14,7 +14,7 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.conftest import make_photos, shardmill
+from tests.conftest import make_photos, shardmill, start_shardmill
 from tests.schemas.storage.test_s3 import objects, upload, without_manifest
 from tests.schemas.storage.test_storage import (
     CALLS,
@@ -105,8 +105,7 @@ def keys(s3, uri: str) -> list[str]:
 
 def kill_when(wanted, *args: str) -> None:
     """Run the command and send SIGKILL as soon as a condition holds."""
-    command = [sys.executable, "-m", "shardmill.pipelines.cli", *args]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start_shardmill(*args)
     try:
         while process.poll() is None and not wanted():
             time.sleep(0.005)
@@ -182,12 +181,8 @@ def test_exactly_one_of_several_processes_wins(s3_bucket, s3_storage):
 def test_several_builders_of_one_output(seeds, photos, expected, s3, s3_bucket, capsys):
     """All builders of the same dataset succeed; one of two different ones is published."""
     output = f"{s3_bucket}/out"
-    command = [sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}"]
-    command += [f"--output={output}", *FLAGS]
-    builders = [
-        subprocess.Popen([*command, f"--seed={seed}"], stderr=subprocess.PIPE, text=True)
-        for seed in seeds
-    ]
+    argv = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
+    builders = [start_shardmill(*argv, f"--seed={seed}") for seed in seeds]
     ended = [(builder.communicate()[1], builder.returncode) for builder in builders]
     if seeds == (0, 0, 0):
         assert [code for _, code in ended] == [0, 0, 0], ended

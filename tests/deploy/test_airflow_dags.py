@@ -24,6 +24,7 @@ from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
 from tests.conftest import ROOT, examples
+from tests.support.servers import wait_until
 
 DAGS = ROOT / "deploy" / "airflow" / "dags"
 sys.path.insert(0, str(DAGS))
@@ -52,13 +53,6 @@ def ended(command: Command, seconds: float = 20) -> tuple[int, list[tuple[bool, 
     """Wait until a command ends; return its exit code and lines."""
     lines = list(command.lines())
     return command.process.wait(seconds), lines
-
-
-def wait_until(true, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, true
-        time.sleep(0.02)
 
 
 def dead(pid: int) -> bool:

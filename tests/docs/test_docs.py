@@ -20,13 +20,8 @@ from tests.support.docs_tools import PAGES
 
 # Position of the reason among the arguments of each function that rejects an input.
 REASON_POSITIONS = {
-    "RejectedError": 1,
-    "Reject": 3,
-    "RowReject": 2,
-    "BadRow": 3,
-    "DecompressionError": 0,
-    "rejected": 0,
-}
+    "RejectedError": 1, "Reject": 3, "RowReject": 2, "BadRow": 3, "DecompressionError": 0, "rejected": 0,
+}  # fmt: skip
 PARSERS = {command: find_parser(command) for command in COMMANDS}
 
 

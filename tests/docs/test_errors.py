@@ -65,20 +65,11 @@ def test_every_row_is_an_error_of_the_code(texts) -> None:
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        (
-            "raise UsageError(f'--size={size} is purple: paint it.')",
-            f"--size={ANY} is purple: paint it.",
-        ),
-        (
-            "why = 'a' if x else 'b'\n    raise InputError(f'{x}: {why} is purple')",
-            f"{ANY}: b is purple",
-        ),
-        (
-            "raise OutputError(problem())\ndef problem():\n    return f'{here} is purple'",
-            f"{ANY} is purple",
-        ),
+        ("raise UsageError(f'--size={size} is purple: paint it.')", f"--size={ANY} is purple: paint it."),
+        ("why = 'a' if x else 'b'\n    raise InputError(f'{x}: {why} is purple')", f"{ANY}: b is purple"),
+        ("raise OutputError(problem())\ndef problem():\n    return f'{here} is purple'", f"{ANY} is purple"),
     ],
-)
+)  # fmt: skip
 def test_detects_new_errors(code, text, tmp_path, monkeypatch) -> None:
     from tests.support import error_tools
 

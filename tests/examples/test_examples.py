@@ -83,7 +83,6 @@ def build_titanic(folder: Path, name: str, **options) -> Manifest:
     _, manifest = build_rows(
         input=table, output=folder / name, label="survived", null_values="?", **options
     )
-    assert manifest is not None
     return manifest
 
 

@@ -172,12 +172,8 @@ def test_finds_the_label_array(tmp_path) -> None:
         "named": ({"x": x, "y": y, "kind": y}, {"label": "kind"}, "kind"),
         "none": ({"x": x, "y": y}, {"label": ""}, None),
         "chosen": ({"x": x, "y": y, "z": y}, {"arrays": "x, y"}, "y"),
-        "unused objects": (
-            {"x": x, "z": np.array([None] * 30)},
-            {"arrays": "x", "label": None},
-            None,
-        ),
-    }
+        "unused objects": ({"x": x, "z": np.array([None] * 30)}, {"arrays": "x", "label": None}, None),
+    }  # fmt: skip
     for name, (members, options, label) in cases.items():
         np.savez(tmp_path / f"{name}.npz", **members)
         spec = spec_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options)

@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -24,7 +22,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.arrays import row_reader
 from shardmill.transforms.publish.publish import recover_output
-from tests.conftest import ROOT, SOAK, make_photos, shardmill
+from tests.conftest import ROOT, SOAK, make_photos, shardmill, start_shardmill
 from tests.support import fault_tools
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS, check_manifest
@@ -226,8 +224,7 @@ class Hold:
 
 def kill_at(hold: Hold, *args: str) -> None:
     """Run the command and kill it with SIGKILL when the call is reached."""
-    command = [sys.executable, "-m", "shardmill", *args]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start_shardmill(*args)
     try:
         assert hold.reached.wait(60)
     finally:

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ from shardmill.transforms.rows.csv.row_ranges import split_ranges
 from shardmill.transforms.rows.planning import count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
 from shardmill.transforms.rows.transform import write_runs
+from tests.conftest import start_shardmill
 from tests.support.fault_tools import (
     JOURNAL,
     SOAK,
@@ -289,11 +288,8 @@ def processes_of(group: int) -> list[str]:
 def test_resumes_in_new_processes(case, tmp_path):
     """Ctrl-C to the whole process group, then SIGKILL, then a build to the end."""
     output = tmp_path / "out"
-    command = [sys.executable, "-m", "shardmill", *case.kind.argv(case.source, output)]
     for number in (signal.SIGINT, signal.SIGKILL):
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-        )
+        process = start_shardmill(*case.kind.argv(case.source, output), process_group=0)
         before = case.finished(output)
         while case.finished(output) < before + 3 and process.poll() is None:
             time.sleep(0.005)

@@ -134,10 +134,7 @@ def test_direct_runner_is_in_memory(flags) -> None:
 
 
 INPUT_MISTAKES = [
-    (
-        ["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"],
-        "most are no_label, such as 'a",
-    ),
+    (["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"], "most are no_label, such as 'a"),
     (["--splits=directory"], "most are no_split"),
     (["--labels=labels.txt"], "most are unknown_label"),
     (["--input=list.csv"], "list.csv has no column label"),
@@ -145,7 +142,7 @@ INPUT_MISTAKES = [
     (["--input=twice.csv"], "is listed with the labels 'x' and 'y'"),
     (["--input=text"], "none of the 1 matched files is named like an image"),
     (["--input=empty"], "matched no files"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("flags", "message"), INPUT_MISTAKES, ids=lambda v: str(v)[:40])

@@ -25,7 +25,7 @@ from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
-from tests.conftest import ROOT, SOAK, build_dataset, shardmill
+from tests.conftest import ROOT, SOAK, build_dataset, shardmill, start_shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.readers import tf_records
 from tests.support.record_tools import make_payloads, write_records
@@ -113,7 +113,6 @@ def test_count_of_a_dataset_matches_its_manifest(photos, tmp_path, compression) 
         input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
         splits="fold_a:0.7,fold_b:0.3", num_shards=2,
     )  # fmt: skip
-    assert made is not None
     for check in ("records", "index"):
         found = count(tmp_path / "ds", check=check)
         assert records_of(found) == {
@@ -369,14 +368,6 @@ def test_build_in_a_custom_pipeline(mixed, tmp_path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mixed", "m.json"}
 
 
-def start(folder: Path, manifest: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "shardmill.pipelines.cli", "count", "--input", str(folder),
-         "--manifest", str(manifest)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-
-
 def wait_for_readers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Wait until the reader processes have started, and return them."""
     for _ in range(600):
@@ -406,7 +397,8 @@ SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 @pytest.mark.parametrize("how", SIGNALS if SOAK else SIGNALS[:1])
 def test_rerun_after_a_signal(slow, tmp_path, how) -> None:
     manifest = tmp_path / "m.json"
-    process = start(slow, manifest)
+    flags = ["--input", slow, "--manifest", manifest]
+    process = start_shardmill("count", *flags, start_new_session=True)
     readers = wait_for_readers(process)
     os.killpg(process.pid, how) if how == signal.SIGINT else process.send_signal(how)
     out, err = process.communicate(timeout=60)
@@ -418,13 +410,13 @@ def test_rerun_after_a_signal(slow, tmp_path, how) -> None:
     assert not manifest.exists()
     assert list(tmp_path.iterdir()) == []
     if how == signal.SIGKILL:
-        assert shardmill("count", "--input", slow, "--manifest", manifest).returncode == 0
+        assert shardmill("count", *flags).returncode == 0
         assert Manifest.from_json(manifest.read_bytes()).written == 9_000_000
 
 
 @pytest.mark.heavy
 def test_reports_killed_reader_process(slow, tmp_path) -> None:
-    process = start(slow, tmp_path / "m.json")
+    process = start_shardmill("count", "--input", slow, "--manifest", tmp_path / "m.json")
     wait_for_readers(process)[0].kill()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -17,18 +17,12 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
 from tests.conftest import build_dataset, make_image, make_photos
-from tests.support.readers import (
-    gzip_records,
-    tf_example,
-    tf_examples,
-    tf_records,
-)
+from tests.support.readers import gzip_records, tf_example, tf_examples, tf_records
 from tests.support.rows_tools import check_dataset
 
 
 def check_images(folder: Path, manifest: Manifest | None) -> list[dict]:
     """Check a dataset with independent readers; return its examples."""
-    assert manifest is not None
     return check_dataset(folder, manifest, "image/class/text" if manifest.labels else "")
 
 
@@ -84,10 +78,9 @@ TUTORIALS = {
 def test_features_flag_makes_the_features_of_tutorials(photos, tmp_path, features) -> None:
     import tensorflow as tf
 
-    _, manifest = build_dataset(
+    build_dataset(
         input=photos, output=tmp_path / "ds", image_size=24, features=features, splits="train:1"
     )
-    assert manifest is not None
     spec = {
         name: tf.io.FixedLenFeature([], getattr(tf, kind))
         for name, kind in TUTORIALS[features].items()
@@ -110,7 +103,6 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 8, "d": 8})
     options = {"input": photos, "image_size": 16, "shard_by": "label", "num_shards": 2}
     _, before = build_dataset(output=tmp_path / "one", **options)
-    assert before is not None
     assert set(before.files) == {
         f"{split}-{label}-0000{i}-of-00002.tfrecord.gz"
         for split in ("train", "validation") for label in "bd" for i in range(2)
@@ -121,7 +113,6 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
         assert {e["image/class/text"][0] for e in tf_examples(tmp_path / "one" / name)} <= {label}
     make_photos(photos, {"e": 5})
     _, after = build_dataset(output=tmp_path / "two", **options)
-    assert after is not None
     assert set(before.files) < set(after.files)
     for name in before.files:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
@@ -134,7 +125,6 @@ def test_labels_file_and_names_of_shards(tmp_path) -> None:
         input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt",
         splits="train:1", num_shards=2, shard_name="cat_dog{index:02d}-{records}.tfrec",
     )  # fmt: skip
-    assert manifest is not None
     for number, shard in enumerate(manifest.splits["train"].shards):
         assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
     assert manifest.labels == ("z", "a", "b", "new")
@@ -237,7 +227,6 @@ def test_golden_shard_bytes(tmp_path) -> None:
             input=tmp_path / "in", output=tmp_path / compression, resize="none", encoding="raw",
             splits="train:1", compression=compression,
         )  # fmt: skip
-        assert manifest is not None
         found[compression] = tmp_path / compression / manifest.files[0]
     keys = [f"a/{number}.png" for number in range(5)]
     wanted = [raw_record(number, key) for number, key in enumerate(keys)]

@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.gcs_server import free_port
+from tests.support.servers import free_port, wait_until
 
 DEPLOY = ROOT / "deploy" / "airflow"
 DAGS = DEPLOY / "dags"
@@ -35,17 +34,6 @@ def installed() -> Path:
     if not found:
         pytest.skip("AIRFLOW_ENV is not set: run `make test-airflow`")
     return Path(found)
-
-
-def wait_until(true: Callable[[], Any], timeout: float = 120, what: str = "") -> Any:
-    """Wait for a condition and return its value."""
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        found = true()
-        if found:
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not true within {timeout} s: {what or true}")
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.pipelines import run
-from shardmill.pipelines.arrays import outcomes, resolve
-from shardmill.pipelines.arrays_config import ArraysConfig
-from shardmill.pipelines.input_kinds import MEBIBYTES
-from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.storage import open_storage
 from shardmill.transforms.arrays.transform import ArraysSpec
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.publish.publish import read_manifest
+from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 
 DTYPES = [
@@ -26,26 +20,18 @@ _64 = (1 << 64) - 1
 
 def spec_of(**options) -> ArraysSpec:
     """Return the spec of a build with these options."""
-    texts = {
-        name: str(value) if isinstance(value, Path) else value for name, value in options.items()
-    }
-    return resolve(ArraysConfig(**texts), runner=IN_MEMORY)
+    return resolve_job("arrays", **options)
 
 
 def run_spec(spec: ArraysSpec) -> Outcome:
     """Run a build in this process with Beam's in-memory runner."""
-    return run.run_pipeline(
-        lambda root: outcomes(root, spec), IN_MEMORY, [], spec.sink.output, unit=MEBIBYTES
-    ).outcome
+    return run_job("arrays", spec)
 
 
 def published(**options) -> Manifest:
     """Build a dataset, assert that it is published, and return its manifest."""
-    outcome = run_spec(spec_of(**options))
+    outcome, manifest = build_dataset("arrays", **options)
     assert outcome.status == "published", outcome
-    output = str(options["output"])
-    manifest = read_manifest(open_storage(output), output)
-    assert manifest is not None
     return manifest
 
 

@@ -13,6 +13,11 @@ from shardmill.schemas.storage import open_storage
 from tests.support.dataflow_server import PROJECT, REGION, Service, State, Work
 from tests.support.fault_tools import PROGRESS
 from tests.support.gcs_builds import Album
+from tests.support.servers import wait_until
+
+pytest_plugins = [
+    f"tests.support.{name}" for name in ("gcs_server", "gcs_builds", "dataflow_server")
+]
 
 IMAGE = "registry.example.com/shardmill:1"
 OPTIONS = {
@@ -100,7 +105,5 @@ def staged_job(place: str) -> dataflow.Job:
 
 def wait_for(work: Work) -> None:
     """Wait until a job has ended."""
-    deadline = time.monotonic() + 100
-    while work.job.current_state in (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    active = (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING)
+    wait_until(lambda: work.job.current_state not in active)

@@ -17,16 +17,15 @@ from tests.support.docs_tools import Block
 from tests.support.examples_data import write_digits, write_titanic
 from tests.support.rows_tools import build_rows
 
+INSTALLATION = "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
+KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_kustomize_does_not_change_documents"
+AIRFLOW = "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
 # Blocks that need a cluster, a cloud or a network: their page and first words, and the test or the
 # line of .ci/run that runs the same commands.
 ELSEWHERE = {
     ("README.md", "make demo"): ".ci/run make demo",
-    ("README.md", "shardmill images --input=gs://"): (
-        "tests/cluster/test_flink_builds.py::test_one_task_manager"
-    ),
-    ("docs/getting-started.md", "python3 -m venv"): (
-        "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
-    ),
+    ("README.md", "shardmill images --input=gs://"): "tests/cluster/test_flink_builds.py::test_one_task_manager",
+    ("docs/getting-started.md", "python3 -m venv"): INSTALLATION,
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
         "tests/deploy/test_dataflow_template.py::test_make_prints_commands"
     ),
@@ -35,42 +34,20 @@ ELSEWHERE = {
     ),
     ("docs/architecture.md", "make lint types"): ".ci/run make docs",
     ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
-    (
-        "docs/flink.md",
-        "for shard in",
-    ): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
-    (
-        "docs/flink.md",
-        "REGISTRY=",
-    ): "tests/deploy/test_kubernetes.py::test_kustomize_does_not_change_documents",
-    ("docs/flink.md", "kubectl -n shardmill delete"): (
-        "tests/deploy/test_kubernetes.py::test_kustomize_does_not_change_documents"
-    ),
-    ("docs/airflow.md", "python3 -m venv /opt/shardmill"): (
-        "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
-    ),
-    ("docs/airflow.md", "deploy/airflow/install.sh"): (
-        "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
-    ),
-    ("docs/airflow.md", "airflow dags trigger"): (
-        "tests/cluster/test_airflow.py::test_a_backfill_of_three_days"
-    ),
-    ("docs/airflow.md", "make test-airflow"): (
-        "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_beam"
-    ),
-    ("docs/gcs.md", "pip install"): (
-        "tests/pipelines/test_builds_gcs.py::test_repeated_command_reports_up_to_date"
-    ),
+    ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
+    ("docs/flink.md", "REGISTRY="): KUSTOMIZE,
+    ("docs/flink.md", "kubectl -n shardmill delete"): KUSTOMIZE,
+    ("docs/airflow.md", "python3 -m venv /opt/shardmill"): INSTALLATION,
+    ("docs/airflow.md", "deploy/airflow/install.sh"): AIRFLOW,
+    ("docs/airflow.md", "airflow dags trigger"): "tests/cluster/test_airflow.py::test_a_backfill_of_three_days",
+    ("docs/airflow.md", "make test-airflow"): AIRFLOW,
+    ("docs/gcs.md", "pip install"): "tests/pipelines/test_builds_gcs.py::test_repeated_command_reports_up_to_date",
     ("docs/gcs.md", "deploy/gcs/install_emulator.sh"): (
         "tests/cluster/test_gcs_beam.py::test_the_emulator_commands_of_the_page_work"
     ),
-    ("docs/runners.md", "deploy/prism/install.sh"): (
-        "tests/cluster/test_prism.py::test_the_same_bytes"
-    ),
-    ("docs/storage.md", "pip install"): (
-        "tests/schemas/storage/test_s3.py::test_images_equal_those_built_on_disk"
-    ),
-}
+    ("docs/runners.md", "deploy/prism/install.sh"): "tests/cluster/test_prism.py::test_the_same_bytes",
+    ("docs/storage.md", "pip install"): "tests/schemas/storage/test_s3.py::test_images_equal_those_built_on_disk",
+}  # fmt: skip
 # Pages whose Python code a dedicated test runs.
 DEDICATED = {
     "docs/training.md": "tests/docs/test_training.py",

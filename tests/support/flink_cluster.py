@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +20,10 @@ import pytest
 
 from tests.conftest import ROOT, make_photos, shardmill
 from tests.support.fault_tools import Ended
-from tests.support.gcs_server import free_port
+from tests.support.servers import free_port, wait_until
 
 SCRIPTS = ROOT / "deploy" / "flink"
+EARLY = 8  # finished parts, of dozens, before a build is disturbed
 INSTALLED = Path(os.environ.get("FLINK_DIR", ROOT / ".cache" / "flink"))
 # Progress lines of a run on a cluster.
 _PROGRESS = re.compile(
@@ -225,15 +225,6 @@ def run_cluster(folder: Path, task_managers: int) -> Iterator[Cluster]:
     assert not list((folder / "workers").glob("worker.*"))
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for a condition; fail after a timeout."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            pytest.fail(f"it did not happen within {seconds} s")
-        time.sleep(0.1)
-
-
 def finished_parts(output: Path) -> int:
     """Return the number of finished parts of an unfinished build."""
     return len(list(output.glob(".build-*/parts/*.json")))
@@ -272,6 +263,22 @@ def watch_attempts(output: Path) -> Iterator[Attempts]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def started_build(
+    cluster: Cluster, case: "Case", output: Path, *flags: str
+) -> Iterator[tuple[Client, Attempts, Path]]:
+    """Run the block while a build runs, which has finished some of its parts."""
+    client = cluster.start_command(*case.args(output), *flags)
+    with watch_attempts(output) as attempts:
+        wait_until(
+            lambda: finished_parts(output) >= EARLY or client.process.poll() is not None, 600
+        )
+        assert client.process.poll() is None, client.stderr()
+        assert finished_parts(output) < case.parts / 2
+        yield client, attempts, output
+    client.kill()
 
 
 def kill(process: int | psutil.Process) -> None:
@@ -400,6 +407,13 @@ def arrays_case(tmp_path_factory) -> Case:
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
     """Two TaskManagers, two slots each."""
     with run_cluster(tmp_path_factory.mktemp("flink"), 2) as running:
+        yield running
+
+
+@pytest.fixture
+def build(cluster, image_case, tmp_path) -> Iterator[tuple[Client, Attempts, Path]]:
+    """A running build that has finished some of its parts: client, attempts, output."""
+    with started_build(cluster, image_case, tmp_path / "out") as running:
         yield running
 
 

@@ -1,7 +1,6 @@
 """Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
 import hashlib
-import logging
 import time
 import types
 from pathlib import Path
@@ -10,19 +9,17 @@ import numpy as np
 import pytest
 from google.api_core.retry import retry_unary
 
-from shardmill.pipelines.cli import main
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.build.outcome import Outcome
 from tests.conftest import build_dataset, make_photos
-from tests.support.array_tools import run_spec, spec_of
-from tests.support.fault_tools import PROGRESS
 from tests.support.readers import dataset_files, gzip_records
-from tests.support.rows_tools import build_rows
+from tests.support.rows_tools import run_here
 
 PIPELINES = ("images", "rows", "arrays")
 # Transient faults: a retry succeeds.
 TRANSIENT = ("503", "429", "500", "408", "drop", "reset", "lose", "truncate")
+run_command = run_here
 KINDS = ("upload", "download", "get", "list", "compose", "rewrite", "delete")
 
 
@@ -51,9 +48,7 @@ OPTIONS: dict[str, dict] = {
 def build(pipeline: str, source: Path | str, output: Path | str, **options) -> Outcome:
     """Build in this process; return the outcome."""
     options = {"input": source, "output": output, **OPTIONS[pipeline], **options}
-    if pipeline == "arrays":
-        return run_spec(spec_of(**options))
-    return (build_dataset if pipeline == "images" else build_rows)(**options)[0]
+    return build_dataset(pipeline, **options)[0]
 
 
 def flags_of(pipeline: str, source: Path | str, output: Path | str, **options) -> list[str]:
@@ -78,17 +73,6 @@ def download(uri: str, folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(open_storage(uri).read(entry.path))
     return folder
-
-
-def run_command(capsys, *args: object) -> tuple[int, str, str]:
-    """Run the command in this process; return its exit code, output, and errors without progress."""
-    level = logging.getLogger().level
-    try:
-        code = main([str(arg) for arg in args])
-    finally:
-        logging.getLogger().setLevel(level)
-    out, err = capsys.readouterr()
-    return code, out, PROGRESS.sub("", err)
 
 
 class Album:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,17 +13,12 @@ import google_crc32c
 import jsonschema
 import numpy as np
 
-from shardmill.pipelines import cli, run
-from shardmill.pipelines.rows import outcomes, resolve
-from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.pipelines.runners import IN_MEMORY
+from shardmill.pipelines import cli
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.publish.publish import read_manifest
-from tests.conftest import ROOT
+from tests.conftest import ROOT, build_dataset
 from tests.support.fault_tools import PROGRESS
 from tests.support.readers import tf_examples
 
@@ -33,22 +29,17 @@ Read = Callable[[str], Any]  # converts a cell to the value that its record shou
 
 
 def build_rows(**options) -> tuple[Outcome, Manifest | None]:
-    """Build in this process with Beam's in-memory runner; return outcome and manifest."""
-    texts = {
-        name: str(value) if isinstance(value, Path) else value for name, value in options.items()
-    }
-    config = RowsConfig(**texts)
-    job = resolve(config, runner=IN_MEMORY)
-    output = config.absolute_output
-    outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), IN_MEMORY, [], output, build=job.sink.build
-    ).outcome
-    return outcome, read_manifest(open_storage(output), output)
+    """See ``build_dataset``."""
+    return build_dataset("rows", **options)
 
 
 def run_here(capsys, *args: object) -> tuple[int, str, str]:
     """Run the command in this process; return exit code, stdout and stderr without progress."""
-    code = cli.main([str(arg) for arg in args])
+    level = logging.getLogger().level
+    try:
+        code = cli.main([str(arg) for arg in args])
+    finally:
+        logging.getLogger().setLevel(level)
     out, err = capsys.readouterr()
     return code, out, PROGRESS.sub("", err)
 

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,15 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 120, what: str = "") -> Any:
+    """Wait for a condition and return its value; fail after a timeout."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, f"not true within {seconds} s: {what or true}"
+        time.sleep(0.1)
+    return found
 
 
 def find_program(name: str, install: Sequence[str]) -> str:

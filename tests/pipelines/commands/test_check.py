@@ -15,6 +15,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import build_dataset, examples, make_photos
 from tests.pipelines.commands.test_steps import body, make
 from tests.support.fault_tools import sentence_here
+from tests.support.rows_tools import run_here
 
 UTC = dt.timezone.utc
 NOW = dt.datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -169,15 +170,9 @@ def ds(tmp_path) -> Path:
     return tmp_path / "ds"
 
 
-def run(capsys, *args: object) -> tuple[int, str, str]:
-    code = cli.main(["check", *map(str, args)])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_prints_one_line_per_rule(ds, capsys):
     flags = ["--min_examples=train:17,validation:1", "--finished_after=2026-11-20T00:00:00Z"]
-    code, out, err = run(capsys, ds, *flags, "--max_reject_fraction=0")
+    code, out, err = run_here(capsys, "check", ds, *flags, "--max_reject_fraction=0")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         f"Checked {ds}",
@@ -190,8 +185,8 @@ def test_prints_one_line_per_rule(ds, capsys):
 
 
 def test_reports_broken_rules_in_one_sentence(ds, capsys):
-    code, out, err = run(
-        capsys, ds, "--min_examples=100", "--max_age=1h", "--max_reject_fraction=0"
+    code, out, err = run_here(
+        capsys, "check", ds, "--min_examples=100", "--max_age=1h", "--max_reject_fraction=0"
     )
     assert code == 1
     assert [line[:9] for line in out.splitlines()[1:]] == ["  ok     ", "  fault  ", "  fault  ", "  ok     "]  # fmt: skip
@@ -222,7 +217,7 @@ def test_rejects_build_rules_for_a_count(ds, capsys):
     found = json.loads((ds / "manifest.json").read_text())
     (ds / "manifest.json").rename(ds / "dataset.json")
     (ds / "manifest.json").write_text(json.dumps(found | {"root": str(ds)}))
-    assert run(capsys, ds, "--min_examples=train:17")[0] == 0
+    assert run_here(capsys, "check", ds, "--min_examples=train:17")[0] == 0
     for flag in ("--max_age=9999d", "--finished_after=2026-11-20T00:00:00Z", "--max_reject_fraction=1", f"--counted={ds}/manifest.json"):  # fmt: skip
         said = sentence_here(capsys, "check", ds, flag)
         assert "is the manifest of a count: give the folder of the dataset." in said
@@ -230,7 +225,7 @@ def test_rejects_build_rules_for_a_count(ds, capsys):
     assert "is the manifest of a dataset, not of a count" in said
     damaged = {"file": "b", "bytes": 1, "reason": "empty", "record": 0, "offset": 0, "message": "it is empty"}  # fmt: skip
     (ds / "manifest.json").write_text(json.dumps(found | {"root": str(ds), "damaged": [damaged]}))
-    code, _, err = run(capsys, ds)
+    code, _, err = run_here(capsys, "check", ds)
     assert code == 1
     assert "b is damaged: it is empty: restore it" in err
 
@@ -253,7 +248,9 @@ def test_checks_a_built_and_counted_dataset(tmp_path, capsys):
     assert cli.main(["count", f"--input={tmp_path}/ds", f"--manifest={counted}"]) == 0
     capsys.readouterr()
     flags = ["--max_age=1h", f"--counted={counted}", "--min_examples=train:10,test:1"]
-    code, out, err = run(capsys, tmp_path / "ds", *flags, "--max_reject_fraction=0.01")
+    code, out, err = run_here(
+        capsys, "check", tmp_path / "ds", *flags, "--max_reject_fraction=0.01"
+    )
     assert (code, err) == (0, "")
     assert "  ok     the count found the same 21 records in 6 files\n" in out
     assert "  ok     1 of 22 inputs were rejected, at most 0.01 of them\n" in out

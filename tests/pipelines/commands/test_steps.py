@@ -1,7 +1,6 @@
 """Steps per epoch: the command and the function, their errors, and start-up time."""
 
 import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -14,13 +13,13 @@ from hypothesis import strategies as st
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.loaders.steps import find_manifest, load_manifest, select
-from shardmill.pipelines import cli
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
-from tests.conftest import shardmill
+from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.publications import manifest_body, publish_by_hand, write_journal
+from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -50,12 +49,6 @@ def ds(tmp_path) -> Path:
     (tmp_path / "ds").mkdir()
     (tmp_path / "ds" / "manifest.json").write_text(json.dumps(body(SHARDS)))
     return tmp_path / "ds"
-
-
-def run(capsys, *args: object) -> tuple[int, str, str]:
-    code = cli.main(["steps", *map(str, args)])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def simulate(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
@@ -119,7 +112,7 @@ def test_the_simulation_is_not_trivial() -> None:
     ],
 )
 def test_joins_splits(split, flags, wanted, ds, capsys):
-    assert run(capsys, ds, f"--split={split}", *flags) == (0, f"{wanted}\n", "")
+    assert run_here(capsys, "steps", ds, f"--split={split}", *flags) == (0, f"{wanted}\n", "")
 
 
 def test_order_of_joined_splits_decides_assignment() -> None:
@@ -167,7 +160,7 @@ def test_rejects_flags_in_one_sentence(flags, message, ds, capsys):
 
 
 def test_prints_json(ds, capsys):
-    code, out, err = run(capsys, ds, "--split=train+validation", "--batch_size=4", "--replicas=2", "--json")  # fmt: skip
+    code, out, err = run_here(capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--replicas=2", "--json")  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out) == {
         "examples": 23, "steps": 3, "split": "train+validation", "batch_size": 4,
@@ -185,7 +178,7 @@ def test_prints_json(ds, capsys):
 )
 def test_warns_about_zero_steps(flags, why, ds, capsys):
     for more in ([], ["--json"]):
-        code, out, err = run(capsys, ds, *flags, *more)
+        code, out, err = run_here(capsys, "steps", ds, *flags, *more)
         assert code == 0
         assert json.loads(out) == 0 or json.loads(out)["steps"] == 0
         assert err.startswith(f"shardmill: {why}")
@@ -286,7 +279,7 @@ def test_command_completes_an_unfinished_publish(tmp_path, capsys):
         (output / "manifest.json").unlink()
         with pytest.raises(InputError, match="complete it by `shardmill clean"):
             steps_per_epoch(path, "train", 4)
-        code, out, _ = run(capsys, path, "--batch_size=4")
+        code, out, _ = run_here(capsys, "steps", path, "--batch_size=4")
         assert (code, out) == (0, "0\n")
         assert not (output / ".publish.json").exists()
         assert (output / "manifest.json").exists()
@@ -298,7 +291,7 @@ def test_reads_a_manifest_in_a_bucket(bucket, capsys):
     open_storage(uri).replace(f"{uri}/manifest.json", json.dumps(body(SHARDS)).encode())
     for path in (uri, f"{uri}/", f"{uri}/manifest.json"):
         assert steps_per_epoch(path, "train", 4) == 5
-        assert run(capsys, path, "--batch_size=4") == (0, "5\n", "")
+        assert run_here(capsys, "steps", path, "--batch_size=4") == (0, "5\n", "")
     said = sentence_here(capsys, "steps", f"{bucket}/a", "--batch_size=4", code=1)
     assert "a/manifest.json does not exist" in said
 
@@ -333,16 +326,10 @@ def test_imports_nothing_heavy(code, ds):
 
 
 def test_starts_fast(ds):
-    def seconds(*command: str) -> float:  # CPU time: other processes affect wall-clock time
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *command], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
     steps = "-m", "shardmill.pipelines.cli", "steps", str(ds), "--batch_size=4"
-    pairs = [(seconds(*steps), seconds("-c", "pass")) for _ in range(5)]
+    pairs = [(cpu_seconds(*steps), cpu_seconds("-c", "pass")) for _ in range(5)]
     assert statistics.median(a - b for a, b in pairs) < 0.3
     assert shardmill(*steps[2:]).stdout == "5\n"
     check = "-m", "shardmill.pipelines.cli", "check", str(ds)
-    pairs = [(seconds(*check), seconds(*steps)) for _ in range(5)]
+    pairs = [(cpu_seconds(*check), cpu_seconds(*steps)) for _ in range(5)]
     assert statistics.median(a - b for a, b in pairs) < 0.1

@@ -8,12 +8,7 @@ import pytest
 from tests.support.dataflow_server import Rejection, State
 from tests.support.dataflow_tools import page
 
-pytest_plugins = [
-    "tests.support.gcs_server",
-    "tests.support.gcs_builds",
-    "tests.support.dataflow_server",
-    "tests.support.dataflow_tools",
-]
+pytest_plugins = ["tests.support.dataflow_tools"]
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("short_pauses")]
 
 FAILED = (

@@ -35,26 +35,14 @@ from tests.conftest import ROOT, make_photos, shardmill
 
 UNUSED_PORT = "localhost:1"  # no process listens on it
 MISTAKES = [
-    (
-        "FlinkRunner",
-        [f"--flink_master={UNUSED_PORT}"],
-        "No Flink cluster answers at --flink_master=localhost:1",
-    ),
-    (
-        "FlinkRunner",
-        [f"--flink_master=http://{UNUSED_PORT}"],
-        "start the cluster, or correct the address",
-    ),
+    ("FlinkRunner", [f"--flink_master={UNUSED_PORT}"], "No Flink cluster answers at --flink_master=localhost:1"),
+    ("FlinkRunner", [f"--flink_master=http://{UNUSED_PORT}"], "start the cluster, or correct the address"),
     ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
-    (
-        "FlinkRunner",
-        ["--flink_job_server_jar=no.jar"],
-        "--flink_job_server_jar=no.jar is not a file",
-    ),
+    ("FlinkRunner", ["--flink_job_server_jar=no.jar"], "--flink_job_server_jar=no.jar is not a file"),
     ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
     ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
     ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("runner", "flags", "message"), MISTAKES, ids=str)
