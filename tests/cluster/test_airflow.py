@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -353,10 +354,7 @@ def test_a_missing_command(airflow, base):
 
 def test_a_backfill_of_three_days(airflow, base):
     flags = ["--from-date", "2026-01-01", "--to-date", "2026-01-03"]
-    with airflow.without_scheduler():
-        done = airflow.command(
-            "airflow", "backfill", "create", "--dag-id", "shardmill_flowers", *flags
-        )
+    done = airflow.command("airflow", "backfill", "create", "--dag-id", "shardmill_flowers", *flags)
     assert done.returncode == 0, done.stderr
     runs = wait_until(
         lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("backfill")]
@@ -367,8 +365,7 @@ def test_a_backfill_of_three_days(airflow, base):
     by_hand = [
         "--conf", f'{{"day": "{DAY}"}}', "--run-id", "by-hand", "shardmill_flowers",
     ]  # fmt: skip
-    with airflow.without_scheduler():
-        done = airflow.command("airflow", "dags", "trigger", *by_hand)
+    done = airflow.command("airflow", "dags", "trigger", *by_hand)
     assert done.returncode == 0, done.stderr
     assert Run(airflow, "shardmill_flowers", "by-hand").wait()["check"] == "success"
     for day in ("2026-01-01", "2026-01-02", "2026-01-03", DAY):
@@ -417,7 +414,7 @@ for text in bag.import_errors.values():
 
 def test_wrong_settings_are_one_sentence(airflow, base):
     (base / "wrong.toml").write_text('shardmill = "/bin/shardmill"\nruner = "local"\n')
-    other = Airflow(airflow.home, airflow.env, base / "wrong.toml")
+    other = replace(airflow, settings=base / "wrong.toml")
     dags = airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]
     done = other.command("python", "-c", WRONG.format(dags=dags))
     lines = [line for line in done.stdout.splitlines() if line.startswith("LAST")]

