@@ -3,6 +3,7 @@ from .loaders import Stream as Stream
 from .loaders import augmentation as augmentation
 from .loaders import class_weights as class_weights
 from .loaders import feature_spec as feature_spec
+from .loaders import files as files
 from .loaders import keras_dataset as keras_dataset
 from .loaders import normalization as normalization
 from .loaders import open_dataset as open_dataset

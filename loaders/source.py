@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from shardmill.loaders.steps import Selection, find_manifest, read_manifest, select
+from shardmill.loaders.steps import (
+    Selection,
+    files_folder,
+    find_manifest,
+    read_manifest,
+    select,
+)
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
 from shardmill.schemas.errors import FormatError, InputError, UsageError
@@ -167,7 +173,7 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
 def _find_folder(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
     folder, file = find_manifest(path)
     manifest = read_manifest(folder, file)
-    return manifest.root or folder or os.path.dirname(file) or ".", manifest
+    return files_folder(folder, file, manifest), manifest
 
 
 def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:

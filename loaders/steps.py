@@ -138,6 +138,37 @@ def count_steps(
     return smallest // (batch_size // replicas)
 
 
+def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
+    """Returns the paths of the current shards of a split, for readers such as tf.data.
+
+    The files of a version never change. After the next publication they stay until the one after
+    it, unless ``--keep`` says otherwise, so list the files once per epoch.
+
+    Args:
+        path: The dataset's folder or its manifest.json, on any storage.
+        split: A split, or several as in ``train+validation``.
+
+    Raises:
+        InputError: The manifest does not exist, or this release cannot read it.
+        UsageError: The split is unknown.
+    """
+    folder, file = find_manifest(path)
+    manifest = read_manifest(folder, file)
+    base = files_folder(folder, file, manifest)
+    return [join(base, shard.file) for shard in select(manifest, split).shards]
+
+
+def files_folder(folder: str, file: str, manifest: Manifest) -> str:
+    """Returns the folder that the file names of a manifest are relative to.
+
+    Args:
+        folder: The folder of the dataset, as ``find_manifest`` returned it.
+        file: The path of the manifest.
+        manifest: The manifest.
+    """
+    return manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
+
+
 def is_positive_int(value: object) -> bool:
     """Returns whether a value is an integer of 1 or more; NumPy integers count."""
     return isinstance(value, SupportsIndex) and operator.index(value) > 0
@@ -225,8 +256,8 @@ def read_manifest(folder: str, file: str) -> Manifest:
     except FileNotFoundError as error:
         if folder and storage.stat(join(folder, JOURNAL)) is not None:
             raise InputError(
-                f"{file} does not exist, a publish is unfinished: complete it by "
-                f"`shardmill clean {folder}` and run again."
+                f"{file} does not exist, a publication of release 0.1.0 is unfinished: complete it "
+                f"by `shardmill clean {folder}`, or build the dataset again."
             ) from error
         raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
     except FormatError as error:

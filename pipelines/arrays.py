@@ -37,7 +37,7 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysSpec:
     )
     sink = config.sink_spec(
         config_id("arrays", encoder.versions(), config.identity()), found.root,
-        config=config.identity(), runner=runner,
+        config=config.identity(), runner=runner, command=config.command("arrays"),
         hooks=ArraysHooks(text_labels=bool(found.label and found.label.texts)),
     )  # fmt: skip
     return ArraysSpec(sink, encoder, found.files, found.warnings)

@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import absolute, open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
 from shardmill.transforms.build.parts import FORMAT_VERSION
 from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec, parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.match.transform import absolute
+
+_PATHS = frozenset({"input", "output", "root", "labels", "schema", "preprocessing"})
+_MODES = frozenset({"update", "overwrite", "dry_run"})
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class BuildConfig:
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset(
-        {"input", "output", "root", "follow_links", "max_reject_fraction", "overwrite", "dry_run",
-         "threads"}
+        {"input", "output", "root", "follow_links", "max_reject_fraction", "update", "overwrite",
+         "keep", "dry_run", "threads"}
     )  # fmt: skip
 
     input: str
@@ -49,7 +51,9 @@ class BuildConfig:
     compression: str = "gzip"
     seed: int = 0
     max_reject_fraction: float = 0.05
+    update: bool = False
     overwrite: bool = False
+    keep: int = 1
     dry_run: bool = False
     threads: int = 0
 
@@ -62,6 +66,13 @@ class BuildConfig:
             raise UsageError(
                 f"--max_reject_fraction={self.max_reject_fraction:g} must be between 0 and 1."
             )
+        if self.update and self.overwrite:
+            raise UsageError(
+                "--update and --overwrite exclude each other: --update builds if inputs or options "
+                "changed, --overwrite in any case."
+            )
+        if self.keep < 0:
+            raise UsageError(f"--keep={self.keep} must be 0 or more.")
         if self.threads < 0:
             raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one per core.")
 
@@ -128,11 +139,29 @@ class BuildConfig:
             shards=self.shard_spec,
             compression="gzip" if self.compression == "gzip" else "none",
             max_reject_fraction=self.max_reject_fraction,
+            update=self.update,
             overwrite=self.overwrite,
+            keep=self.keep,
             dry_run=self.dry_run,
             root=root,
             **values,
         )
+
+    def command(self, kind: str) -> tuple[str, ...]:
+        """Return the command line that builds the dataset again.
+
+        Args:
+            kind: Name of the kind of input.
+        """
+        flags = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in _MODES or value == each.default:
+                continue
+            if each.name in _PATHS and value:
+                value = absolute(value)
+            flags.append(f"--{each.name}" if value is True else f"--{each.name}={value}")
+        return ("shardmill", kind, *flags)
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""

@@ -12,8 +12,9 @@ from typing import cast
 import apache_beam as beam
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.schemas.dataset.shard_names import MANIFEST
+from shardmill.schemas.errors import FormatError, StorageError, UsageError
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.count.manifest import CountSpec
@@ -22,7 +23,6 @@ from shardmill.transforms.match.transform import (
     MatchedInputs,
     MatchFiles,
     MatchSpec,
-    absolute,
     find_input,
 )
 
@@ -104,9 +104,22 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
 
 def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
     return [
-        find_input(pattern, root, follow_links=config.follow_links, wanted="records")
+        find_input(
+            _current_generation(pattern), root, follow_links=config.follow_links, wanted="records"
+        )
         for pattern in config.input
     ]
+
+
+def _current_generation(pattern: str) -> str:
+    """Return the folder of the current generation if an input is a dataset, else the input."""
+    if not pattern or any(character in pattern for character in "*?["):
+        return pattern
+    path = join(absolute(pattern), MANIFEST)
+    try:
+        return Manifest.from_json(open_storage(path).read(path)).folder(pattern)
+    except (FileNotFoundError, StorageError, FormatError):
+        return pattern
 
 
 def _common_root(roots: list[str]) -> str:

@@ -55,7 +55,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     )  # fmt: skip
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
-        runner=runner, keep_id=config.keep_id(),
+        runner=runner, keep_id=config.keep_id(), command=config.command("images"),
     )  # fmt: skip
     return ImagesJob(config, match, sink)
 

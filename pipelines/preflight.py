@@ -14,7 +14,7 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 
 
 def open_manifest(path: str) -> tuple[str, str, Manifest]:
-    """Complete an unfinished publish, and load the manifest.
+    """Complete an unfinished publication of release 0.1.0, and load the manifest.
 
     Args:
         path: Folder of a dataset, or a manifest.
@@ -25,23 +25,21 @@ def open_manifest(path: str) -> tuple[str, str, Manifest]:
     """
     folder, file = find_manifest(path)
     if folder and open_storage(folder).stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish.publish import (
-            recover_output,  # rarely needed, slow to import
-        )
+        from shardmill.transforms.publish.recovery import complete_journal  # slow to import
 
-        recover_output(open_storage(folder), folder)
+        complete_journal(open_storage(folder), folder)
     return folder, file, load_manifest(file)
 
 
 def check_writable(output: str) -> None:
-    """Complete an unfinished publish and check that a dataset may be built at output.
+    """Recover an output and check that a dataset may be built there.
 
     Creates nothing that another builder could see, not even for a moment.
 
     Raises:
         ShardmillError: The output is not a dataset's, or cannot be written.
     """
-    from shardmill.transforms.publish.publish import recover_output
+    from shardmill.transforms.publish.recovery import recover_output
 
     recover_output(open_storage(output), output)
     check_accepts_files(output, f"--output={output}")

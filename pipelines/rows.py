@@ -89,6 +89,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
     sink = config.sink_spec(
         config_id("rows", versions, options), match.root, runner=runner,
+        command=config.command("rows"),
         config={name: value for name, value in options.items() if name != "schema"},
         hooks=RowsHooks(texts and preprocessing is None, preprocessing is not None),
     )  # fmt: skip

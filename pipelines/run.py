@@ -235,9 +235,7 @@ class _Run:
         if stale and outcome.status == "up_to_date" and self.build:
             # The other builder published the same dataset and deleted its build folder. In other
             # cases, the folder may have parts of the same options with other inputs.
-            storage = open_storage(self.output)
-            with storage.lock(self.output):
-                storage.delete_tree(self.build)
+            open_storage(self.output).delete_tree(self.build)
         return outcome
 
 

@@ -40,6 +40,9 @@ REASONS: dict[str, str] = {
     "unreadable": "permission to read the file was denied",
 }
 
+# Reasons that depend on the time of reading: the next run reads such an input again.
+TRANSIENT = frozenset({"changed", "not_found", "unreadable"})
+
 
 class Reject(NamedTuple):
     """One input that could not become a record.

@@ -17,7 +17,6 @@ from .images.resize import ResizeSpec as ResizeSpec
 from .images.transform import EncodeImages as EncodeImages
 from .match.labels import LabelSpec as LabelSpec
 from .match.transform import MatchFiles as MatchFiles
-from .match.transform import absolute as absolute
 from .match.transform import find_input as find_input
 from .rows.transform import RowsSpec as RowsSpec
 from .rows.transform import WriteRows as WriteRows

@@ -20,6 +20,8 @@ COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
     "steps": "print the number of steps per epoch",
     "verify": "check a dataset against its manifest and schema",
     "check": "check that a dataset is fresh and large enough",
+    "files": "print the paths of the current shards",
+    "rollback": "publish an earlier version of a dataset again",
     "clean": "delete what unfinished builds left behind",
     "completion": "print a script that makes a shell complete flags",
 }

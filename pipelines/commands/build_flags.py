@@ -49,7 +49,11 @@ def add_paths(group: Group, inputs: str, *, walks: bool = True) -> None:
     add("--root", metavar="DIR", help="keys are paths relative to it (default: the input's folder)")
     if walks:
         add("--follow_links", action="store_true", help="follow links that lead outside the root")
-    add("--overwrite", action="store_true", help="replace another dataset at --output")
+    add("--update", action="store_true",
+        help="publish a new version if inputs or options changed, else do nothing")  # fmt: skip
+    add("--overwrite", action="store_true", help="build from scratch and replace the dataset")
+    add("--keep", type=int, metavar="N",
+        help="earlier versions to keep, for readers and rollback (default: 1)")  # fmt: skip
     add("--dry_run", action="store_true", help="print what would be built, write nothing")
 
 

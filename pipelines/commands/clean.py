@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -11,18 +10,17 @@ from dataclasses import dataclass
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes, human_duration, parse_duration, plural
 from shardmill.pipelines.report.terminal import printable
-from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
-from shardmill.schemas.storage import Storage, open_storage, scheme_of
-from shardmill.transforms.publish import cleanup, publish
-from shardmill.transforms.publish.journal import Journal
+from shardmill.schemas.storage import Storage, absolute, open_storage
+from shardmill.transforms.publish import cleanup
+from shardmill.transforms.publish.recovery import complete_journal
 
 _NS = 1_000_000_000
 
 _DESCRIPTION = """\
-Delete what unfinished builds left in an output: build folders, outcomes of
-runs, unfinished files. Completes an unfinished publish first. Never changes
-the published dataset."""
+Delete what unfinished builds left in an output: build folders, versions that
+the manifest does not name, outcomes of runs, unfinished files. Never changes
+the published dataset or the earlier versions that it keeps."""
 _EPILOG = """\
 example, to see what would be deleted:
   shardmill clean ds --dry_run"""
@@ -45,7 +43,9 @@ def main(argv: list[str]) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
     flags = make_parser().parse_args(argv)
     limit = parse_duration(flags.older_than, "--older_than") * _NS
-    output = _absolute(flags.directory)
+    if not flags.directory:
+        raise UsageError("DIR is empty: give the folder of a dataset.")
+    output = absolute(flags.directory)
     storage = open_storage(output)
     entry = storage.stat(output)
     if entry is None:
@@ -53,11 +53,10 @@ def main(argv: list[str]) -> int:
     if entry.kind != "dir":
         raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
     job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run)
-    journal = publish.read_journal(storage, output)
-    if journal is not None:
-        _print(job.complete(journal))
-    busy = journal.build if journal is not None and flags.dry_run else ""
-    account = cleanup.find_leftovers(storage, output, publishing=busy)
+    completed = "" if flags.dry_run else complete_journal(storage, output)
+    if completed:
+        _print(completed)
+    account = cleanup.find_leftovers(storage, output)
     old = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
     removed, problems = job.remove(old)
     for line in _kept(account, old, flags.older_than, job):
@@ -68,14 +67,8 @@ def main(argv: list[str]) -> int:
     if removed or account.leftovers or problems:
         _print(_total(removed, flags.dry_run))
     else:
-        _print("Nothing else to clean." if journal else f"{output}: nothing to clean.")
+        _print("Nothing else to clean." if completed else f"{output}: nothing to clean.")
     return ShardmillError.exit_code if problems else 0
-
-
-def _absolute(path: str) -> str:
-    if not path:
-        raise UsageError("DIR is empty: give the folder of a dataset.")
-    return path.rstrip("/") if scheme_of(path) else os.path.abspath(os.path.expanduser(path))
 
 
 @dataclass(frozen=True)
@@ -95,16 +88,6 @@ class _Cleaning:
     limit_ns: int
     now_ns: int
     dry_run: bool
-
-    def complete(self, journal: Journal) -> str:
-        """Complete a publish unless this is a dry run; return a sentence about it."""
-        manifest = Manifest.from_json(journal.manifest)
-        what = f"the unfinished publish of {manifest.written:,} examples"
-        if self.dry_run:
-            return f"would complete {what} and delete {journal.build}"
-        if cleanup.complete(self.storage, self.output, journal):
-            return f"completed {what} and deleted {journal.build}"
-        return f"rolled back {what}: its files are deleted, the earlier dataset is unchanged"
 
     def remove(self, items: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
         """Remove leftovers and print a line for each; return those removed, and the problems."""

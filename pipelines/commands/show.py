@@ -2,9 +2,10 @@
 
 ``--json`` prints one object. Its ``kind`` is ``dataset``, ``folder`` or ``file``.
 
-A dataset has ``path``, ``manifest`` (its path), ``version``, ``root`` (the folder whose files
-``shardmill count`` counted; null for a dataset that Shardmill built), ``finished``, ``runner``,
-``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
+A dataset has ``path``, ``manifest`` (its path), ``version``, ``generation`` (the folder of its
+files; null if they are next to the manifest), ``previous`` (kept generations), ``root`` (the folder
+whose files ``shardmill count`` counted; null for a dataset that Shardmill built), ``finished``,
+``runner``, ``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
 ``num_examples``, ``num_bytes``, ``share`` of all examples, ``shards``}); ``labels`` (``class_id``
 or null, ``label``, ``total``, ``splits``: counts, in the order of class ids); ``features``,
 ``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of rejects.jsonl) and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.report.numbers import human_bytes
 from shardmill.pipelines.report.progress_display import show_progress
+from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -69,11 +71,23 @@ def main(argv: list[str]) -> int:
         files = len({finding.file for finding in findings})
         print(
             f"shardmill: {files:,} file{'s are' if files > 1 else ' is'} not as the manifest says: "
-            "restore or build again what is named above.",
+            f"{_remedy(dataset)}.",
             file=sys.stderr,
         )
         return OutputError.exit_code
     return 0
+
+
+def _remedy(dataset: Dataset) -> str:
+    """Return how to repair a damaged dataset; with the command that builds it, where known."""
+    from shardmill.schemas.storage import absolute
+
+    command = dataset.manifest.build.command
+    if dataset.counted or not command:
+        return "restore or build again what is named above"
+    words = [word for word in command if not word.startswith("--output=")]
+    words += [f"--output={absolute(dataset.output)}", "--overwrite"]
+    return f"build it again by `{printable(shlex.join(words))}`"
 
 
 def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:

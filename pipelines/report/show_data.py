@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from shardmill.loaders.steps import files_folder
 from shardmill.pipelines.preflight import open_manifest
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
@@ -106,7 +107,7 @@ def describe_dataset(path: str, records: int, split: str) -> dict[str, Any]:
     if split and split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
         raise UsageError(f"--split={split}: the dataset has no such split; it has {known}.")
-    base = manifest.root or folder or file.rpartition("/")[0] or "."
+    base = files_folder(folder, file, manifest)
     report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
     ours = manifest.inputs.rejected and not manifest.root
     report["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
@@ -142,6 +143,8 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
     }
     return {
         "version": manifest.version,
+        "generation": manifest.generation or None,
+        "previous": list(manifest.previous),
         "root": manifest.root or None,
         "finished": manifest.build.finished,
         "runner": manifest.build.runner,

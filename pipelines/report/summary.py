@@ -89,7 +89,7 @@ def _published(
     rejected = f"{counts.rejected:,}"
     if counts.rejected:
         reasons = (f"{name} {count:,}" for name, count in counts.rejected_by_reason.items())
-        rejected += f" ({', '.join(reasons)}), see {join(output, REJECTS)}"
+        rejected += f" ({', '.join(reasons)}), see {join(manifest.folder(output), REJECTS)}"
     rows += [("written", f"{manifest.written:,} examples"), ("rejected", rejected)]
     for name, split in manifest.splits.items():
         shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)

@@ -1,20 +1,25 @@
 """The manifest: the published list of shards with counts and checksums.
 
-It is written last: a dataset with a manifest is complete. docs/manifest.md explains each field;
+It is written last: a dataset with a manifest is complete. All other files of a build are in one
+folder, its generation, which has a manifest too. docs/manifest.md explains each field;
 manifest.schema.json is its JSON Schema.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
+from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.storage import join
 
-VERSION = 1
-_JSON_NAMES = {"side_files": "beside"}
+VERSION = 2
+_READABLE = (1, 2)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Shard:
     """One published shard.
 
     Attributes:
-        file: File name relative to the manifest's folder.
+        file: File name relative to the folder of the generation.
         records: Number of records.
         bytes: Size of the file.
         crc32c: CRC-32C of the file as 8 hexadecimal digits; None if it was not read completely.
@@ -35,11 +40,12 @@ class Shard:
     crc32c: str | None
     label: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object."""
+    def to_json(self, prefix: str = "") -> dict[str, Any]:
+        """Return the JSON object, with a prefix before the file name."""
         # asdict copies each value, which is slow for a hundred thousand shards.
         body: dict[str, Any] = {
-            "file": self.file, "records": self.records, "bytes": self.bytes, "crc32c": self.crc32c,
+            "file": prefix + self.file, "records": self.records, "bytes": self.bytes,
+            "crc32c": self.crc32c,
         }  # fmt: skip
         return body if self.label is None else {**body, "label": self.label}
 
@@ -139,15 +145,19 @@ class Split:
         labelled = sum(counts.values())
         return {label: labelled / (len(counts) * count) for label, count in counts.items()}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object, without weights and statistics if there are none."""
+    def to_json(self, prefix: str = "") -> dict[str, Any]:
+        """Return the JSON object, without weights and statistics if there are none.
+
+        Args:
+            prefix: Added to the file names.
+        """
         body = asdict(replace(self, shards=(), statistics=None))
         del body["shards"], body["statistics"]
         if self.label_counts:
             body["class_weights"] = self.class_weights
         if self.statistics is not None:
             body["statistics"] = self.statistics.to_json()
-        return {**body, "shards": [shard.to_json() for shard in self.shards]}
+        return {**body, "shards": [shard.to_json(prefix) for shard in self.shards]}
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Build:
-    """How the dataset was made."""
+    """How the dataset was made; ``command`` is the command line that builds it again."""
 
     config_id: str
     input_id: str
@@ -177,6 +187,7 @@ class Build:
     versions: dict[str, str]
     runner: str
     finished: str
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,6 +198,12 @@ class Manifest:
     default that of the manifest), and the damaged files. ``side_files`` lists other files of the
     dataset, such as a TensorFlow Transform graph; in JSON it is ``beside``. ``series`` is used by
     ``--shard_by=label``, which reuses the shards of labels that did not change.
+
+    ``generation`` names the folder with all other files, next to the manifest. It is empty in the
+    manifest inside that folder, in that of a count, and in a dataset of release 0.1.0, whose files
+    are next to the manifest. File names are relative to that folder here, and to the manifest's
+    folder in JSON. ``previous`` lists the earlier generations that are kept, the latest first, and
+    ``superseded`` the files of a dataset of release 0.1.0 that the next publication deletes.
     """
 
     splits: dict[str, Split]
@@ -201,23 +218,28 @@ class Manifest:
     damaged: tuple[Damaged, ...] = ()
     side_files: tuple[str, ...] = ()
     series: tuple[SeriesEntry, ...] = ()
+    generation: str = ""
+    previous: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
     version: int = field(default=VERSION)
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
-        body = asdict(replace(self, splits={}, series=()))
+        body: dict[str, Any] = asdict(replace(self, splits={}, series=(), side_files=()))
         if not self.root:  # not a count
             del body["root"], body["damaged"]
-        body = {_JSON_NAMES.get(name, name): value for name, value in body.items()}
-        if not self.side_files:
-            del body["beside"]
-        if not self.series:
-            del body["series"]
-        else:
-            body["series"] = [entry.to_json() for entry in self.series]
-        body["splits"] = {name: split.to_json() for name, split in self.splits.items()}
-        ordered = {"version": body.pop("version"), **body}
-        return json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
+        prefix = self.generation and f"{self.generation}/"
+        del body["side_files"]
+        body["beside"] = [prefix + name for name in self.side_files]
+        body["series"] = [entry.to_json() for entry in self.series]
+        for name in ("beside", "series", "generation", "previous", "superseded"):
+            if not body[name]:
+                del body[name]
+        body["splits"] = {name: split.to_json(prefix) for name, split in self.splits.items()}
+        first: dict[str, Any] = {"version": self.version}
+        if self.generation:
+            first["generation"] = self.generation
+        return json.dumps({**first, **body}, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
@@ -231,24 +253,31 @@ class Manifest:
             version = body["version"]
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(f"it is not a Shardmill manifest ({error!r})") from error
-        if version != VERSION:
+        if version not in _READABLE:
             raise FormatError(
-                f"manifest version {version!r} is not {VERSION}: use the Shardmill that wrote it"
+                f"manifest version {version!r} is not {_READABLE[0]} or {_READABLE[1]}: "
+                "use the Shardmill that wrote it"
             )
         try:
+            generation = _checked_generation(body["generation"]) if "generation" in body else ""
+            prefix = generation and f"{generation}/"
             return cls(
-                splits={name: _split(split) for name, split in body["splits"].items()},
+                splits={name: _split(split, prefix) for name, split in body["splits"].items()},
                 written=body["written"],
                 compression=body["compression"],
-                inputs=Inputs(**body["inputs"]),
-                build=Build(**body["build"]),
+                inputs=_known(Inputs, body["inputs"]),
+                build=_build(body["build"]),
                 labels=tuple(body["labels"]),
                 features=tuple(body["features"]),
                 warnings=tuple(body["warnings"]),
                 root=body.get("root", ""),
-                damaged=tuple(Damaged(**each) for each in body.get("damaged", ())),
-                side_files=tuple(map(_checked, body.get("beside", ()))),
+                damaged=tuple(_known(Damaged, each) for each in body.get("damaged", ())),
+                side_files=tuple(_file(name, prefix) for name in body.get("beside", ())),
                 series=tuple(map(_series, body.get("series", ()))),
+                generation=generation,
+                previous=tuple(map(_checked_generation, body.get("previous", ()))),
+                superseded=tuple(map(_checked, body.get("superseded", ()))),
+                version=version,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
@@ -260,32 +289,53 @@ class Manifest:
         """File names of all shards, by split."""
         return tuple(shard.file for split in self.splits.values() for shard in split.shards)
 
+    def to_own(self) -> Manifest:
+        """Return the manifest that is stored inside the folder of the generation."""
+        return replace(self, generation="", previous=(), superseded=())
+
+    def folder(self, base: str) -> str:
+        """Return the folder of the dataset's files.
+
+        Args:
+            base: Folder of the manifest.
+        """
+        return join(base, self.generation) if self.generation else base
+
     def is_dataset(self, config_id: str, input_id: str) -> bool:
         """Return whether the dataset was built from this config and these inputs."""
         return self.build.config_id == config_id and self.build.input_id == input_id
 
 
-def _split(body: dict[str, Any]) -> Split:
+def _known(kind: type[T], body: Mapping[str, Any]) -> T:
+    """Return a value of its fields; fields of later releases are ignored."""
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in body.items() if name in names})
+
+
+def _build(body: dict[str, Any]) -> Build:
+    return replace(_known(Build, body), command=tuple(map(str, body.get("command", ()))))
+
+
+def _split(body: dict[str, Any], prefix: str) -> Split:
     statistics = body.get("statistics")
     return Split(
         num_examples=body["num_examples"],
         num_bytes=body["num_bytes"],
         label_counts=dict(body["label_counts"]),
-        shards=tuple(_shard(shard) for shard in body["shards"]),
+        shards=tuple(_shard(shard, prefix) for shard in body["shards"]),
         statistics=None if statistics is None else Statistics.from_json(statistics),
     )
 
 
-def _shard(body: dict[str, Any]) -> Shard:
-    shard = Shard(**body)
-    _checked(shard.file)
+def _shard(body: dict[str, Any], prefix: str) -> Shard:
+    shard = _known(Shard, {**body, "file": _file(body["file"], prefix)})
     if not isinstance(shard.label, str | None):
         raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
     return shard
 
 
 def _series(body: dict[str, Any]) -> SeriesEntry:
-    entry = SeriesEntry(**body)
+    entry = _known(SeriesEntry, body)
     if entry.pixels is not None:
         entry = replace(entry, pixels=_pixels(**body["pixels"]))
     reasons = entry.rejected_by_reason
@@ -304,6 +354,16 @@ def _pixels(count: int, totals: list[int], squares: list[int]) -> PixelSums:
     if not whole or not found.totals or len(totals) != len(squares):
         raise TypeError(f"{found} are not sums of channels")
     return found
+
+
+def _checked_generation(name: Any) -> str:
+    if not isinstance(name, str) or not is_generation(name):
+        raise FormatError(f"the manifest names {name!r}, which is not a generation")
+    return name
+
+
+def _file(file: Any, prefix: str) -> str:
+    return _checked(_checked(file).removeprefix(prefix))
 
 
 def _checked(file: Any) -> str:

@@ -1,13 +1,17 @@
-"""Names of shards and of the other files of a dataset. All shard names are made and parsed here."""
+"""Names of shards and of the other files of a dataset, all made and parsed here."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import string
+import unicodedata
+import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from urllib.parse import quote, unquote
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import OutputError, UsageError
 
 DEFAULT_TEMPLATE = "{split}-{index:05d}-of-{total:05d}.tfrecord.gz"
 LABEL_TEMPLATE = "{split}-{label}-{index:05d}-of-{total:05d}.tfrecord.gz"
@@ -21,8 +25,13 @@ BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
 PROGRESS = "progress.json"  # in a build folder
 TRANSFORM = "transform_fn"  # a folder
+CURRENT = "current"  # a symbolic link to the current generation, on a local disk
 RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, TRANSFORM})
 
+_GENERATION = re.compile(r"gen-\d{8}T\d{6}Z-[0-9a-f]{12}")
+_MAX_NAME_BYTES = 255  # of ext4, XFS, APFS and NTFS, which count bytes or fewer
+# Names of devices on Windows, with any suffix.
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _NUMBERS = ("index", "total", "records")
 _SPEC = re.compile(r"0\d{1,2}d|d?")
 
@@ -36,6 +45,47 @@ class ShardName:
     total: int | None = None
     records: int | None = None
     label: str | None = None
+
+
+def new_generation() -> str:
+    """Return a new name for the folder of a generation; names sort by time (UTC)."""
+    now = dt.datetime.now(dt.timezone.utc)
+    return f"gen-{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:12]}"
+
+
+def is_generation(name: str) -> bool:
+    """Return whether a name is that of a generation."""
+    return _GENERATION.fullmatch(name) is not None
+
+
+def check_file_names(names: Iterable[str]) -> None:
+    """Check that all names of shards are possible on common file systems, at the same time.
+
+    Raises:
+        OutputError: A name is too long or reserved, or two are equal where case or the Unicode
+            form does not count.
+    """
+    seen = {name.casefold(): name for name in RESERVED}
+    for name in names:
+        size = len(name.encode())
+        if size > _MAX_NAME_BYTES:
+            raise OutputError(
+                f"The shard {name[:40]!r}... would have a name of {size} bytes, and file systems "
+                f"allow {_MAX_NAME_BYTES}: shorten the label or --shard_name, or build without "
+                "--shard_by=label."
+            )
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        other = seen.setdefault(folded, name)
+        if other != name or name in RESERVED:
+            raise OutputError(
+                f"The shards {other!r} and {name!r} would be one file on disks that ignore case or "
+                "the form of Unicode text: rename a label or split, or choose another --shard_name."
+            )
+        if _DEVICE.fullmatch(name):
+            raise OutputError(
+                f"The shard {name!r} would have the name of a device on Windows: rename the label "
+                "or split, or choose another --shard_name."
+            )
 
 
 def quote_label(label: str) -> str:

@@ -4,6 +4,7 @@ from shardmill.schemas.storage.base import Entry as Entry
 from shardmill.schemas.storage.base import RandomReader as RandomReader
 from shardmill.schemas.storage.base import Storage as Storage
 from shardmill.schemas.storage.base import WritableFile as WritableFile
+from shardmill.schemas.storage.base import absolute as absolute
 from shardmill.schemas.storage.base import is_link as is_link
 from shardmill.schemas.storage.base import join as join
 from shardmill.schemas.storage.base import scheme_of as scheme_of

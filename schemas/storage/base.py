@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -125,29 +125,22 @@ class Storage(Protocol):
     def open_write(self, path: str) -> AbstractContextManager[WritableFile]:
         """Open a new file. It appears when the block ends, and never if the block raises."""
 
-    def create(self, path: str, data: bytes, aside: str = "") -> bool:
-        """Write a file unless it exists; return whether this call wrote it. Atomic.
-
-        Args:
-            path: Path of the file.
-            data: Content of the file.
-            aside: Folder on the same storage for the temporary file, if one is needed; by default
-                the folder of the file.
-        """
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file unless it exists; return whether this call wrote it. Atomic."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file, or replace an existing one. Atomic."""
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """Replace one version of a file; return whether this call wrote it. Atomic.
+        """Replace one version of a file; return whether this call wrote it. Atomic and durable.
 
-        Of several processes that replace the same version, exactly one succeeds. ``create`` is the
-        counterpart for a file that does not exist.
+        Of several processes that replace the same version, exactly one succeeds.
 
         Args:
             path: Path of the file.
             data: New content of the file.
-            version: Version to replace, as returned by ``read_version`` or ``stat``.
+            version: Version to replace, as returned by ``read_version`` or ``stat``; empty if the
+                file must not exist.
         """
 
     def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
@@ -158,20 +151,20 @@ class Storage(Protocol):
             path: Path of the new file.
         """
 
-    def move(self, source: str, path: str) -> None:
-        """Rename a file and replace any file at path; no effect if it was already moved."""
+    def copy(self, source: str, path: str) -> None:
+        """Copy a file to a new path; by a hard link or in the service, where possible."""
+
+    def sync(self, path: str) -> None:
+        """Write a folder and all its files to the disk, so that they survive a power failure.
+
+        Objects are durable once they are written.
+        """
 
     def delete(self, path: str, version: str = "") -> None:
         """Delete a file if it exists; given a version, only if it still has that version."""
 
-    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
-        """Delete a folder and its content if it exists.
-
-        Args:
-            path: Path of the folder.
-            still: Called after the folder was listed; nothing is deleted if it returns False.
-                Object stores delete only the listed versions.
-        """
+    def delete_tree(self, path: str) -> None:
+        """Delete a folder and its content if it exists; object stores delete what they list."""
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
@@ -191,10 +184,10 @@ class Storage(Protocol):
                 crc = google_crc32c.extend(crc, chunk)
         return crc
 
-    def lock(self, path: str) -> AbstractContextManager[None]:
-        """Lock a path against other processes that lock it.
+    def lock(self, path: str) -> AbstractContextManager[bool]:
+        """Lock a path against other processes that lock it; the value is whether it is locked.
 
-        Object stores have no locks; they rely on the preconditions of each call.
+        Object stores and some network file systems have no locks.
         """
 
 
@@ -212,6 +205,13 @@ def one_line(error: object) -> str:
 def is_link(path: str) -> bool:
     """Return whether a path is a symbolic link; object stores have none."""
     return not scheme_of(path) and os.path.islink(path)
+
+
+def absolute(path: str) -> str:
+    """Return an absolute path; URIs are not changed."""
+    if scheme_of(path):
+        return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def join(base: str, *parts: str) -> str:

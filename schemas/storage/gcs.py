@@ -147,14 +147,13 @@ class GcsStorage(ObjectStorage):
                     file, size=file.tell(), rewind=True, checksum="crc32c", retry=self._retry
                 )
 
-    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
-        del aside
         return self._upload_if(path, data, 0)
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """See ``Storage.replace_if``."""
-        return self._upload_if(path, data, int(version))
+        return self._upload_if(path, data, int(version or 0))
 
     def _upload_if(self, path: str, data: bytes, generation: int) -> bool:
         """Upload over one generation, 0 for none; return whether this call wrote the object.
@@ -220,13 +219,13 @@ class GcsStorage(ObjectStorage):
         with translate_errors("compose", path):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=self._retry)
 
-    def _copy(self, source: str, path: str) -> str:
-        with translate_errors("move", source):
+    def copy(self, source: str, path: str) -> None:
+        """See ``Storage.copy``; a rewrite in the service."""
+        with translate_errors("copy", source):
             origin, target = self._blob(source), self._blob(path)
             token, _, _ = target.rewrite(origin, retry=self._retry)
             while token is not None:
                 token, _, _ = target.rewrite(origin, token=token, retry=self._retry)
-        return ""
 
     def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``; a retried call never deletes a newer generation."""

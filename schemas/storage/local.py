@@ -10,12 +10,16 @@ import shutil
 import stat as stat_flags
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry, RandomReader, Storage
 
 _CHUNK = 1 << 20
+_SYNCS = 16  # at a time: a journaling file system then commits many files at once
+# Errors of file systems that cannot link, or sync a folder.
+_UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 _REMEDY = {
     errno.ENOSPC: "free some space and run again, finished parts are kept",
     errno.EDQUOT: "free some of your quota and run again, finished parts are kept",
@@ -62,18 +66,21 @@ def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
 
 
 @contextlib.contextmanager
-def _temporary_file(path: str, aside: str = "") -> Iterator[BinaryIO]:
+def _temporary_file(path: str) -> Iterator[BinaryIO]:
     """Open a new temporary file; delete it at the end unless the block renamed it."""
     folder, name = os.path.split(path)
-    folder = aside or folder
     os.makedirs(folder or ".", exist_ok=True)
-    temporary = os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary_name(folder, name)
     try:
         with open(temporary, "xb") as file:
             yield file
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def _temporary_name(folder: str, name: str) -> str:
+    return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
 
 
 class LocalStorage(Storage):
@@ -126,27 +133,16 @@ class LocalStorage(Storage):
             file.close()
             os.replace(file.name, path)
 
-    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         """See ``Storage.create``.
 
         The content is written to a temporary file, which is then linked to the path, so no process
         reads incomplete content. On a file system without hard links the file is created
         exclusively and then filled.
         """
-        with _translate_errors("write", path), _temporary_file(path, aside) as file:
-            # No fsync: it could wait for the pending writes of other files, and readers of such
-            # files check their content.
-            file.write(data)
-            file.close()
-            try:
-                os.link(file.name, path)
-            except FileExistsError:
-                return False
-            except OSError as error:
-                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-                    raise
-                return _create_without_links(path, data)
-            return True
+        # Not durable: fsync could wait for the pending writes of other files, and readers of such
+        # files check their content.
+        return _create(path, data, durable=False)
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
@@ -155,9 +151,12 @@ class LocalStorage(Storage):
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """See ``Storage.replace_if``; the check and the rename are done under a lock."""
+        if not version:
+            return _create(path, data, durable=True)
         with _translate_errors("write", path), _locked_version(path, version) as unchanged:
             if unchanged:
                 _replace(path, data)
+                _sync(os.path.dirname(path))
             return unchanged
 
     def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
@@ -170,15 +169,25 @@ class LocalStorage(Storage):
                 with open(piece, "rb") as file:
                     shutil.copyfileobj(file, target, _CHUNK)
 
-    def move(self, source: str, path: str) -> None:
-        """See ``Storage.move``."""
+    def copy(self, source: str, path: str) -> None:
+        """See ``Storage.copy``; the two paths share one file, which is never changed."""
         with _translate_errors("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
-                os.replace(source, path)
-            except FileNotFoundError:
-                if not os.path.exists(path):
+                os.link(source, path)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
                     raise
+                shutil.copyfile(source, path)
+
+    def sync(self, path: str) -> None:
+        """See ``Storage.sync``."""
+        entries = [entry.path for entry in self.walk(path) if entry.kind != "other"]
+        above = os.path.dirname(path)
+        entries += [path, above, os.path.dirname(above)]  # their entries of a new folder
+        with _translate_errors("write", path), ThreadPoolExecutor(_SYNCS) as pool:
+            for _ in pool.map(_sync, entries):
+                pass
 
     def delete(self, path: str, version: str = "") -> None:
         """See ``Storage.delete``."""
@@ -190,11 +199,10 @@ class LocalStorage(Storage):
                 if unchanged:
                     os.unlink(path)
 
-    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
+    def delete_tree(self, path: str) -> None:
         """See ``Storage.delete_tree``; files that are added at the same time may remain."""
-        if still is None or still():
-            with _translate_errors("delete", path):
-                shutil.rmtree(path, ignore_errors=True)
+        with _translate_errors("delete", path):
+            shutil.rmtree(path, ignore_errors=True)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """See ``Storage.list_dir``."""
@@ -215,15 +223,16 @@ class LocalStorage(Storage):
                     folders += [entry.path] * (entry.kind == "dir")
 
     @contextlib.contextmanager
-    def lock(self, path: str) -> Iterator[None]:
+    def lock(self, path: str) -> Iterator[bool]:
         """See ``Storage.lock``; the operating system releases it when the process ends."""
         with _translate_errors("lock", path):
             descriptor = os.open(path, os.O_RDONLY)
+        locked = False
         try:
-            # Some network file systems have no locks: there, only one builder may publish.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # not supported by the file system
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+                locked = True
+            yield locked
         finally:
             os.close(descriptor)
 
@@ -252,6 +261,34 @@ class LocalReader:
         return data
 
 
+def replace_link(path: str, target: str) -> None:
+    """Point a symbolic link to a target, unless the path is another kind of file. Atomic.
+
+    Raises:
+        OSError: The file system has no symbolic links, or does not accept this one.
+    """
+    if not os.path.islink(path) and os.path.lexists(path):
+        return
+    temporary = _temporary_name(*os.path.split(path))
+    os.symlink(target, temporary)
+    os.replace(temporary, path)
+
+
+def _sync(path: str) -> None:
+    """Write a file or folder to the disk."""
+    descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync does not reach the disk
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _names(folder: str) -> list[str]:
     """Return the sorted names in a folder; none if it does not exist."""
     with _translate_errors("list", folder), contextlib.suppress(FileNotFoundError):
@@ -263,9 +300,8 @@ def _replace(path: str, data: bytes) -> None:
     """Write a temporary file, sync it and rename it to the path."""
     with _temporary_file(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
         file.close()
+        _sync(file.name)
         _make_newer(file.name, path)
         os.replace(file.name, path)
 
@@ -310,6 +346,27 @@ def _has_version(path: str, version: str, descriptor: int) -> bool:
         return False
     same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
     return same and str(now.st_mtime_ns) == version
+
+
+def _create(path: str, data: bytes, *, durable: bool) -> bool:
+    with _translate_errors("write", path), _temporary_file(path) as file:
+        file.write(data)
+        file.close()
+        if durable:
+            _sync(file.name)
+        try:
+            os.link(file.name, path)
+            written = True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            written = _create_without_links(path, data)
+        if durable:
+            _sync(path)
+            _sync(os.path.dirname(path))
+        return written
 
 
 def _create_without_links(path: str, data: bytes) -> bool:

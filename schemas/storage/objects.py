@@ -1,4 +1,4 @@
-"""The common part of the storages for object stores: clients, folders as prefixes, moves."""
+"""The common part of the storages for object stores: clients, and folders as prefixes."""
 
 from __future__ import annotations
 
@@ -89,10 +89,6 @@ class ObjectStorage(Storage):
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         """Return the bytes of one version of an object from start to stop, which is greater."""
 
-    @abstractmethod
-    def _copy(self, source: str, path: str) -> str:
-        """Copy an object; return the version that was copied, or an empty text if unknown."""
-
     def _file(self, path: str) -> Entry:
         """Return the entry of an object.
 
@@ -109,26 +105,13 @@ class ObjectStorage(Storage):
         """See ``Storage.open_at``; all reads are of the current version."""
         yield ObjectReader(self._file(path), self._read_range)
 
-    def move(self, source: str, path: str) -> None:
-        """See ``Storage.move``; the service copies, then the source is deleted."""
-        if source == path:
-            self._file(path)
-            return
-        try:
-            version = self._copy(source, path)
-        except FileNotFoundError:
-            if self.stat(path) is None:
-                raise
-        else:
-            self.delete(source, version)
+    def sync(self, path: str) -> None:
+        """See ``Storage.sync``."""
 
-    def delete_tree(self, path: str, still: Callable[[], bool] | None = None) -> None:
+    def delete_tree(self, path: str) -> None:
         """See ``Storage.delete_tree``; objects that are written after the listing remain."""
-        if not split_uri(path)[1].rstrip("/"):
-            return
-        listed = list(self._objects("delete", path))
-        if listed and (still is None or still()):
-            self._delete_all(listed)
+        if split_uri(path)[1].rstrip("/"):
+            self._delete_all(list(self._objects("delete", path)))
 
     def _delete_all(self, entries: Sequence[Entry]) -> None:
         """Delete objects concurrently, each with a separate call."""
@@ -140,10 +123,10 @@ class ObjectStorage(Storage):
         """See ``Storage.walk``; yields files only, sorted by name, from one listing."""
         return (each for each in self._objects("list", path) if not each.path.endswith("/"))
 
-    def lock(self, path: str) -> contextlib.AbstractContextManager[None]:
+    def lock(self, path: str) -> contextlib.AbstractContextManager[bool]:
         """See ``Storage.lock``: object stores have none."""
         del path
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(enter_result=False)
 
 
 class ObjectReader:

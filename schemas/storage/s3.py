@@ -203,14 +203,13 @@ class S3Storage(ObjectStorage):
                 client.abort_multipart_upload(**target)
             raise
 
-    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
-        del aside
-        return self._put_if(path, data, IfNoneMatch="*")
+        return self.replace_if(path, data, "")
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """See ``Storage.replace_if``."""
-        return self._put_if(path, data, **if_match(version))
+        return self._put_if(path, data, **(if_match(version) or {"IfNoneMatch": "*"}))
 
     def _put_if(self, path: str, data: bytes, **condition: str) -> bool:
         """Write an object if a condition holds; return whether this call wrote it.
@@ -253,13 +252,12 @@ class S3Storage(ObjectStorage):
             else:
                 yield from self._whole(*self._open(piece))
 
-    def _copy(self, source: str, path: str) -> str:
-        entry = self._file(source)
+    def copy(self, source: str, path: str) -> None:
+        """See ``Storage.copy``; the service copies."""
         try:
-            self._copy_version(entry, path)
+            self._copy_version(self._file(source), path)
         except PreconditionError as error:
-            raise replaced_error("move", source) from error
-        return entry.version
+            raise replaced_error("copy", source) from error
 
     def _copy_version(self, entry: Entry, path: str) -> None:
         """Copy one version of an object; one above a limit in several ranges."""
@@ -268,7 +266,7 @@ class S3Storage(ObjectStorage):
         etag = if_match(entry.version)["IfMatch"]
         source = {"CopySource": {"Bucket": origin, "Key": name}, "CopySourceIfMatch": etag}
         if entry.size <= _COPIED:
-            with translate_errors("move", entry.path):
+            with translate_errors("copy", entry.path):
                 self._client().copy_object(Bucket=bucket, Key=key, **source)
             return
         ends = ((at, min(at + _COPIED, entry.size)) for at in range(0, entry.size, _COPIED))

@@ -10,7 +10,7 @@ from functools import partial
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import Entry, join, open_storage
+from shardmill.schemas.storage import Entry, absolute, join, open_storage
 from shardmill.transforms.arrays.array_file import ArrayFile, npz_members, open_npy, open_npz
 from shardmill.transforms.arrays.labels import (
     DEFAULT_NAMES,
@@ -18,7 +18,6 @@ from shardmill.transforms.arrays.labels import (
     check_labels,
     is_label_like,
 )
-from shardmill.transforms.match.transform import absolute
 from shardmill.transforms.match.walk import is_junk, is_utf8, make_key
 
 X, Y = "x", "label"  # feature names of a single .npy file and of its --labels

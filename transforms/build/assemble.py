@@ -35,11 +35,12 @@ class BuiltShard:
         series: Series that it belongs to.
         index: Its number in the series.
         file: Final name; empty for the series of inputs that were rejected while matching.
-        source: Current path, relative to the build folder.
+        source: Current path, relative to the output.
         num_bytes: Size.
         crc32c: CRC-32C of the file.
         records: Number of records.
         rejects: File names of the sidecars of its parts with rejects, in the order of parts.
+        failure: Why it could not be assembled; a sentence, or empty.
     """
 
     series: Series
@@ -50,6 +51,7 @@ class BuiltShard:
     crc32c: int = 0
     records: int = 0
     rejects: tuple[str, ...] = ()
+    failure: str = ""
 
 
 def plan_shards(
@@ -83,13 +85,20 @@ def plan_shards(
 
 
 def assemble_shard(
-    storage: Storage, build: str, job: ShardJob, template: ShardTemplate, *, gzip: bool
+    storage: Storage,
+    output: str,
+    build: str,
+    job: ShardJob,
+    template: ShardTemplate,
+    *,
+    gzip: bool,
 ) -> BuiltShard:
     """Concatenate the parts of a shard to a file with a temporary name.
 
     Args:
-        storage: Storage of the build folder.
-        build: The build folder.
+        storage: Storage of the output.
+        output: The output folder.
+        build: Name of the build folder in it.
         job: The shard to assemble.
         template: Pattern of the final name.
         gzip: Whether shards are gzip; one without records is then an empty member.
@@ -110,9 +119,9 @@ def assemble_shard(
     for part in full:
         crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
         size += part.num_bytes
-    source = f"{SHARDS_FOLDER}/{_content_id(job, full)}"
-    path = join(build, source)
-    sources = [join(build, PARTS_FOLDER, part.payload) for part in full]
+    source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
+    path = join(output, source)
+    sources = [join(output, build, PARTS_FOLDER, part.payload) for part in full]
     if gzip and loses_records(storage, sources, size):
         size, crc = repack(storage, sources, path)
     elif not _is_assembled(storage, path, size, crc):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from collections import Counter
@@ -14,7 +15,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.dataset.statistics import Statistics
-from shardmill.schemas.errors import OutputError
+from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
@@ -32,8 +33,7 @@ from shardmill.transforms.build.shard_reuse import (
 )
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
-from shardmill.transforms.publish.journal import Move
-from shardmill.transforms.publish.publish import publish
+from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.statistics.sums import compute_statistics, merge_summaries
 
@@ -82,35 +82,49 @@ def finish(
         parts_reused=sum(each.reused for each in built.totals.values()),
         matched=census.matched,
     )
+    failures = [total.failure for total in built.totals.values()]
+    failure = min(filter(None, failures + [shard.failure for shard in built.shards]), default="")
+    if failure:
+        return replace(up_to_date, status="failed", message=failure)
     try:
         reused = load_reused(storage, spec, plan)
         if reused is None:
-            with storage.lock(spec.output):
-                storage.delete_tree(spec.build)
+            _delete_build(storage, spec)
             return up_to_date
         built = built.with_reused(reused)
         _check_names(built.shards)
+        shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
         _check_versions(built.totals.values())
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra)
         _check_rejects(storage, spec, manifest.inputs, built)
         schema = extra.schema or encoder.schema(manifest.labels)
-        moves = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
-        moves += [
-            Move(f"{spec.build_name}/{shard.source}", shard.file, shard.num_bytes)
+        files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
+        files += [
+            FinalFile(shard.source, shard.file, shard.num_bytes)
             for shard in built.shards
-            if shard.source
+            if shard.file
         ]
-        new = publish(
-            storage, spec.output, manifest, moves, spec.build_name, overwrite=spec.overwrite,
-            kept=reused.kept,
-        )  # fmt: skip
-    except OutputError as error:
+        publisher = Publisher(storage, spec.output, plan.base, spec.keep)
+        remark = publisher.publish(manifest, files)
+    except (OutputError, StorageError) as error:
         return replace(up_to_date, status="failed", message=str(error))
-    if not new:
+    _delete_build(storage, spec)
+    if remark is None:
         return up_to_date
-    shards = len(reused.kept.files), sum(shard.records for shard in reused.shards)
-    return replace(up_to_date, status="published", manifest=manifest.to_json(), reused=shards)
+    shards = (
+        sum(1 for shard in reused.shards if shard.file),
+        sum(shard.records for shard in reused.shards),
+    )
+    return replace(
+        up_to_date, status="published", manifest=manifest.to_json(), reused=shards, message=remark
+    )
+
+
+def _delete_build(storage: Storage, spec: SinkSpec) -> None:
+    """Delete the build folder of a published dataset; `clean` finds what remains."""
+    with contextlib.suppress(ShardmillError):
+        storage.delete_tree(spec.build)
 
 
 def make_manifest(
@@ -153,6 +167,7 @@ def make_manifest(
             versions=encoder.versions(),
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+            command=spec.command,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),
@@ -283,23 +298,24 @@ def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[by
 def _write_side_files(
     storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], built: Built,
     files: Mapping[str, str],
-) -> Iterator[Move]:  # fmt: skip
-    """Write schema, labels and rejects to the build folder; yield the moves of all side files."""
+) -> Iterator[FinalFile]:  # fmt: skip
+    """Write schema, labels and rejects to the build folder; yield all side files."""
     folder = f"final-{uuid.uuid4().hex[:12]}"
     texts = {shard_names.SCHEMA: schema.encode()}
     if labels:
         texts[shard_names.LABELS] = "".join(f"{label}\n" for label in labels).encode()
     for name, data in texts.items():
         storage.replace(join(spec.build, folder, name), data)
-        yield Move(f"{spec.build_name}/{folder}/{name}", name, len(data))
+        yield FinalFile(f"{spec.build_name}/{folder}/{name}", name, len(data))
     size = 0
     with storage.open_write(join(spec.build, folder, shard_names.REJECTS)) as target:
         for line in _reject_lines(storage, spec, built):
             target.write(line)
             size += len(line)
-    yield Move(f"{spec.build_name}/{folder}/{shard_names.REJECTS}", shard_names.REJECTS, size)
+    rejects = shard_names.REJECTS
+    yield FinalFile(f"{spec.build_name}/{folder}/{rejects}", rejects, size)
     for name, path in sorted(files.items()):
         entry = storage.stat(join(spec.build, path))
         if entry is None:
             raise FileNotFoundError(join(spec.build, path))
-        yield Move(f"{spec.build_name}/{path}", name, entry.size)
+        yield FinalFile(f"{spec.build_name}/{path}", name, entry.size)

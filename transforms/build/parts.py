@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shardmill.schemas.refs import InputRef, Reference
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Block, Example, Item
@@ -64,6 +64,7 @@ class Part:
         versions: Versions of the codecs that made it.
         summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
+        failure: Why the part could not be made; a sentence, or empty.
         reused: Whether it existed before.
     """
 
@@ -79,6 +80,7 @@ class Part:
     versions: dict[str, str] = field(default_factory=dict)
     summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
+    failure: str = ""
     reused: bool = False
 
     @property
@@ -92,7 +94,7 @@ class Part:
     def to_json(self, rejects: Sequence[Reject]) -> str:
         """Return the text of the sidecar with its seal."""
         body: dict[str, Any] = asdict(self)
-        del body["reused"]
+        del body["reused"], body["failure"]
         body["reject_list"] = [list(reject) for reject in rejects]
         return seal(body)
 
@@ -128,7 +130,7 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
 def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:
     """Return the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
-    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part3")
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part4")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
         number = -1
@@ -199,7 +201,6 @@ class PartJob:
         folder: Folder of parts in the build folder.
         packing: Compression of the members.
         versions: Versions of the codecs in this process.
-        duplicates: Number of references that were left out already.
     """
 
     key: PartKey
@@ -207,11 +208,13 @@ class PartJob:
     folder: str
     packing: Packing
     versions: dict[str, str]
-    duplicates: int = 0
 
 
 def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
     """Write the payload and the sidecar of a part, unless another worker was first.
+
+    The sidecar of a part with transient rejects has a unique name, so that no other attempt and no
+    later run uses the part: its inputs are read again.
 
     Args:
         storage: Storage of the build folder.
@@ -222,7 +225,8 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         The part whose sidecar exists: this one, or that of the other worker.
     """
     tally = _Tally()
-    payload = f"{job.name}-{uuid.uuid4().hex[:12]}.part"
+    attempt = f"{job.name}-{uuid.uuid4().hex[:12]}"
+    payload = f"{attempt}.part"
     with storage.open_write(join(job.folder, payload)) as target:
         writer = MemberWriter(target, job.packing)
         for item in items:
@@ -246,11 +250,11 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         records=tally.records,
         label_counts=dict(tally.labels),
         rejects=dict(tally.reasons),
-        duplicates=job.duplicates + tally.duplicates,
+        duplicates=tally.duplicates,
         multi_frame=tally.multi_frame,
         versions=job.versions,
         summary=merge_summaries(tally.summaries),
-        sidecar=f"{job.name}.json",
+        sidecar=f"{attempt if TRANSIENT & tally.reasons.keys() else job.name}.json",
     )
     return create_sidecar(
         storage, join(job.folder, part.sidecar), part.to_json(tally.rejects), part,

@@ -149,7 +149,7 @@ class Plan:
             column of the records.
         warnings: Warnings for the manifest.
         reused: Series whose published shards are reused; their references are not read.
-        base: Fingerprint of the manifest that names those shards; empty where none is reused.
+        base: Version of the manifest that is published; empty if there is none.
     """
 
     status: Status

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, PixelSums, SeriesEntry, Shard
 from shardmill.schemas.dataset.shard_names import ShardName
-from shardmill.schemas.errors import FormatError
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.errors import FormatError, StaleBuildError
+from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
@@ -25,13 +25,8 @@ from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
-from shardmill.transforms.publish.journal import NOTHING_KEPT, Kept, fingerprint
-from shardmill.transforms.publish.publish import read_manifest
-from shardmill.transforms.publish.roll_forward import replaced_error
+from shardmill.transforms.publish.generation import read_published
 from shardmill.transforms.statistics.sums import Summary, Sums
-
-# Reasons that depend on the time of reading: a retry may succeed.
-_TRANSIENT = frozenset({"changed", "not_found", "unreadable"})
 
 
 @dataclass(frozen=True)
@@ -42,13 +37,11 @@ class ReusedShards:
         shards: The shards; one without a file for a series that has none.
         totals: Totals of their series.
         rejects: The published rejects of series that have some.
-        kept: Files of the shards, and the manifest that names them.
     """
 
     shards: tuple[BuiltShard, ...] = ()
     totals: Mapping[Series, Totals] = field(default_factory=dict)
     rejects: Mapping[Series, tuple[Reject, ...]] = field(default_factory=dict)
-    kept: Kept = field(default=NOTHING_KEPT)
 
 
 def series_ids(keep_id: str, plan: Plan, census: Census) -> dict[Series, str]:
@@ -143,7 +136,7 @@ def reuse_series(
     shards = _by_series(published)
     sizes = {
         entry.path.rsplit("/", 1)[-1]: entry.size
-        for entry in storage.list_dir(spec.output)
+        for entry in storage.list_dir(published.folder(spec.output))
         if entry.kind == "file"
     }
     same = {
@@ -154,15 +147,15 @@ def reuse_series(
     }
     with_rejects = {series for series in same if entries[series].rejected_by_reason}
     if with_rejects:
-        rejects = _published_rejects(storage, spec.output, published)
+        rejects = _published_rejects(storage, published.folder(spec.output), published)
         same -= {
             series
             for series in with_rejects
             if series not in rejects
             or published.inputs.root != spec.root
-            or _TRANSIENT & entries[series].rejected_by_reason.keys()
+            or TRANSIENT & entries[series].rejected_by_reason.keys()
         }
-    return replace(plan, reused=frozenset(same), base=fingerprint(published)) if same else plan
+    return replace(plan, reused=frozenset(same))
 
 
 def load_reused(storage: Storage, spec: SinkSpec, plan: Plan) -> ReusedShards | None:
@@ -174,27 +167,33 @@ def load_reused(storage: Storage, spec: SinkSpec, plan: Plan) -> ReusedShards | 
     if not plan.reused:
         return ReusedShards()
     output = spec.output
-    published = read_manifest(storage, output)
-    if published is None or fingerprint(published) != plan.base:
+    published, version = read_published(storage, output)
+    if published is None or version != plan.base:
         if published is not None and published.is_dataset(spec.config_id, plan.input_id):
             return None  # by another builder, or by this one: a runner may run steps twice
-        raise replaced_error(output)
+        raise _replaced_error(output)
     rejects: dict[Series, tuple[Reject, ...]] = {}
     entries = [each for each in published.series if Series(each.split, each.label) in plan.reused]
     if any(each.rejected_by_reason for each in entries):
-        rejects = _published_rejects(storage, output, published)
+        rejects = _published_rejects(storage, published.folder(output), published)
     shards = _by_series(published)
     built: list[BuiltShard] = []
     totals: dict[Series, Totals] = {}
     for each in entries:
         series = Series(each.split, each.label)
         if each.rejected_by_reason and series not in rejects:
-            raise replaced_error(output)
-        built += _rebuilt(series, shards.get(series, []))
+            raise _replaced_error(output)
+        built += _rebuilt(series, shards.get(series, []), published.generation)
         totals[series] = _totals(each, sum(shard.records for shard in shards.get(series, ())))
-    files = tuple((shard.file, shard.num_bytes) for shard in built if shard.file)
     mine = {series: rejects[series] for series in totals if series in rejects}
-    return ReusedShards(tuple(built), totals, mine, Kept(plan.base, files))
+    return ReusedShards(tuple(built), totals, mine)
+
+
+def _replaced_error(output: str) -> StaleBuildError:
+    return StaleBuildError(
+        f"Another command replaced the dataset at {output}, whose shards were to be reused: "
+        "run again."
+    )
 
 
 def _by_series(manifest: Manifest) -> dict[Series, list[Shard]]:
@@ -222,13 +221,14 @@ def _is_whole(
     return True
 
 
-def _rebuilt(series: Series, shards: Sequence[Shard]) -> Iterator[BuiltShard]:
+def _rebuilt(series: Series, shards: Sequence[Shard], generation: str) -> Iterator[BuiltShard]:
     """Yield the published shards of a series as built shards; one without a file for none."""
     if not shards:
         yield BuiltShard(series, 0)
     for index, shard in enumerate(shards):
         crc = int(shard.crc32c or "", 16)
-        yield BuiltShard(series, index, shard.file, "", shard.bytes, crc, shard.records)
+        source = f"{generation}/{shard.file}" if generation else shard.file
+        yield BuiltShard(series, index, shard.file, source, shard.bytes, crc, shard.records)
 
 
 def _totals(entry: SeriesEntry, records: int) -> Totals:
@@ -243,14 +243,14 @@ def _totals(entry: SeriesEntry, records: int) -> Totals:
 
 
 def _published_rejects(
-    storage: Storage, output: str, manifest: Manifest
+    storage: Storage, folder: str, manifest: Manifest
 ) -> dict[Series, tuple[Reject, ...]]:
     """Return the published rejects of each series; nothing if the file was changed.
 
     The file lists inputs that were rejected while matching first, then each series in order.
     """
     try:
-        lines = storage.read(join(output, shard_names.REJECTS)).splitlines()
+        lines = storage.read(join(folder, shard_names.REJECTS)).splitlines()
         left = iter([_parse(line) for line in lines])
     except (FileNotFoundError, FormatError):
         return {}

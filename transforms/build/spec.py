@@ -27,10 +27,13 @@ class SinkSpec:
         compression: ``gzip`` or ``none``.
         labels: Labels that were given, or None to collect them.
         max_reject_fraction: Largest share of rejected inputs; one reject is always allowed.
-        overwrite: Whether another dataset may be replaced.
+        update: Whether a dataset of other inputs or options may be replaced.
+        overwrite: Whether to build from scratch, whatever is published.
+        keep: Number of earlier generations to keep.
         dry_run: Plan only, write nothing.
         root: Folder that keys are relative to.
         config: Options as the manifest shows them (an allow-list).
+        command: Command line that builds the dataset again.
         runner: Name of the runner.
         hooks: Adapts the build to the kind of input.
         keep_id: Identity of the options that decide the shards of one label, without the list of
@@ -44,10 +47,13 @@ class SinkSpec:
     compression: Literal["gzip", "none"] = "gzip"
     labels: tuple[str, ...] | None = None
     max_reject_fraction: float = 0.05
+    update: bool = False
     overwrite: bool = False
+    keep: int = 1
     dry_run: bool = False
     root: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
     runner: str = ""
     hooks: BuildHooks = field(default_factory=BuildHooks)
     keep_id: str = ""

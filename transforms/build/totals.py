@@ -27,6 +27,7 @@ class Totals:
         multi_frame: Number of records from files with several frames.
         versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
         summary: Sums over the values of the records.
+        failure: Smallest sentence of the parts that could not be made; empty if there are none.
     """
 
     made: int = 0
@@ -38,6 +39,7 @@ class Totals:
     multi_frame: int = 0
     versions: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     summary: Summary = field(default_factory=Summary)
+    failure: str = ""
 
     def add(self, part: Part) -> None:
         """Add one part."""
@@ -61,3 +63,4 @@ class Totals:
         self.duplicates += other.duplicates
         self.multi_frame += other.multi_frame
         self.summary = merge_summaries((self.summary, other.summary))
+        self.failure = min(filter(None, (self.failure, other.failure)), default="")

@@ -15,7 +15,8 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import OutputError, StaleBuildError
+from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
+from shardmill.schemas.errors import OutputError, ResourceError, StaleBuildError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
@@ -34,6 +35,7 @@ from shardmill.transforms.build.parts import (
     write_part,
 )
 from shardmill.transforms.build.placement import (
+    REJECTED,
     PartKey,
     Placed,
     PlacedRef,
@@ -42,12 +44,14 @@ from shardmill.transforms.build.placement import (
     part_of,
 )
 from shardmill.transforms.build.planning import Plan, plan_parts
+from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
 from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.transform import MatchedInputs
-from shardmill.transforms.publish.publish import check_output, recover_output, why_not_up_to_date
+from shardmill.transforms.publish.generation import why_not_up_to_date
+from shardmill.transforms.publish.recovery import recover_output
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.sum_into import SumInto
 
@@ -55,13 +59,16 @@ from shardmill.transforms.runtime.sum_into import SumInto
 FileValues = tuple[Any, ...]
 
 
-def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Plan:
+def make_plan(
+    spec: SinkSpec, expected_bytes: int | None, census: Census, can_use: CanUse = can_read
+) -> Plan:
     """Return the plan for the matched inputs, after checking the output.
 
     Args:
         spec: Output and options of the build.
         expected_bytes: Expected bytes of a record, or None for the size of its input.
         census: Census of all references.
+        can_use: See ``adjust_plan``.
     """
     problem = why_unusable(census, "an image", spec.root)
     if problem:
@@ -69,32 +76,46 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     plan = Plan("build", "", parts, labels, census.input_id)
-    return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census))
+    return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census), can_use)
 
 
-def adjust_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None) -> Plan:
+def adjust_plan(
+    spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None,
+    can_use: CanUse = can_read,
+) -> Plan:  # fmt: skip
     """Return the plan, adjusted for what is published at the output.
 
     Args:
         spec: Output and options of the build.
         plan: The plan of a build from scratch.
         series: Identity of each series whose published shards may be reused.
+        can_use: Returns whether an input with a transient reject can be used now.
     """
     storage = open_storage(spec.output)
     try:
-        read = check_output if spec.dry_run else recover_output
-        published = read(storage, spec.output)
+        check_file_names(_largest_names(spec, plan))
+        published = recover_output(storage, spec.output, change=not spec.dry_run)
     except OutputError as error:
         return Plan("failed", str(error))
-    if published is not None:
-        ids = spec.config_id, plan.input_id
-        problem = why_not_up_to_date(storage, spec.output, published, *ids)
+    plan, old = replace(plan, base=published.version), published.manifest
+    if old is not None and not spec.overwrite:
+        problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id)
+        problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
-        if not spec.overwrite:
+        if not spec.update:
             return Plan("failed", problem)
-        plan = reuse_series(storage, spec, plan, published, series or {})
+        plan = reuse_series(storage, spec, plan, old, series or {})
     return replace(plan, status="dry_run") if spec.dry_run else plan
+
+
+def _largest_names(spec: SinkSpec, plan: Plan) -> Iterator[str]:
+    """Yield the longest name that a shard of each series can have."""
+    for series, parts in plan.parts.items():
+        if series != REJECTED:
+            shards = spec.shards.num_shards or parts
+            name = ShardName(series.split, shards - 1, shards, 10**9, series.label)
+            yield spec.shards.template.format(name)
 
 
 def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
@@ -114,8 +135,12 @@ def _write_part(
 ) -> tuple[tuple[str, str], Part]:
     key, placed = element
     refs, duplicates = order_refs(placed)
-    with _raise_if_stale():
-        part = _find_or_write(key, refs, duplicates, plan, spec, encoder)
+    try:
+        with _raise_if_stale():
+            part = _find_or_write(key, refs, plan, spec, encoder)
+    except (ResourceError, StorageError) as error:
+        part = Part(key, failure=_failure(error))
+    part = replace(part, duplicates=part.duplicates + duplicates)
     (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
     metrics.EXAMPLES.inc(part.records)
     metrics.REJECTS.inc(sum(part.rejects.values()))
@@ -124,9 +149,8 @@ def _write_part(
 
 
 def _find_or_write(
-    key: PartKey, refs: Sequence[Reference], duplicates: int, plan: Plan, spec: SinkSpec,
-    encoder: Encoder[Any],
-) -> Part:  # fmt: skip
+    key: PartKey, refs: Sequence[Reference], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
+) -> Part:
     storage, counts_inputs = open_storage(spec.output), spec.hooks.reports_inputs
     name = part_id(spec.config_id, key, refs, plan.labels)
     existing = find_part(storage, spec.parts, name)
@@ -135,7 +159,7 @@ def _find_or_write(
             progress.current().add(len(refs), sum(existing.rejects.values()))
         return existing
     packing = encoder.packing if spec.compression == "gzip" else "none"
-    job = PartJob(key, name, spec.parts, packing, encoder.versions(), duplicates)
+    job = PartJob(key, name, spec.parts, packing, encoder.versions())
     items = encode_refs(encoder, refs, plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
@@ -146,6 +170,17 @@ def _counted(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         shown.add(1, isinstance(item, Reject))
         yield item
+
+
+def _failure(error: Exception) -> str:
+    """Return the sentence of an error that fails the build.
+
+    Where the workers are threads of the command, the error is raised, which ends the run at once.
+    Other runners would only repeat the work, so there it becomes a value that reaches the command.
+    """
+    if progress.is_collected():
+        raise error
+    return str(error)
 
 
 @contextlib.contextmanager
@@ -162,8 +197,13 @@ def _raise_if_stale() -> Iterator[None]:
 
 def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
     storage, gzip = open_storage(spec.output), spec.compression == "gzip"
-    with _raise_if_stale():
-        shard = assemble_shard(storage, spec.build, job, spec.shards.template, gzip=gzip)
+    try:
+        with _raise_if_stale():
+            shard = assemble_shard(
+                storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
+            )
+    except StorageError as error:
+        return BuiltShard(job.series, job.index, failure=_failure(error))
     metrics.SHARDS.inc()
     return shard
 
@@ -205,8 +245,11 @@ def announce(
     progress.leave_total(spec.build, round(parts))
 
 
-def _plan_and_announce(census: Census, spec: SinkSpec, expected_bytes: int | None) -> Plan:
-    plan = make_plan(spec, expected_bytes, census)
+def _plan_and_announce(census: Census, spec: SinkSpec, encoder: Encoder[InputRef]) -> Plan:
+    def can_use(ref: InputRef) -> bool:
+        return not any(isinstance(item, Reject) for item in encode_refs(encoder, [ref], ()))
+
+    plan = make_plan(spec, encoder.expected_bytes, census, can_use)
     inputs = census.refs - sum(census.series[series][0] for series in plan.reused)
     announce(spec, plan, "encoding", inputs, census.series)
     return plan
@@ -245,9 +288,7 @@ class WriteShards(beam.PTransform):
             )
             | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
         )
-        plan = census | "PlanParts" >> beam.Map(
-            _plan_and_announce, spec, self.encoder.expected_bytes
-        )
+        plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from apache_beam.pvalue import TaggedOutput
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.match.counts import (
     MatchCounts,
     Skipped,
@@ -69,13 +68,6 @@ class MatchSpec:
     def top(self) -> str:
         """Folder in which the walk of a folder or glob starts."""
         return self.input if self.kind == "directory" else glob_root(self.input)
-
-
-def absolute(path: str) -> str:
-    """Return an absolute path; URIs are not changed."""
-    if scheme_of(path):
-        return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def find_input(

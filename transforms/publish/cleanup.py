@@ -1,26 +1,21 @@
 """Clean an output: find and delete what unfinished commands left there.
 
-Only names that Shardmill gives to unpublished files are considered. All of them begin with a dot,
-and the name of a published file never does.
+Only names that Shardmill gives to unpublished files are considered: hidden files and folders with
+a fixed form of names, and generations that the manifest does not name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, ShardmillError
-from shardmill.schemas.storage import Entry, Storage, is_link, join, scheme_of
-from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import read_manifest, recover_output
+from shardmill.schemas.storage import Entry, Storage, is_link, join
+from shardmill.transforms.publish.generation import list_generations, read_published
 
-Kind = Literal["build", "outcome", "temporary"]
+Kind = Literal["build", "generation", "outcome", "temporary"]
 
 _ID = r"[0-9a-f]{12}"
 _OUTCOME = re.escape(shard_names.OUTCOME_PREFIX) + _ID + r"\.json"
@@ -33,6 +28,7 @@ _FIXED = (
     shard_names.LABELS,
     shard_names.REJECTS,
     shard_names.JOURNAL,
+    shard_names.CURRENT,
 )
 _UUID = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp")
@@ -42,7 +38,6 @@ _IS_BUILD = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"[0-9a-f]{16}")
 _IN_BUILD = re.compile(
     rf"parts|shards|runs|transforms|progress\.json|transform-[0-9a-f]{{32}}\.json|final-{_ID}|rejects\.jsonl|\..+\.{_UUID}\.tmp"
 )
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Leftover:
 
     Attributes:
         name: Name in the output.
-        kind: A build folder, the outcome of a run, or an unfinished file.
+        kind: A build folder, an unnamed generation, the outcome of a run, or an unfinished file.
         num_files: Number of files in it.
         num_bytes: Their total size.
         changed_ns: Time of the last change in it, in nanoseconds since 1970; None if unknown.
@@ -94,6 +89,8 @@ def classify(name: str, entry_kind: str, size: int) -> Kind | None:
         size: Size in bytes.
     """
     if entry_kind == "dir":
+        if shard_names.is_generation(name):
+            return "generation"
         return "build" if name.startswith(shard_names.BUILD_PREFIX) else None
     if entry_kind != "file":
         return None
@@ -103,22 +100,19 @@ def classify(name: str, entry_kind: str, size: int) -> Kind | None:
     return "temporary" if probe or _IS_TEMPORARY.fullmatch(name) else None
 
 
-def find_leftovers(storage: Storage, output: str, *, publishing: str = "") -> Leftovers:
+def find_leftovers(storage: Storage, output: str) -> Leftovers:
     """Return what unfinished commands left in an output; changes nothing.
 
-    Args:
-        storage: Storage of the output.
-        output: The output folder.
-        publishing: Name of the build folder that a journal is publishing; it is left out.
-
     Raises:
+        OutputError: The manifest cannot be read, so the generations that it names are unknown.
         StorageError: The output cannot be listed.
     """
+    named = _named(storage, output)
     leftovers, foreign, problems = [], [], []
     for entry in storage.list_dir(output):
         name = entry.path.rsplit("/", 1)[-1]
         kind = classify(name, entry.kind, entry.size)
-        if kind is None or name == publishing:
+        if kind is None or name in named:
             continue
         try:
             why = _why_foreign(storage, entry, name, kind)
@@ -150,7 +144,7 @@ def _why_foreign(storage: Storage, entry: Entry, name: str, kind: Kind) -> str:
 
 
 def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
-    if kind != "build":
+    if kind in ("outcome", "temporary"):
         return Leftover(name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0
     changed = [entry.changed_ns] if entry.version else []  # folders of object stores have no time
@@ -164,24 +158,10 @@ def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
     return Leftover(name, kind, files, size, max(times) if known else None)
 
 
-def complete(storage: Storage, output: str, journal: Journal) -> bool:
-    """Complete an unfinished publication.
-
-    Returns:
-        False if it was rolled back, because its files are gone; the published dataset stays.
-
-    Raises:
-        OutputError: It can be neither completed nor rolled back.
-    """
-    return recover_output(storage, output) == Manifest.from_json(journal.manifest)
-
-
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:
     """Delete a leftover, unless it has changed or disappeared since it was found.
 
-    A publisher never uses a build folder while it is deleted: on a local disk both hold the
-    output's lock, on object stores both must create the journal. Only a first publication on an
-    object store is not excluded; it has no published dataset to damage.
+    On a local disk publishers hold the output's lock, so none uses the leftover meanwhile.
 
     Args:
         storage: Storage of the output.
@@ -197,70 +177,32 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
         ShardmillError: It could not be deleted.
     """
     path = join(output, item.name)
-    if item.kind != "build":
-        entry = storage.stat(path)
-        storage.delete(path)
-        return entry is not None
-    for _ in range(_TRIES):
-        recover_journal(storage, output)
-        with _lock_output(storage, output) as free:
-            entry = storage.stat(path)
-            if entry is None or is_link(path):
-                return False
-            if not free:
-                continue
-            now = _measure(storage, entry, item.name, item.kind)
-            if now.is_recent(older_than_ns, now_ns):
-                return False
-            if not scheme_of(output):
-                _remove_tree(storage, path)
-            else:
-                _remove_by_journal(storage, output, item.name)
-            if storage.stat(path) is None:
-                return True
-    raise OutputError(
-        f"{path} cannot be deleted completely: check its permissions and those of {output}, and "
-        "that no build is running there, and run again."
-    )
-
-
-def recover_journal(storage: Storage, output: str) -> None:
-    """Complete an unfinished publication if there is one; the output may hold other files."""
-    if storage.stat(join(output, shard_names.JOURNAL)) is not None:
-        recover_output(storage, output)
-
-
-@contextlib.contextmanager
-def _lock_output(storage: Storage, output: str) -> Iterator[bool]:
-    """Hold the output's lock; yield False if a publication has begun."""
     with storage.lock(output):
-        yield storage.stat(join(output, shard_names.JOURNAL)) is None
+        entry = storage.stat(path)
+        if entry is None or is_link(path):
+            return False
+        if item.kind in ("outcome", "temporary"):
+            storage.delete(path)
+            return True
+        if item.kind == "generation" and item.name in _named(storage, output):
+            return False
+        if _measure(storage, entry, item.name, item.kind).is_recent(older_than_ns, now_ns):
+            return False
+        storage.delete_tree(path)
+        for found in storage.walk(path):
+            if found.kind != "dir":
+                storage.delete(found.path)  # raises the error that delete_tree ignores
+        if storage.stat(path) is not None:
+            raise OutputError(
+                f"{path} cannot be deleted completely: check its permissions and those of "
+                f"{output}, and that no build is running there, and run again."
+            )
+    return True
 
 
-def _remove_tree(storage: Storage, path: str) -> None:
-    storage.delete_tree(path)
-    for found in storage.walk(path):
-        if found.kind != "dir":
-            storage.delete(found.path)  # raises the error that delete_tree ignores
-
-
-def _remove_by_journal(storage: Storage, output: str, build: str) -> None:
-    """Delete a build folder on an object store, unless a publisher was first.
-
-    Creates a journal that publishes the current dataset from that folder. A process that follows
-    it finds the dataset published and only deletes the folder. While the journal exists, no other
-    publication can begin.
-    """
-    try:
-        published = read_manifest(storage, output)
-        text = storage.read(join(output, shard_names.MANIFEST)).decode()
-    except (OutputError, FileNotFoundError, UnicodeDecodeError):
-        published = None
-    if published is None:
-        storage.delete_tree(join(output, build))
-        return
-    source = f"{build}/final-{uuid.uuid4().hex[:12]}/{shard_names.MANIFEST}"
-    move = Move(source, shard_names.MANIFEST, len(text.encode()))
-    journal = Journal(text, (move,), (), build)
-    if storage.create(join(output, shard_names.JOURNAL), journal.to_json()):
-        recover_output(storage, output)
+def _named(storage: Storage, output: str) -> set[str]:
+    """Return the generations that the manifest names; all of them if it cannot be read."""
+    published = read_published(storage, output)
+    if published.manifest is not None:
+        return {published.manifest.generation, *published.manifest.previous}
+    return set(list_generations(storage, output)) if published.version else set()

@@ -1,319 +1,263 @@
-"""Publish a build: move the finished files to their final names, the manifest last.
+"""Publish a build: write its files as a new generation, then replace the manifest.
 
-A journal, ``OUT/.publish.json``, lists the moves before the first one is made. A process that finds
-a journal completes it, so a publication that has begun is always finished. All files are in the
-build folder before the journal is written; from then on they are only renamed, so a full disk
-cannot interrupt a publication.
+All files of a build are written once, into a folder that no other process uses
+(``OUT/gen-.../``). Once they are on the disk, ``OUT/manifest.json`` is replaced in one atomic step,
+provided that it is still the version that the build has seen. Published files are never moved or
+changed, so a reader of an earlier generation is not disturbed.
 
-On a local disk, publishers and readers of the output hold a lock on the folder, which the operating
-system releases when they die.
-
-Files of the old dataset that the new one keeps are not moved. They are valid only while the
-manifest that lists them is published, so that is checked again once the journal exists: from then
-on no other process can publish.
+On a local disk publishers hold a lock on the output, which the operating system releases when they
+die: an unnamed generation is then the remains of a killed process. Object stores have no locks:
+there such a folder is deleted only when it has not changed for an hour.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
-from shardmill.schemas.storage import Storage, join
-from shardmill.transforms.publish.journal import (
-    NOTHING_KEPT,
-    Journal,
-    Kept,
-    Move,
-    check_plain,
-    fingerprint,
+from shardmill.schemas.dataset.manifest import VERSION, Manifest
+from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
+from shardmill.schemas.storage import Storage, join, scheme_of
+from shardmill.schemas.storage.local import replace_link
+from shardmill.transforms.publish.generation import (
+    Published,
+    find_damage,
+    list_generations,
+    own_files,
+    read_published,
 )
-from shardmill.transforms.publish.roll_forward import (
-    find_journal,
-    find_missing,
-    missing_error,
-    replaced_error,
-    roll_forward,
-)
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+
+# After this time without a change, no publisher is writing a generation.
+UNNAMED_NS = 3600 * 10**9
 
 
-def read_manifest(storage: Storage, output: str) -> Manifest | None:
-    """Return the published manifest, or None if there is none.
+class FinalFile(NamedTuple):
+    """One file of a build.
 
-    During a publication, wait for its end or return the manifest that it publishes.
-
-    Raises:
-        OutputError: The file is not a manifest that this release can read.
+    Attributes:
+        source: Current path, relative to the output.
+        name: Name in the generation.
+        num_bytes: Size.
     """
-    try:
-        with storage.lock(output):
-            journal = read_journal(storage, output)
-            if journal is not None:
-                return Manifest.from_json(journal.manifest)
-            return _read_manifest(storage, output)
-    except FileNotFoundError:
-        return None
+
+    source: str
+    name: str
+    num_bytes: int
 
 
-def _read_manifest(storage: Storage, output: str) -> Manifest | None:
-    path = join(output, shard_names.MANIFEST)
-    try:
-        manifest = Manifest.from_json(storage.read(path))
-        check_plain((*manifest.files, *manifest.side_files))
-    except FileNotFoundError:
-        return None
-    except FormatError as error:
-        raise OutputError(
-            f"{path} cannot be read: {error}; move it away or choose another --output."
-        ) from error
-    return manifest
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes one build.
 
-
-def recover_output(storage: Storage, output: str) -> Manifest | None:
-    """Complete an unfinished publication and return the dataset at the output.
-
-    Returns:
-        The dataset's manifest, or None if a first one may be built there.
-
-    Raises:
-        OutputError: The output holds files that Shardmill did not write.
+    Attributes:
+        storage: Storage of the output.
+        output: The output folder.
+        base: Version of the manifest that the build has seen; empty for none.
+        keep: Number of earlier generations to keep.
     """
-    if not _is_folder(storage, output):
-        return None
-    with storage.lock(output):
-        return _recover_output_locked(storage, output)
 
+    storage: Storage
+    output: str
+    base: str
+    keep: int = 1
 
-def _recover_output_locked(storage: Storage, output: str) -> Manifest | None:
-    while True:
-        _recover_locked(storage, output)
-        found = _read_dataset(storage, output)
-        # Without locks another publication may have begun in between and not moved its files yet.
-        if found is None or read_journal(storage, output) is None:
-            return found
+    def publish(
+        self, manifest: Manifest, files: Sequence[FinalFile], superseded: Iterable[str] = ()
+    ) -> str | None:
+        """Publish a finished build.
 
+        Args:
+            manifest: Its manifest.
+            files: All its other files.
+            superseded: Files next to the manifest that the next publication deletes.
 
-def check_output(storage: Storage, output: str) -> Manifest | None:
-    """Return what ``recover_output`` would return, without changing anything."""
-    if not _is_folder(storage, output):
-        return None
-    with storage.lock(output):
-        return _read_dataset(storage, output)
+        Returns:
+            A remark about what could not be deleted afterwards, or an empty text; None if another
+            builder has published the same dataset.
 
-
-def _is_folder(storage: Storage, output: str) -> bool:
-    entry = storage.stat(output)
-    if entry is not None and entry.kind != "dir":
-        raise OutputError(f"--output={output} is a file: choose a folder.")
-    return entry is not None
-
-
-def _read_dataset(storage: Storage, output: str) -> Manifest | None:
-    """Return the dataset at the output; during a publication, the one that it publishes."""
-    while True:
-        journal = read_journal(storage, output)
-        if journal is not None:
-            return Manifest.from_json(journal.manifest)
-        manifest = _read_manifest(storage, output)
-        if manifest is not None:
-            return manifest
-        foreign = _find_foreign(storage, output)
-        if not foreign:
+        Raises:
+            OutputError: Another builder has published another dataset.
+            StaleBuildError: A file of the build was replaced.
+            FileNotFoundError: A file of the build was deleted.
+        """
+        storage, output = self.storage, self.output
+        with storage.lock(output) as locked:
+            old = read_published(storage, output)
+            if old.version != self.base:
+                self._check_same(manifest, old)
+                return None
+            with contextlib.ExitStack() as undo:
+                earlier = self._keep_earlier(old.manifest, undo)
+                generation = self._write(manifest.to_own(), files, undo)
+                new = replace(
+                    manifest, generation=generation, previous=earlier, version=VERSION,
+                    superseded=tuple(self._find_superseded(old.manifest, superseded)),
+                )  # fmt: skip
+                data = new.to_json().encode()
+                # From here on the new manifest may be published, also if the call fails.
+                undo.pop_all()
+                if storage.replace_if(join(output, shard_names.MANIFEST), data, self.base):
+                    return self._clean_up(new, old.manifest, locked=locked)
+            self._discard(generation)
+            self._check_same(manifest, read_published(storage, output))
             return None
-        # Without locks a publication may have begun or ended since the first check.
-        if not any(
-            storage.stat(join(output, name)) for name in (shard_names.JOURNAL, shard_names.MANIFEST)
-        ):
+
+    def _check_same(self, manifest: Manifest, now: Published) -> None:
+        """Check that another builder has published the same dataset.
+
+        Raises:
+            OutputError: It is another dataset.
+        """
+        ids = manifest.build.config_id, manifest.build.input_id
+        if now.manifest is None or not now.manifest.is_dataset(*ids):
             raise OutputError(
-                f"--output={output} holds {foreign!r} but no {shard_names.MANIFEST}, so it is not "
-                "a Shardmill dataset: choose an empty or new folder."
+                f"Another command has changed the dataset at {self.output} since this one "
+                "started: run again; finished parts are kept."
             )
 
+    def _write(
+        self, manifest: Manifest, files: Sequence[FinalFile], undo: contextlib.ExitStack
+    ) -> str:
+        """Write a generation and wait until it is on the disk; return its name."""
+        storage, generation = self.storage, shard_names.new_generation()
+        folder = join(self.output, generation)
+        undo.callback(self._discard, generation)
 
-def _find_foreign(storage: Storage, output: str) -> str:
-    own = (shard_names.BUILD_PREFIX, shard_names.OUTCOME_PREFIX, shard_names.JOURNAL)
-    for found in storage.list_dir(output):
-        name = found.path.rsplit("/", 1)[-1]
-        if not name.startswith(own):
-            return name
-    return ""
+        def copy(file: FinalFile) -> None:
+            storage.copy(join(self.output, file.source), join(folder, file.name))
+
+        for _ in map_ordered(copy, files, storage_threads(folder)):
+            pass
+        sizes = {entry.path: entry.size for entry in storage.walk(folder)}
+        for file in files:
+            if sizes.get(join(folder, file.name)) != file.num_bytes:
+                source = join(self.output, file.source)
+                raise StaleBuildError(f"{source} was changed by another command: run again.")
+        storage.replace(join(folder, shard_names.MANIFEST), manifest.to_json().encode())
+        storage.sync(folder)
+        return generation
+
+    def _keep_earlier(self, old: Manifest | None, undo: contextlib.ExitStack) -> tuple[str, ...]:
+        """Return the earlier generations to keep; copy a dataset of release 0.1.0 to one."""
+        if old is None or not self.keep:
+            return ()
+        if old.generation:
+            return (old.generation, *old.previous)[: self.keep]
+        if find_damage(self.storage, self.output, old):
+            return ()
+        entries = [self.storage.stat(join(self.output, name)) for name in own_files(old)]
+        files = [
+            FinalFile(name, name, entry.size)
+            for name, entry in zip(own_files(old), entries, strict=True)
+            if entry is not None
+        ]
+        return (self._write(old, files, undo),)
+
+    def _find_superseded(self, old: Manifest | None, more: Iterable[str]) -> Iterator[str]:
+        """Yield the files next to the manifest that are not part of the new dataset."""
+        names = {*more}
+        if old is not None:
+            names.update(old.superseded if old.generation else own_files(old))
+        names.discard(shard_names.MANIFEST)
+        if names:
+            existing = {entry.path for entry in self.storage.list_dir(self.output)}
+            for name in sorted(names):
+                if join(self.output, name.split("/")[0]) in existing:
+                    yield name
+
+    def _discard(self, generation: str) -> None:
+        """Delete a generation that was not published; `clean` finds what remains."""
+        with contextlib.suppress(ShardmillError, OSError):
+            self.storage.delete_tree(join(self.output, generation))
+
+    def _clean_up(self, new: Manifest, old: Manifest | None, *, locked: bool) -> str:
+        """Delete what the new manifest does not name; return what went wrong, or an empty text.
+
+        The dataset is published: no error may fail the build any more.
+        """
+        storage, output = self.storage, self.output
+        try:
+            update_link(output, new.generation)
+            storage.delete(join(output, shard_names.JOURNAL))
+            if not self.keep or (old is not None and old.generation):
+                for name in new.superseded:
+                    storage.delete(join(output, name))
+                if any("/" in name for name in new.superseded):
+                    storage.delete_tree(join(output, shard_names.TRANSFORM))
+            known = {old.generation, *old.previous} if old is not None else set()
+            for name in list_generations(storage, output):
+                if name in {new.generation, *new.previous}:
+                    continue
+                if locked or name in known or _is_abandoned(storage, join(output, name)):
+                    storage.delete_tree(join(output, name))
+        except (ShardmillError, OSError) as error:
+            return f"Earlier files could not be deleted ({error}): run `shardmill clean {output}`."
+        return ""
 
 
-def find_damage(storage: Storage, output: str, manifest: Manifest) -> str:
-    """Return the first file of a dataset that is missing or has another size, or an empty text.
-
-    Costs one listing; the content of files is not read.
-    """
-    sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(output)}
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            if sizes.get(shard.file) != shard.bytes:
-                return shard.file
-    for name in sorted(_own_files(manifest)):
-        if name not in sizes and ("/" not in name or storage.stat(join(output, name)) is None):
-            return name
-    return ""
+def _is_abandoned(storage: Storage, folder: str) -> bool:
+    """Return whether a generation has not changed for so long that no publisher writes it."""
+    times = [entry.changed_ns for entry in storage.walk(folder) if entry.kind != "dir"]
+    limit = time.time_ns() - UNNAMED_NS
+    return all(changed is not None and changed < limit for changed in times)
 
 
-def _recover_locked(storage: Storage, output: str) -> bool:
-    found = find_journal(storage, output)
-    if found is None:
-        return False
-    try:
-        roll_forward(storage, output, *found)
-    except StaleBuildError:  # rolled back before any file was changed
-        return False
-    return True
+def update_link(output: str, generation: str) -> None:
+    """Point ``OUT/current`` to a generation, where the storage has symbolic links."""
+    path = join(output, shard_names.CURRENT)
+    # Of several publishers the last one may be overtaken here; the next command corrects it.
+    if scheme_of(output) or (os.path.islink(path) and os.readlink(path) == generation):
+        return
+    with contextlib.suppress(OSError):  # not supported: the link is only for people
+        replace_link(path, generation)
 
 
-def read_journal(storage: Storage, output: str) -> Journal | None:
-    """Return the journal of an unfinished publication, or None.
-
-    Raises:
-        OutputError: The journal cannot be followed.
-    """
-    found = find_journal(storage, output)
-    return found[0] if found else None
-
-
-def publish(
-    storage: Storage, output: str, manifest: Manifest, moves: Sequence[Move], build: str,
-    *, overwrite: bool, kept: Kept = NOTHING_KEPT,
-) -> bool:  # fmt: skip
-    """Publish a finished build.
+def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
+    """Publish an earlier generation again; the current one becomes an earlier one.
 
     Args:
         storage: Storage of the output.
         output: The output folder.
-        manifest: The new manifest.
-        moves: Moves of all files except the manifest and the kept ones.
-        build: Name of the build folder.
-        overwrite: Whether another dataset may be replaced.
-        kept: Files of the published dataset that stay and become part of the new one.
+        wanted: Name of the generation; empty for the latest one.
 
     Returns:
-        False if another process has published the same dataset.
+        The manifest that is published now.
 
     Raises:
-        OutputError: The output holds another dataset, or a file that Shardmill did not write.
-        StaleBuildError: Another process deleted files of this build, or published another dataset
-            than the one whose files are kept.
+        InputError: There is no such generation, or it is damaged.
+        OutputError: Another command published at the same time.
     """
-    text = manifest.to_json()
-    data = text.encode()
-    source = f"{build}/final-{uuid.uuid4().hex[:12]}/{shard_names.MANIFEST}"
-    last = Move(source, shard_names.MANIFEST, len(data))
-    ids = manifest.build.config_id, manifest.build.input_id
     with storage.lock(output):
-        while True:
-            old = _recover_output_locked(storage, output)
-            if old is not None:
-                problem = why_not_up_to_date(storage, output, old, *ids)
-                if not problem:
-                    _delete_build(storage, output, build)
-                    return False
-                if not overwrite:
-                    raise OutputError(problem)
-            if kept.base and (old is None or fingerprint(old) != kept.base):
-                raise replaced_error(output)
-            storage.replace(join(output, last.source), data)
-            try:
-                draft = Journal(text, (*moves, last), (), build, kept)
-                journal = _checked(storage, output, draft, old)
-            except (OutputError, StaleBuildError):
-                # Without locks the conflicting files may be those of another publisher.
-                if _read_dataset(storage, output) == old:
-                    raise
-                continue
-            # False only on storage without locks, if another publisher was first.
-            path = join(output, shard_names.JOURNAL)
-            written = storage.create(path, journal.to_json(), aside=join(output, build))
-            if written and _follow(storage, output, journal):
-                return True
-
-
-def _follow(storage: Storage, output: str, journal: Journal) -> bool:
-    """Complete a journal that was just written; False if another process rolled it back."""
-    found = find_journal(storage, output)
-    if found is not None and found[0].to_json() == journal.to_json():
-        roll_forward(storage, output, *found)
-        return True
-    try:
-        return storage.read(join(output, shard_names.MANIFEST)) == journal.manifest.encode()
-    except FileNotFoundError:
-        return False
-
-
-def _delete_build(storage: Storage, output: str, build: str) -> None:
-    """Delete a build folder, unless another publication has begun that may use its files."""
-    journal = join(output, shard_names.JOURNAL)
-    storage.delete_tree(join(output, build), lambda: storage.stat(journal) is None)
-
-
-def _checked(storage: Storage, output: str, draft: Journal, old: Manifest | None) -> Journal:
-    """Return the journal with its deletes, after checking that no file is missing or in the way."""
-    gone = find_missing(storage, output, draft.moves)
-    if gone:
-        raise missing_error(output, gone)
-    ours, new = _own_files(old), {move.target for move in draft.moves}
-    unowned = _top_level(new) - _top_level(ours)
-    for found in storage.list_dir(output):
-        name = found.path.rsplit("/", 1)[-1]
-        if name in unowned or (name in ours and found.kind != "file"):
-            raise OutputError(
-                f"{found.path} exists and is not part of the published dataset: "
-                "move it away and run again; finished parts are reused."
-            )
-    deletes = ours - new - {name for name, _ in draft.kept.files}
-    journal = replace(draft, deletes=tuple(sorted(deletes)))
-    journal.check()
-    return journal
-
-
-def _own_files(old: Manifest | None) -> set[str]:
-    if old is None:
-        return set()
-    own = {
-        *old.files,
-        *old.side_files,
-        shard_names.SCHEMA,
-        shard_names.REJECTS,
-        shard_names.MANIFEST,
-    }
-    return own | {shard_names.LABELS} if old.labels else own
-
-
-def _top_level(files: Iterable[str]) -> set[str]:
-    """Return the top-level names of files: the folder of a file that is in one."""
-    return {name.split("/", 1)[0] for name in files}
-
-
-def why_not_up_to_date(
-    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str
-) -> str:
-    """Return why the published dataset is not the wanted one, or an empty text if it is.
-
-    Args:
-        storage: Storage of the output.
-        output: The output folder.
-        old: The published dataset.
-        config_id: Identity of the wanted options.
-        input_id: Identity of the wanted inputs.
-    """
-    if not old.is_dataset(config_id, input_id):
-        return (
-            f"--output={output} holds a dataset of other inputs or options: "
-            "add --overwrite to replace it, or choose another folder."
-        )
-    # During a publication, files that are not moved yet do not count as missing.
-    moving = storage.stat(join(output, shard_names.JOURNAL)) is not None
-    damaged = "" if moving else find_damage(storage, output, old)
-    if not damaged:
-        return ""
-    return (
-        f"{join(output, damaged)} is missing or does not have the size in "
-        f"{shard_names.MANIFEST}: add --overwrite to build the dataset again."
-    )
+        published = read_published(storage, output)
+        now = published.manifest
+        kept = list(now.previous) if now is not None else list_generations(storage, output)
+        if not kept:
+            raise InputError(f"{output} keeps no earlier generation: build with --keep=1 or more.")
+        name = wanted or kept[0]
+        if name not in kept:
+            have = ", ".join(kept)
+            raise InputError(f"{output} has no earlier generation {name!r}: it has {have}.")
+        folder = join(output, name)
+        manifest = read_published(storage, folder).manifest
+        damaged = shard_names.MANIFEST
+        if manifest is not None:
+            damaged = find_damage(storage, folder, manifest)
+        if manifest is None or damaged:
+            raise InputError(f"{join(folder, damaged)} is missing or damaged: choose another --to.")
+        earlier = [now.generation] if now is not None else []
+        new = replace(
+            manifest, generation=name, version=VERSION,
+            previous=tuple(earlier + [each for each in kept if each != name]),
+            superseded=now.superseded if now is not None else (),
+        )  # fmt: skip
+        path = join(output, shard_names.MANIFEST)
+        if not storage.replace_if(path, new.to_json().encode(), published.version):
+            raise OutputError(f"Another command published at {output} at the same time: run again.")
+        update_link(output, name)
+    return new

@@ -18,7 +18,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.publish.cleanup import recover_journal
+from shardmill.transforms.publish.recovery import complete_journal
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -49,12 +49,14 @@ class Dataset:
         root: Folder of its shards.
         manifest: Its manifest.
         schema: Content of its schema.pbtxt; empty if that is missing or not text.
+        output: Folder of the manifest, where a build would repair the dataset.
         counted: Whether ``shardmill count`` wrote the manifest.
     """
 
     root: str
     manifest: Manifest
     schema: str = ""
+    output: str = ""
     counted: bool = False
 
     @property
@@ -91,10 +93,11 @@ def find_dataset(path: str) -> Dataset:
         raise InputError(f"{path} does not exist: give a dataset or its {shard_names.MANIFEST}.")
     folder = path
     if entry.kind == "dir":
-        recover_journal(storage, path)
+        complete_journal(storage, path)
         path = join(path, shard_names.MANIFEST)
     else:
         folder = path.rpartition("/")[0] or "."
+    output = folder
     try:
         manifest = Manifest.from_json(storage.read(path))
     except FileNotFoundError as error:
@@ -106,11 +109,12 @@ def find_dataset(path: str) -> Dataset:
         raise InputError(f"{path} cannot be read: {error}.") from error
     if manifest.root:
         return Dataset(manifest.root, manifest, counted=True)
+    folder = manifest.folder(folder)
     try:
         schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
     except (FileNotFoundError, UnicodeDecodeError):
         schema = ""  # reported by make_checker
-    return Dataset(folder, manifest, schema)
+    return Dataset(folder, manifest, schema, output)
 
 
 def verify_dataset(

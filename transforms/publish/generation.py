@@ -1,0 +1,169 @@
+"""What is published at an output: the manifest, and the generation that it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import FormatError, OutputError
+from shardmill.schemas.storage import Storage, join
+
+# Files that systems put into folders; a folder with nothing else is empty for a user.
+_SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
+
+
+class Published(NamedTuple):
+    """What is published at an output.
+
+    Attributes:
+        manifest: The manifest; None if there is none that can be read.
+        version: Version of the manifest's file, for ``Storage.replace_if``; empty if there is none.
+    """
+
+    manifest: Manifest | None = None
+    version: str = ""
+
+
+def read_published(storage: Storage, output: str) -> Published:
+    """Return what is published at an output.
+
+    A file that is not JSON is a damaged manifest if generations are next to it: then nothing is
+    published, and the next build replaces the file.
+
+    Raises:
+        OutputError: The file is not the manifest of a build, or this release cannot read it.
+    """
+    path = join(output, shard_names.MANIFEST)
+    try:
+        data, version = storage.read_version(path)
+    except FileNotFoundError:
+        return Published()
+    try:
+        manifest = Manifest.from_json(data)
+        check_plain((*manifest.files, *manifest.side_files, *manifest.superseded))
+    except FormatError as error:
+        if not _is_json(data) and list_generations(storage, output):
+            return Published(None, version)
+        raise OutputError(
+            f"{path} cannot be read: {error}; move it away or choose another --output."
+        ) from error
+    if manifest.root:
+        raise OutputError(
+            f"{path} is the manifest of a count, and its files were not built here: "
+            "choose another --output."
+        )
+    return Published(manifest, version)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
+def list_generations(storage: Storage, output: str) -> list[str]:
+    """Return the names of all generations in an output, the latest first."""
+    names = (
+        entry.path.rsplit("/", 1)[-1] for entry in storage.list_dir(output) if entry.kind == "dir"
+    )
+    return sorted(filter(shard_names.is_generation, names), reverse=True)
+
+
+def check_plain(files: Iterable[str]) -> None:
+    """Check that names can be files of a dataset: not hidden, and not in another folder.
+
+    Raises:
+        FormatError: A name cannot be.
+    """
+    for name in files:
+        top, *below = name.split("/")
+        in_other_folder = bool(below) and top != shard_names.TRANSFORM
+        hidden = any(not each or each.startswith(".") for each in (top, *below))
+        if in_other_folder or hidden or "\0" in name:
+            raise FormatError(f"it names {name!r}, which is not a file of a dataset")
+
+
+def check_folder(storage: Storage, output: str) -> bool:
+    """Return whether an output exists.
+
+    Raises:
+        OutputError: It is not a folder.
+    """
+    entry = storage.stat(output)
+    if entry is not None and entry.kind != "dir":
+        raise OutputError(f"--output={output} is a file: choose a folder.")
+    return entry is not None
+
+
+def check_not_foreign(storage: Storage, output: str) -> None:
+    """Check that an output without a manifest has no files of other programs.
+
+    Raises:
+        OutputError: It has.
+    """
+    for found in storage.list_dir(output):
+        name = found.path.rsplit("/", 1)[-1]
+        own = name.startswith(".") or shard_names.is_generation(name)
+        if not own and name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
+            raise OutputError(
+                f"--output={output} holds {name!r} but no {shard_names.MANIFEST}, so it is not "
+                "a Shardmill dataset: choose an empty or new folder."
+            )
+
+
+def own_files(manifest: Manifest) -> list[str]:
+    """Return the names of all files of a generation except its manifest, sorted."""
+    own = {*manifest.files, *manifest.side_files, shard_names.SCHEMA, shard_names.REJECTS}
+    return sorted(own | {shard_names.LABELS} if manifest.labels else own)
+
+
+def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
+    """Return the first file of a generation that is missing or has another size, or an empty text.
+
+    Costs one listing; the content of files is not read.
+
+    Args:
+        storage: Storage of the output.
+        folder: Folder of the generation.
+        manifest: Its manifest.
+    """
+    sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(folder)}
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            if sizes.get(shard.file) != shard.bytes:
+                return shard.file
+    for name in own_files(manifest):
+        if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
+            return name
+    return ""
+
+
+def why_not_up_to_date(
+    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str
+) -> str:
+    """Return why the published dataset is not the wanted one, or an empty text if it is.
+
+    Args:
+        storage: Storage of the output.
+        output: The output folder.
+        old: The published dataset.
+        config_id: Identity of the wanted options.
+        input_id: Identity of the wanted inputs.
+    """
+    if not old.is_dataset(config_id, input_id):
+        return (
+            f"--output={output} holds a dataset of other inputs or options: "
+            "add --update to publish a new version of it, or choose another folder."
+        )
+    damaged = find_damage(storage, old.folder(output), old)
+    if not damaged:
+        return ""
+    return (
+        f"{join(old.folder(output), damaged)} is missing or does not have the size in "
+        f"{shard_names.MANIFEST}: add --overwrite to build the dataset again."
+    )
