@@ -50,6 +50,8 @@ def render_build(
         yield from fields(
             [*_published(outcome, manifest, output, seconds, inputs), ("manifest", path)]
         )
+        if outcome.message:
+            yield whole_line(outcome.message, "yellow")
         yield from _next_command(manifest, path)
 
 

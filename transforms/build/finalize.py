@@ -106,19 +106,20 @@ def finish(
             if shard.file
         ]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
-        remark = publisher.publish(manifest, files)
+        published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
         return replace(up_to_date, status="failed", message=str(error))
     _delete_build(storage, spec)
-    if remark is None:
+    if published is None:
         return up_to_date
     shards = (
         sum(1 for shard in reused.shards if shard.file),
         sum(shard.records for shard in reused.shards),
     )
     return replace(
-        up_to_date, status="published", manifest=manifest.to_json(), reused=shards, message=remark
-    )
+        up_to_date, status="published", message=published.remark, reused=shards,
+        manifest=published.manifest.to_json(),
+    )  # fmt: skip
 
 
 def _delete_build(storage: Storage, spec: SinkSpec) -> None:

@@ -28,7 +28,7 @@ class SinkSpec:
         labels: Labels that were given, or None to collect them.
         max_reject_fraction: Largest share of rejected inputs; one reject is always allowed.
         update: Whether a dataset of other inputs or options may be replaced.
-        overwrite: Whether to build from scratch, whatever is published.
+        overwrite: Whether to build from scratch, also of a dataset that is up to date.
         keep: Number of earlier generations to keep.
         dry_run: Plan only, write nothing.
         root: Folder that keys are relative to.

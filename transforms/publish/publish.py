@@ -51,6 +51,18 @@ class FinalFile(NamedTuple):
     num_bytes: int
 
 
+class Publication(NamedTuple):
+    """What was published.
+
+    Attributes:
+        manifest: The manifest at the output.
+        remark: What could not be deleted afterwards, as a sentence; empty if all went well.
+    """
+
+    manifest: Manifest
+    remark: str
+
+
 @dataclass(frozen=True)
 class Publisher:
     """Publishes one build.
@@ -69,7 +81,7 @@ class Publisher:
 
     def publish(
         self, manifest: Manifest, files: Sequence[FinalFile], superseded: Iterable[str] = ()
-    ) -> str | None:
+    ) -> Publication | None:
         """Publish a finished build.
 
         Args:
@@ -78,8 +90,7 @@ class Publisher:
             superseded: Files next to the manifest that the next publication deletes.
 
         Returns:
-            A remark about what could not be deleted afterwards, or an empty text; None if another
-            builder has published the same dataset.
+            What was published; None if another builder has published the same dataset.
 
         Raises:
             OutputError: Another builder has published another dataset.
@@ -103,7 +114,7 @@ class Publisher:
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
                 if storage.replace_if(join(output, shard_names.MANIFEST), data, self.base):
-                    return self._clean_up(new, old.manifest, locked=locked)
+                    return Publication(new, self._clean_up(new, old.manifest, locked=locked))
             self._discard(generation)
             self._check_same(manifest, read_published(storage, output))
             return None
