@@ -20,7 +20,7 @@ from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.publish.publish import read_manifest
+from shardmill.transforms.publish.generation import read_published
 from tests.support import beam_cache
 
 # The time of an example depends on the load of the machine.
@@ -163,7 +163,7 @@ def build_dataset(kind: str = "images", **options) -> tuple[Outcome, Manifest | 
     """Build in this process with Beam's in-memory runner; return outcome and manifest."""
     job = resolve_job(kind, **options)
     outcome = run_job(kind, job)
-    return outcome, read_manifest(open_storage(job.sink.output), job.sink.output)
+    return outcome, read_published(open_storage(job.sink.output), job.sink.output).manifest
 
 
 @pytest.fixture

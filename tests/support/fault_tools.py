@@ -204,17 +204,26 @@ def check_manifest(folder: Path) -> dict:
 
 
 def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]:
-    """Assert that a folder has exactly the files of a dataset; return their contents.
+    """Assert that a folder has exactly the files of a dataset; return those of its generation.
 
-    Of the manifest, whose other fields depend on the run, only the splits are returned.
+    Earlier generations that the manifest names are complete too. Of the manifest, whose other
+    fields depend on the run, only the splits are returned.
     """
     manifest = check_manifest(folder)
-    own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
-    own |= {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
+    generation, earlier = manifest["generation"], manifest.get("previous", [])
     found = {path.name for path in folder.iterdir()}
-    assert found - set(allowed) == own | {"manifest.json"}
+    assert found - set(allowed) == {"manifest.json", "current", generation, *earlier}
+    assert os.readlink(folder / "current") == generation
+    for name in earlier:
+        check_manifest(folder / name)
+    folder = folder / generation
+    splits = check_manifest(folder)["splits"]
+    own = {shard["file"] for split in splits.values() for shard in split["shards"]}
+    own |= {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
+    assert {path.name for path in folder.iterdir()} == own | {"manifest.json"}
+    assert json.dumps(splits) == json.dumps(manifest["splits"]).replace(f"{generation}/", "")
     files = {name: (folder / name).read_bytes() for name in sorted(own)}
-    return files | {"manifest.json": json.dumps(manifest["splits"]).encode()}
+    return files | {"manifest.json": json.dumps(splits).encode()}
 
 
 def build_folder(output: Path) -> Path:

@@ -23,6 +23,7 @@ import traceback
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _TWO_PATHS = ("os.rename", "os.link")
+_NEW = ("os.mkdir", "os.symlink")
 _ONE_PATH = ("os.remove", "os.rmdir", "os.mkdir", "os.truncate")
 
 
@@ -50,7 +51,7 @@ class Watch:
 
     def __call__(self, event: str, args: tuple) -> None:
         paths = self._paths(event, args)
-        if paths and event != "open" and os.path.lexists(paths[0]) == (event == "os.mkdir"):
+        if paths and event != "open" and os.path.lexists(paths[0]) == (event in _NEW):
             return  # another process made this change before
         if not any(self._below(path) for path in paths):
             return
@@ -63,13 +64,15 @@ class Watch:
         if self.log >= 0:
             os.write(self.log, f"{count} {event} {' '.join(paths)}\n".encode())
         if self.copies and os.path.isdir(self.root):
-            shutil.copytree(self.root, f"{self.copies}/{count:04d}")
+            shutil.copytree(self.root, f"{self.copies}/{count:04d}", symlinks=True)
         if count in self.at:
             os.kill(os.getpid(), self.number)
 
     def _paths(self, event: str, args: tuple) -> list[str]:
         if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
             return [os.fsdecode(args[0])] if isinstance(args[0], str | bytes) else []
+        if event == "os.symlink":
+            return [os.fsdecode(args[1])]
         if event in _TWO_PATHS:
             return [os.fsdecode(path) for path in args[:2]]
         if event in _ONE_PATH and isinstance(args[0], str | bytes):

@@ -1,12 +1,14 @@
-"""Publications without a build, for states that commands do not reach."""
+"""Publications without a build, and outputs as release 0.1.0 left them."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.publish.journal import Journal, Move
-from shardmill.transforms.publish.publish import publish
+from shardmill.transforms.publish.generation import read_published
+from shardmill.transforms.publish.publish import FinalFile, Publication, Publisher
 
 BUILD = ".build-c0de5c0de5c0de50"
 FILES = {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
@@ -20,7 +22,7 @@ def manifest_body(splits: dict[str, dict], **build: object) -> dict:
         build: Changes of the field ``build``.
     """
     return {
-        "version": 1, "splits": splits, "compression": "gzip",
+        "version": 2, "splits": splits, "compression": "gzip",
         "written": sum(split["num_examples"] for split in splits.values()),
         "inputs": {"root": "", "matched": 0, "accepted": 0, "rejected": 0, "skipped": 0,
                    "duplicates": 0, "rejected_by_reason": {}},
@@ -40,31 +42,70 @@ def make_manifest(**build: object) -> Manifest:
 OTHER = make_manifest(input_id="j")
 
 
-def stage(output: Path | str) -> list[Move]:
-    """Write a finished build of one shard and return its moves."""
-    storage, moves = open_storage(str(output)), []
+def stage(output: Path | str) -> list[FinalFile]:
+    """Write a finished build of one shard and return its files."""
+    storage, files = open_storage(str(output)), []
     for name in sorted(FILES - {"manifest.json"}):
         storage.replace(f"{output}/{BUILD}/shards/{name}", b"payload")
-        moves.append(Move(f"{BUILD}/shards/{name}", name, 7))
-    return moves
+        files.append(FinalFile(f"{BUILD}/shards/{name}", name, 7))
+    return files
 
 
-def publish_by_hand(output: Path | str, manifest: Manifest, *, overwrite: bool = False) -> bool:
-    """Publish a manifest with staged files."""
-    storage = open_storage(str(output))
-    return publish(storage, str(output), manifest, stage(output), BUILD, overwrite=overwrite)
+def publish_by_hand(output: Path | str, manifest: Manifest, keep: int = 1) -> Publication | None:
+    """Publish a manifest with staged files over what is published now."""
+    storage, files = open_storage(str(output)), stage(output)
+    publisher = Publisher(storage, str(output), read_published(storage, str(output)).version, keep)
+    return publisher.publish(manifest, files)
 
 
-def stage_journal(output: Path | str) -> bytes:
-    """Write a finished build of ``OTHER`` and return the journal that publishes it."""
-    text, source = OTHER.to_json(), f"{BUILD}/final-0123456789ab/manifest.json"
-    open_storage(str(output)).replace(f"{output}/{source}", text.encode())
-    last = Move(source, "manifest.json", len(text.encode()))
-    return Journal(text, (*stage(output), last), (), BUILD).to_json()
+def flatten(output: Path) -> Path:
+    """Turn a dataset into one of release 0.1.0: all files next to a manifest of version 1."""
+    generation = (output / "current").resolve()
+    for path in [*output.iterdir()]:
+        if path != generation:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for path in generation.iterdir():
+        path.rename(output / path.name)
+    generation.rmdir()
+    manifest = json.loads((output / "manifest.json").read_text())
+    (output / "manifest.json").write_text(json.dumps({**manifest, "version": 1}))
+    return output
 
 
-def write_journal(output: Path) -> Path:
-    """Write the journal that a publisher leaves if it is killed right after writing it."""
-    data = stage_journal(output)
-    (output / ".publish.json").write_bytes(data)
-    return output / ".publish.json"
+def unfinished(new: Path, output: Path) -> Iterator[str]:
+    """Publish a dataset as release 0.1.0 did it; yield before each step.
+
+    Args:
+        new: The new dataset of release 0.1.0.
+        output: The output, with another dataset of release 0.1.0 or none.
+    """
+    output.mkdir(exist_ok=True)
+    names = sorted({path.name for path in new.iterdir()} - {"manifest.json"}) + ["manifest.json"]
+    moves, deletes = [], []
+    for name in names:
+        source = f"{BUILD}/{'shards' if name.startswith('train') else 'final-0123456789ab'}/{name}"
+        (output / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(new / name, output / source)
+        size = (new / name).stat().st_size
+        moves.append({"source": source, "target": name, "num_bytes": size})
+    deletes = [
+        path.name for path in output.iterdir() if path.name != BUILD and path.name not in names
+    ]
+    journal = {
+        "manifest": (new / "manifest.json").read_text(), "moves": moves, "deletes": deletes,
+        "build": BUILD, "kept": {"base": "", "files": []},
+    }  # fmt: skip
+    yield "journal"
+    (output / ".publish.json").write_text(json.dumps(journal))
+    yield "delete manifest.json"
+    (output / "manifest.json").unlink(missing_ok=True)
+    for move in moves:
+        yield f"move {move['target']}"
+        (output / move["source"]).rename(output / move["target"])
+    for name in deletes:
+        yield f"delete {name}"
+        (output / name).unlink()
+    yield "delete build"
+    shutil.rmtree(output / BUILD)
+    yield "delete journal"
+    (output / ".publish.json").unlink()

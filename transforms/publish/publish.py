@@ -158,9 +158,11 @@ class Publisher:
         """Return the earlier generations to keep; copy a dataset of release 0.1.0 to one."""
         if old is None or not self.keep:
             return ()
+        damaged = find_damage(self.storage, old.folder(self.output), old)
         if old.generation:
-            return (old.generation, *old.previous)[: self.keep]
-        if find_damage(self.storage, self.output, old):
+            kept = old.previous if damaged else (old.generation, *old.previous)
+            return kept[: self.keep]
+        if damaged:
             return ()
         entries = [self.storage.stat(join(self.output, name)) for name in own_files(old)]
         files = [

@@ -1,28 +1,30 @@
-"""Publishing survives a kill between any two steps and changes no file of another program."""
+"""A published generation is never changed, and a kill between any two steps loses nothing."""
 
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+from shardmill.pipelines import cli
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import OutputError, StaleBuildError
+from shardmill.schemas.errors import InputError, OutputError, StaleBuildError, StorageError
+from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.publish import publish
-from shardmill.transforms.publish.journal import Move
+from shardmill.transforms.publish.generation import find_damage, read_published
+from shardmill.transforms.publish.publish import FinalFile, Publisher, roll_back
+from shardmill.transforms.publish.recovery import recover_output
+from tests.conftest import SOAK
 from tests.support import fault_tools as faults
 from tests.support import publications
+from tests.support.publications import OTHER, make_manifest, publish_by_hand
 
-BUILD, OTHER = publications.BUILD, publications.OTHER
+pytest_plugins = ["tests.support.gcs_server"]
+
+STORAGE = LocalStorage()
 NEW = ("--num_shards=2", "--seed=5", "--overwrite")
-OLD = {
-    "fresh": None,
-    "fewer shards before": ("--num_shards=1",),
-    "more shards before": ("--num_shards=4",),
-    "the same names before": ("--num_shards=2",),
-}
 
 
 def run(source: Path, output: Path, *flags: object, **options) -> faults.Ended:
@@ -43,73 +45,71 @@ def wanted(source, tmp_path_factory) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def olds(source, tmp_path_factory) -> dict[str, Path | None]:
-    """The dataset that is at the output before, for each name."""
-    folder = tmp_path_factory.mktemp("old")
-    for name, flags in OLD.items():
-        if flags is not None:
-            assert run(source, folder / name, *flags).code == 0
-    return {name: flags and folder / name for name, flags in OLD.items()}
-
-
-def copy_old(old: Path | None, output: Path) -> Path:
-    if old is not None:
-        shutil.copytree(old, output)
+def old(source, tmp_path_factory) -> Path:
+    """The dataset that is at the output before; two builds, so that it has an earlier one."""
+    output = tmp_path_factory.mktemp("publish") / "old"
+    for seed in (1, 2):
+        assert run(source, output, "--num_shards=4", f"--seed={seed}", "--update").code == 0
     return output
 
 
+def copy_of(old: Path, output: Path) -> Path:
+    return shutil.copytree(old, output, symlinks=True)
+
+
+def without_manifest(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name != "manifest.json"}
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def check_killed(output: Path, old: Path | None) -> bool:
-    """Assert what must hold after a kill at any moment; return whether publishing had begun."""
-    begun = (output / faults.JOURNAL).exists()
-    if (output / "manifest.json").exists():
-        faults.check_manifest(output)
-    elif not begun:
-        assert old is None
-    if not begun and old is not None:
-        now = files_of(output)
-        assert all(now[name] == data for name, data in files_of(old).items())
-    return begun
+def others(output: Path) -> set[str]:
+    """Return the names of files that are not of a generation."""
+    ours = {"manifest.json", "current", *(path.name for path in output.glob("gen-*"))}
+    return {path.name for path in output.iterdir()} - ours
 
 
-@pytest.mark.parametrize("before", OLD)
-def test_recovers_from_a_kill_before_any_change(source, wanted, olds, tmp_path, before):
+@pytest.mark.parametrize("before", [False, True])
+def test_kill_before_any_change_leaves_the_old_or_the_new_dataset(
+    source, wanted, old, tmp_path, before
+):
     """A copy of the output right before each change is what a kill there leaves."""
-    old, output = olds[before], copy_old(olds[before], tmp_path / "out")
-    watch = faults.Watched(output, since=faults.JOURNAL, copies=tmp_path / "copies")
+    output = tmp_path / "out"
+    olds = faults.check_dataset(copy_of(old, output)) if before else {}
+    watch = faults.Watched(output, since="/gen-", copies=tmp_path / "copies")
     assert run(source, output, *NEW, watch=watch).code == 0
     assert faults.check_dataset(output) == wanted
     moments = sorted((tmp_path / "copies").iterdir())
-    assert len(moments) > 20
-    begun = [check_killed(moment, old) for moment in moments]
-    assert begun == sorted(begun)
-    assert begun.count(True) > 15
-    storage = LocalStorage()
-    for moment in (moment for moment, journal in zip(moments, begun, strict=True) if journal):
-        seen = publish.check_output(storage, str(moment))
-        assert publish.recover_output(storage, str(moment)) == seen
+    assert len(moments) > 15
+    seen = []
+    for moment in moments:
+        if before or (moment / "manifest.json").exists():
+            folder = moment / faults.check_manifest(moment)["generation"]
+            faults.check_manifest(folder)
+            data = without_manifest(files_of(folder))
+            seen.append("new" if data == without_manifest(wanted) else "old")
+            assert data in [without_manifest(wanted), without_manifest(olds)]
+    assert seen == sorted(seen, reverse=True)
+    assert {"new", *(["old"] if before else [])} == {*seen}
+    for moment in moments[:: 1 if SOAK else 5]:
+        assert run(source, moment, *NEW).code == 0
         assert faults.check_dataset(moment) == wanted
-    if old is None:  # neither journal nor manifest: an unfinished build that can be resumed
-        assert publish.check_output(storage, str(moments[0])) is None
 
 
-def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_path):
-    output = copy_old(olds["more shards before"], tmp_path / "out")
-    run(source, output, *NEW, watch=faults.Watched(output, since=faults.JOURNAL, at=(5,)))
-    kills = 0
-    while (ended := run(source, output, *NEW, watch=faults.Watched(output, at=(3,)))).code != 0:
+def test_completes_a_build_after_repeated_kills(source, wanted, old, tmp_path):
+    output, kills = copy_of(old, tmp_path / "out"), 0
+    watch = faults.Watched(output, since="/gen-", at=(3,))
+    while (ended := run(source, output, *NEW, watch=watch)).code != 0:
         assert ended.code == -signal.SIGKILL
-        if (output / faults.JOURNAL).exists():
-            check_killed(output, olds["more shards before"])
-        else:  # the publication was complete, and the command was killed after it
-            faults.check_manifest(output)
+        faults.check_manifest(output)
         kills += 1
+        watch.at = (3 + 2 * kills,)
         assert kills < 40
     assert kills > 3
     assert faults.check_dataset(output) == wanted
+    assert faults.zygote().run("clean", output).stdout == f"{output}: nothing to clean.\n"
 
 
 # Publications without a build, for states that commands do not reach.
@@ -118,123 +118,157 @@ def test_completes_a_publication_after_repeated_kills(source, wanted, olds, tmp_
 @pytest.fixture
 def published(tmp_path) -> Path:
     output = tmp_path / "out"
-    assert publications.publish_by_hand(output, publications.make_manifest())
+    assert publish_by_hand(output, make_manifest())
     return output
 
 
-def manifest_of(output: Path) -> Manifest:
-    return Manifest.from_json((output / "manifest.json").read_bytes())
+def now(output: Path | str) -> Manifest:
+    found = read_published(open_storage(str(output)), str(output)).manifest
+    assert found is not None
+    assert not find_damage(open_storage(str(output)), found.folder(str(output)), found)
+    return found
 
 
-def test_publishes_once_and_replaces_only_with_overwrite(published):
-    assert set(files_of(published)) == publications.FILES
-    assert not publications.publish_by_hand(published, publications.make_manifest())
-    with pytest.raises(OutputError, match="add --overwrite"):
-        publications.publish_by_hand(published, OTHER)
-    assert manifest_of(published) == publications.make_manifest()
-    assert publications.publish_by_hand(published, OTHER, overwrite=True)
-    assert manifest_of(published) == OTHER
-    assert {path.name for path in published.iterdir()} == publications.FILES
+def generations(output: Path) -> set[str]:
+    return {path.name for path in output.glob("gen-*")}
 
 
-def test_keeps_foreign_files_and_folders_with_names_of_its_files(tmp_path):
-    output = tmp_path / "out"
-    output.mkdir()
-    (output / "train-0.gz").write_text("mine")
-    with pytest.raises(OutputError, match="is not a Shardmill dataset"):
-        publications.publish_by_hand(output, publications.make_manifest(), overwrite=True)
-    (output / "train-0.gz").rename(tmp_path / "aside")
-    publications.publish_by_hand(output, publications.make_manifest())
-    (output / "train-1.gz").write_text("mine")
-    moves = [*publications.stage(output), Move(f"{BUILD}/shards/more", "train-1.gz", 7)]
-    (output / f"{BUILD}/shards/more").write_bytes(b"payload")
-    with pytest.raises(OutputError, match=r"train-1.gz exists and is not part"):
-        publish.publish(LocalStorage(), str(output), OTHER, moves, BUILD, overwrite=True)
-    assert (output / "train-1.gz").read_text() == "mine"
-    (output / "schema.pbtxt").unlink()
-    (output / "schema.pbtxt").mkdir()
-    with pytest.raises(OutputError, match="move it away"):
-        publications.publish_by_hand(output, OTHER, overwrite=True)
-    assert manifest_of(output) == publications.make_manifest()
+def test_every_publication_is_a_new_folder(published):
+    first = now(published)
+    before = files_of(published / first.generation)
+    assert set(before) == publications.FILES
+    second = publish_by_hand(published, OTHER).manifest
+    assert now(published) == second
+    assert second.to_own() == OTHER
+    assert second.previous == (first.generation,)
+    assert files_of(published / first.generation) == before
+    assert os.readlink(published / "current") == second.generation
+    own = Manifest.from_json((published / "current" / "manifest.json").read_bytes())
+    assert own == OTHER
 
 
-def test_reports_a_build_deleted_before_the_journal(published):
-    moves = publications.stage(published)
-    (published / f"{BUILD}/shards/train-0.gz").unlink()
-    with pytest.raises(StaleBuildError, match="run again"):
-        publish.publish(LocalStorage(), str(published), OTHER, moves, BUILD, overwrite=True)
-    assert manifest_of(published) == publications.make_manifest()
-    assert not (published / faults.JOURNAL).exists()
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_keeps_earlier_generations(published, keep):
+    made = [now(published).generation]
+    for number in range(5):
+        new = publish_by_hand(published, make_manifest(input_id=str(number)), keep)
+        made.insert(0, new.manifest.generation)
+        assert new.remark == ""
+    assert now(published).previous == tuple(made[1 : keep + 1])
+    assert generations(published) == {*made[: keep + 1]}
 
 
-def test_reads_the_new_manifest_while_files_are_moved(published):
-    publications.write_journal(published)
-    (published / "manifest.json").unlink()
-    assert publish.read_manifest(LocalStorage(), str(published)) == OTHER
-    assert not (published / "manifest.json").exists()
-    assert publish.read_manifest(LocalStorage(), str(published / "missing")) is None
+def test_rolls_back_and_forth(published):
+    first = now(published).generation
+    second = publish_by_hand(published, OTHER).manifest.generation
+    output = str(published)
+    assert roll_back(STORAGE, output).to_own() == make_manifest()
+    assert (now(published).generation, now(published).previous) == (first, (second,))
+    assert os.readlink(published / "current") == first
+    assert roll_back(STORAGE, output, second).to_own() == OTHER
+    with pytest.raises(InputError, match=f"has no earlier generation 'gen-x': it has {first}"):
+        roll_back(STORAGE, output, "gen-x")
+    (published / first / "train-0.gz").write_bytes(b"shorter")
+    (published / first / "train-0.gz").write_bytes(b"short")
+    with pytest.raises(InputError, match=r"train-0\.gz is missing or damaged: choose another"):
+        roll_back(STORAGE, output)
+    third = publish_by_hand(published, make_manifest(input_id="k")).manifest.generation
+    assert generations(published) == {second, third}
 
 
-CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0y", ".hidden")
+def test_rollback_command(published, capsys):
+    assert cli.main(["rollback", str(published)]) == 1
+    assert "keeps no earlier generation: build with --keep=1" in capsys.readouterr().err
+    publish_by_hand(published, OTHER)
+    assert cli.main(["rollback", str(published)]) == 0
+    assert capsys.readouterr().out.startswith(f"Published {now(published).generation} at ")
+    assert cli.main(["files", str(published)]) == 0
+    path = published / now(published).generation / "train-0.gz"
+    assert capsys.readouterr().out == f"{path}\n"
+    for wrong in ("", str(published / "missing"), str(published / "manifest.json")):
+        assert cli.main(["rollback", wrong]) == 1
+        assert "is not a folder: give the folder of a dataset" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", CLIMBING)
-@pytest.mark.parametrize("where", ["delete", "target", "source", "build", "below"])
-def test_rejects_journal_with_path_outside_the_output(published, tmp_path, name, where):
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "file").write_text("precious")
-    before = files_of(published)
-    path = publications.write_journal(published)
-    body = json.loads(path.read_text())
-    if where == "delete":
-        body["deletes"] = [name]
-    elif where == "build":
-        body["build"] = name
-    elif where == "below":
-        body["moves"][0]["source"] = f"{BUILD}/x/{name}" if name != "a/b" else "x/a/b"
-    else:
-        body["moves"][0][where] = name
-    path.write_text(json.dumps(body))
-    for call in (publish.recover_output, publish.check_output, publish.read_manifest):
-        with pytest.raises(OutputError, match="delete it and run again"):
-            call(LocalStorage(), str(published))
-    assert (victim / "file").read_text() == "precious"
-    path.unlink()
-    assert files_of(published) == before
+def test_only_the_first_of_two_publishers_publishes(published):
+    base = read_published(STORAGE, str(published)).version
+    files = publications.stage(published)
+    assert Publisher(STORAGE, str(published), base).publish(OTHER, files)
+    assert Publisher(STORAGE, str(published), base).publish(OTHER, files) is None
+    with pytest.raises(OutputError, match="Another command has changed the dataset"):
+        Publisher(STORAGE, str(published), base).publish(make_manifest(input_id="k"), files)
+    assert now(published).to_own() == OTHER
+    assert len(generations(published)) == 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", "{}", '"x"', "\x00\x01", '{"manifest": 1, "moves": [], "deletes": [], "build": 2}',
-     '{"manifest": "x", "moves": [{"source": 1, "target": 2, "num_bytes": 3}], "deletes": [], "build": ".build-c"}'],
-)  # fmt: skip
-def test_rejects_damaged_journal(published, text):
-    (published / faults.JOURNAL).write_text(text)
-    with pytest.raises(OutputError, match=r"\.publish\.json cannot be followed: .*delete it"):
-        publish.recover_output(LocalStorage(), str(published))
-    assert (published / faults.JOURNAL).read_text() == text
+def test_reports_files_of_a_build_that_changed(published):
+    files = publications.stage(published)
+    base = read_published(STORAGE, str(published)).version
+    publisher = Publisher(STORAGE, str(published), base)
+    with pytest.raises(StaleBuildError, match="was changed by another command: run again"):
+        publisher.publish(OTHER, [*files[1:], files[0]._replace(num_bytes=8)])
+    with pytest.raises(FileNotFoundError):
+        publisher.publish(OTHER, [*files, FinalFile(".build-x/y", "z", 1)])
+    assert now(published).to_own() == make_manifest()
+    assert len(generations(published)) == 1
 
 
-@pytest.mark.parametrize("name", CLIMBING)
-def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name):
-    """Replacing a dataset deletes the files that its manifest names."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    path = published / "manifest.json"
-    body = json.loads(path.read_text())
-    body["splits"]["train"]["shards"][0]["file"] = name
-    path.write_text(json.dumps(body))
-    with pytest.raises(OutputError, match=r"manifest\.json cannot be read"):
-        publications.publish_by_hand(published, OTHER, overwrite=True)
-    assert victim.read_text() == "precious"
-    assert (published / "train-0.gz").read_bytes() == b"payload"
+def test_failed_cleanup_does_not_fail_the_publication(published, monkeypatch):
+    def fail(self, path):
+        raise StorageError(f"Cannot delete {path}: bad luck; try again.")
+
+    monkeypatch.setattr(LocalStorage, "delete_tree", fail)
+    done = publish_by_hand(published, OTHER, keep=0)
+    assert "could not be deleted (Cannot delete" in done.remark
+    assert f"run `shardmill clean {published}`" in done.remark
+    assert now(published).to_own() == OTHER
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"version": 1}', '{"version": 99}', "\x00"]
-)
-def test_rejects_damaged_manifest(source, tmp_path, text):
+def test_failure_while_replacing_the_manifest_keeps_the_new_generation(published, monkeypatch):
+    """The call may have succeeded: the manifest may name the generation."""
+    replace_if = LocalStorage.replace_if
+
+    def fail_late(self, *args):
+        assert replace_if(self, *args)
+        raise StorageError("Cannot write: the disk was removed; run again.")
+
+    monkeypatch.setattr(LocalStorage, "replace_if", fail_late)
+    with pytest.raises(StorageError):
+        publish_by_hand(published, OTHER)
+    assert now(published).to_own() == OTHER
+
+
+def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
+    (published / "current").unlink()
+    recover_output(STORAGE, str(published))
+    assert os.readlink(published / "current") == now(published).generation
+    (published / "current").unlink()
+    (published / "current").mkdir()
+    publish_by_hand(published, OTHER)
+    assert not (published / "current").is_symlink()
+
+
+# Outputs with other files.
+
+SYSTEM_FILES = (".DS_Store", "lost+found", "Thumbs.db", ".git", "gen-20260101T000000Z-0123456789ab")
+
+
+def test_files_of_systems_do_not_stop_a_build_and_others_do(tmp_path):
+    for name in SYSTEM_FILES:
+        (tmp_path / "out" / name).mkdir(parents=True)
+    assert recover_output(STORAGE, str(tmp_path / "out")).manifest is None
+    assert publish_by_hand(tmp_path / "out", OTHER)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds 'notes.txt' but no manifest.json"):
+        recover_output(STORAGE, str(tmp_path / "other"))
+
+
+FOREIGN = ["[]", "null", "{}", '{"version": 1}', '{"version": 99}', '{"name": "web app"}']
+
+
+@pytest.mark.parametrize("text", ["", "{", "\x00", *FOREIGN])
+def test_manifest_of_another_program_is_never_replaced(source, tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     ended = run(source, tmp_path, "--overwrite")
     assert ended.code == 1
@@ -242,30 +276,192 @@ def test_rejects_damaged_manifest(source, tmp_path, text):
     assert files_of(tmp_path) == {"manifest.json": text.encode()}
 
 
-def test_dataset_with_a_damaged_shard_is_not_up_to_date(source, olds, tmp_path):
-    flags = OLD["fewer shards before"]
-    output = copy_old(olds["fewer shards before"], tmp_path / "out")
-    wanted = faults.check_dataset(output)
-    shard = next(output.glob("train-00000-*"))
-    data = shard.read_bytes()
-    for damage in (shard.unlink, lambda: shard.write_bytes(data[:-1])):
-        damage()
+@pytest.mark.parametrize("text", ["", "{", "\x00\x00"])
+def test_damaged_manifest_is_replaced(published, text):
+    """Generations next to it show that it was ours."""
+    first = now(published).generation
+    (published / "manifest.json").write_text(text)
+    assert recover_output(STORAGE, str(published)).manifest is None
+    assert roll_back(STORAGE, str(published)).generation == first
+    (published / "manifest.json").write_text(text)
+    assert publish_by_hand(published, OTHER)
+    assert now(published).to_own() == OTHER
+
+
+def test_manifest_of_a_count_is_never_replaced(source, tmp_path):
+    """Its files were not built here."""
+    output = tmp_path / "records"
+    assert run(source, tmp_path / "ds", *NEW).code == 0
+    shutil.copytree(tmp_path / "ds" / "current", output)
+    (output / "manifest.json").unlink()
+    command = ["count", f"--input={output}", f"--manifest={output}/manifest.json"]
+    assert faults.zygote().run(*command).code == 0
+    before = files_of(output)
+    assert "is the manifest of a count" in run(source, output, "--overwrite").sentence
+    assert files_of(output) == before
+
+
+CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0y", ".hidden")
+
+
+@pytest.mark.parametrize("name", CLIMBING)
+@pytest.mark.parametrize("field", ["file", "superseded", "previous", "generation"])
+def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name, field):
+    """A later publication deletes what a manifest names as superseded or earlier."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = published / "manifest.json"
+    body = json.loads(path.read_text())
+    if field == "file":
+        body["splits"]["train"]["shards"][0]["file"] = name
+    else:
+        body[field] = name if field == "generation" else [name]
+    path.write_text(json.dumps(body))
+    with pytest.raises(OutputError, match=r"manifest\.json cannot be read"):
+        publish_by_hand(published, OTHER)
+    assert victim.read_text() == "precious"
+
+
+def test_damaged_dataset_is_not_up_to_date(source, old, tmp_path):
+    output = copy_of(old, tmp_path / "out")
+    flags, wanted = ("--num_shards=4", "--seed=2"), faults.check_dataset(output)
+    for damage in (Path.unlink, lambda shard: os.truncate(shard, 9)):
+        shard = next((output / "current").glob("train-00000-*"))
+        damage(shard)
         ended = run(source, output, *flags)
         assert ended.code == 1
         assert shard.name in ended.sentence
         assert "--overwrite" in ended.sentence
-        assert run(source, output, *flags, "--overwrite").code == 0
+        assert run(source, output, *flags, "--update").code == 0
         assert faults.check_dataset(output) == wanted
 
 
-def test_dry_run_does_not_change_an_unfinished_publication(source, wanted, olds, tmp_path):
-    output = copy_old(olds["more shards before"], tmp_path / "out")
-    watch = faults.Watched(output, since=faults.JOURNAL, at=(8,))
-    assert run(source, output, *NEW, watch=watch).code == -signal.SIGKILL
-    before = {p: p.stat().st_mtime_ns for p in output.rglob("*")}
-    assert not (output / "manifest.json").exists()
-    assert "up to date" in run(source, output, *NEW, "--dry_run").stdout
-    assert {p: p.stat().st_mtime_ns for p in output.rglob("*")} == before
-    assert faults.build_folder(output)
+def test_verify_names_a_command_that_repairs_damage_of_the_same_size(source, old, tmp_path):
+    output = copy_of(old, tmp_path / "out")
+    wanted = faults.check_dataset(output)
+    faults.flip(next((output / "current").glob("train-00000-*")))
+    assert "up to date" in run(source, output, "--num_shards=4", "--seed=2", "--update").stdout
+    ended = faults.zygote().run("verify", output)
+    assert ended.code == 1
+    command = ended.stderr.split("`")[1].split()
+    assert command[:2] == ["shardmill", "images"]
+    assert faults.zygote().run(*command[1:]).code == 0
+    assert files_of(output / "current").items() >= without_manifest(wanted).items()
+    assert faults.zygote().run("verify", output).code == 0
+
+
+# What release 0.1.0 left.
+
+
+def test_replaces_a_dataset_of_release_0_1(source, wanted, old, tmp_path):
+    """Its files stay until the publication after the next one, and it can be published again."""
+    output = publications.flatten(copy_of(old, tmp_path / "out"))
+    before = files_of(output)
+    assert "up to date" in run(source, output, "--num_shards=4", "--seed=2").stdout
+    for command in ("verify", "show", "files"):
+        assert faults.zygote().run(command, output).code == 0
+    assert files_of(output) == before
+    assert run(source, output, *NEW).code == 0
+    now = faults.check_dataset(output, others(output))
+    assert now == wanted
+    assert {n: d for n, d in files_of(output).items() if n in before} == {
+        **before, "manifest.json": (output / "manifest.json").read_bytes()
+    }  # fmt: skip
+    assert faults.zygote().run("rollback", output).code == 0
+    again = files_of(output / "current")
+    assert without_manifest(again) == without_manifest(before)
+    assert json.loads(again["manifest.json"]) == json.loads(before["manifest.json"])
     assert run(source, output, *NEW).code == 0
     assert faults.check_dataset(output) == wanted
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_completes_an_interrupted_publication_of_release_0_1(source, wanted, old, tmp_path, before):
+    new, output = tmp_path / "new", tmp_path / "out"
+    assert run(source, new, *NEW).code == 0
+    publications.flatten(new)
+    if before:
+        publications.flatten(copy_of(old, output))
+    steps = 0
+    for step in publications.unfinished(new, output):
+        steps += 1
+        moment = copy_of(output, tmp_path / f"moment{steps}")
+        recover_output(STORAGE, str(moment))
+        if step == "journal" and not before:
+            assert run(source, moment, *NEW).code == 0
+        manifest = faults.check_manifest(moment)
+        assert not list(moment.glob(".publish.json"))
+        if step == "journal":
+            continue
+        folder = moment / manifest.get("generation", "")
+        names = without_manifest(wanted)
+        assert {name: (folder / name).read_bytes() for name in names} == names
+        assert not list(moment.glob(".build-*"))
+        assert run(source, moment, *NEW).code == 0
+        assert faults.check_dataset(moment, others(moment)) == wanted
+    assert steps > 8
+
+
+@pytest.mark.parametrize("damage", ["empty", "lost"])
+@pytest.mark.parametrize("at", ["delete manifest.json", "move labels.txt", "delete build"])
+def test_builds_over_an_interrupted_publication_that_is_damaged(
+    source, wanted, old, tmp_path, damage, at
+):
+    """A power failure left an empty journal, or empty shards."""
+    new, output = tmp_path / "new", publications.flatten(copy_of(old, tmp_path / "out"))
+    assert run(source, new, *NEW).code == 0
+    for step in publications.unfinished(publications.flatten(new), output):
+        if step == at:
+            break
+    if damage == "lost":
+        for path in output.rglob("train-0000*-of-00002*"):
+            path.write_bytes(b"")
+    else:
+        data = (output / ".publish.json").read_bytes()
+        (output / ".publish.json").write_bytes(b"" if damage == "empty" else data[:-30])
+    for command in (["clean", output], ["show", output], ["verify", output]):
+        assert "Traceback" not in faults.zygote().run(*command).stderr
+    assert run(source, output, *NEW).code == 0
+    assert faults.check_dataset(output, others(output)) == wanted
+    assert not (output / ".publish.json").exists()
+
+
+@pytest.mark.parametrize("name", CLIMBING)
+@pytest.mark.parametrize("where", ["delete", "target", "source", "build"])
+def test_follows_no_journal_outside_the_output(published, tmp_path, name, where):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    new = publications.flatten(copy_of(published, tmp_path / "new"))
+    for step in publications.unfinished(new, published):
+        if step == "delete manifest.json":
+            break
+    path = published / ".publish.json"
+    body = json.loads(path.read_text())
+    if where in ("delete", "build"):
+        body["deletes" if where == "delete" else "build"] = [name] if where == "delete" else name
+    else:
+        body["moves"][0][where] = name
+    path.write_text(json.dumps(body))
+    recover_output(STORAGE, str(published))
+    assert (victim / "file").read_text() == "precious"
+    assert now(published).to_own() == make_manifest()
+
+
+# Buckets.
+
+
+def test_publishes_and_rolls_back_in_a_bucket(strict_bucket):
+    output = f"{strict_bucket}/ds"
+    storage = open_storage(output)
+    first = publish_by_hand(output, make_manifest()).manifest.generation
+    second = publish_by_hand(output, OTHER).manifest.generation
+    assert now(output).previous == (first,)
+    assert storage.read(f"{output}/{first}/train-0.gz") == b"payload"
+    assert roll_back(storage, output).generation == first
+    third = publish_by_hand(output, make_manifest(input_id="k")).manifest.generation
+    # The generation that was dropped is deleted at once, others only after an hour.
+    assert {e.path.rsplit("/", 1)[-1] for e in storage.list_dir(output) if "/gen-" in e.path} == {
+        first, third,
+    }  # fmt: skip
+    assert second not in now(output).previous
