@@ -21,7 +21,7 @@ def test_the_page_shows_every_byte_of_a_shard(tmp_path) -> None:
         input=tmp_path / "dots", output=tmp_path / "tiny", image_size=1, channels=1,
         encoding="png", splits="train:1", features="image=image/encoded,label=image/class/label",
     )  # fmt: skip
-    (shard,) = (tmp_path / "tiny").glob("*.gz")
+    (shard,) = (tmp_path / "tiny/current").glob("*.gz")
     at = 0
     for offset, shown in table():
         assert offset == at

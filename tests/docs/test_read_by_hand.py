@@ -56,7 +56,7 @@ def test_reads_images_and_concatenated_shards(photos, by_hand, tmp_path) -> None
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=8, num_shards=2, splits="train:1"
     )
-    shards = sorted((tmp_path / "ds").glob("*.gz"))
+    shards = sorted((tmp_path / "ds/current").glob("*.gz"))
     counts = [compare_records(by_hand, shard) for shard in shards]
     assert sum(counts) == 21
     assert len(counts) == 2
@@ -69,7 +69,7 @@ def test_reads_rows(by_hand, tmp_path) -> None:
     lines = [f"{n - 20},{'' if n % 3 else n / 8},{'né' * (n % 4)}" for n in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["n,x,text", *lines]) + "\n", encoding="utf-8")
     build_rows(input=tmp_path / "t.csv", output=tmp_path / "ds", splits="train:1")
-    (shard,) = (tmp_path / "ds").glob("*.gz")
+    (shard,) = (tmp_path / "ds/current").glob("*.gz")
     assert compare_records(by_hand, shard) == 40
     read = [dict(by_hand.features(by_hand.read_record(shard.read_bytes(), n))) for n in range(40)]
     assert min(row["n"][0] for row in read) == -20
@@ -79,7 +79,7 @@ def test_reads_rows(by_hand, tmp_path) -> None:
 def test_reads_arrays(by_hand, tmp_path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(60, dtype=np.float32).reshape(20, 3))
     published(input=tmp_path / "a.npz", output=tmp_path / "ds", splits="train:1")
-    (shard,) = (tmp_path / "ds").glob("*.gz")
+    (shard,) = (tmp_path / "ds/current").glob("*.gz")
     assert compare_records(by_hand, shard) == 20
     x = b"".join(sorted(dict(by_hand.features(record))["x"][0] for record in tf_records(shard)))
     assert len(x) == 240
@@ -104,7 +104,7 @@ def test_reads_many_members_and_several_indexes(packing, by_hand, tmp_path) -> N
 
 def test_detects_changed_bytes(photos, by_hand, tmp_path) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=1, splits="train:1", limit=2)
-    (shard,) = (tmp_path / "ds").glob("*.gz")
+    (shard,) = (tmp_path / "ds/current").glob("*.gz")
     data = bytearray(shard.read_bytes())
     for offset in range(0, len(data), 7):
         data[offset] ^= 16

@@ -71,7 +71,7 @@ def test_preserves_every_dtype_order_and_shape(built_matrix, source) -> None:
     check_records(output / source, manifest, matrix(), source)
     assert [feature["name"] for feature in manifest.features] == sorted(matrix())
     assert {feature["source"] for feature in manifest.features} == {"array"}
-    text = (output / source / "schema.pbtxt").read_text()
+    text = (output / source / "current/schema.pbtxt").read_text()
     for feature in text_format.Parse(text, schema_pb2.Schema()).feature:
         array = matrix()[feature.name]
         shape = ",".join(map(str, array.shape[1:]))
@@ -113,7 +113,7 @@ def test_keeps_and_counts_integer_labels(tmp_path, labels) -> None:
         counts = Counter(str(int(flat[row])) for row in rows[name])
         assert manifest.splits[name].label_counts == counts
     assert manifest.labels == ()
-    assert not (tmp_path / "ds/labels.txt").exists()
+    assert not (tmp_path / "ds/current/labels.txt").exists()
     assert list(manifest.features) == [
         {"name": "label", "type": "int64", "source": "label"},
         {"name": "x", "type": "bytes", "source": "array"},
@@ -134,7 +134,7 @@ def test_text_labels_get_class_ids_in_byte_order(tmp_path, dtype, kind, capsys) 
     check_records(tmp_path / "ds", manifest, {"x": x}, f"X.{kind}")
     all_rows = expected_rows(f"X.{kind}", 300)
     ids = sorted(names, key=str.encode)
-    assert list(manifest.labels) == ids == (tmp_path / "ds/labels.txt").read_text().split()
+    assert list(manifest.labels) == ids == (tmp_path / "ds/current/labels.txt").read_text().split()
     for name, mine in records_of(tmp_path / "ds", manifest).items():
         rows = all_rows[name]
         texts = [e[f"{label}/text"][0].decode() for e in mine]
@@ -200,7 +200,7 @@ def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
     np.save(tmp_path / "y.npy", np.arange(300) % 4)  # the same bytes, with a new modification time
     outcome = run_spec(spec_of(output=tmp_path / "one", **options))
     assert outcome.status == "failed"
-    assert "--overwrite" in outcome.message
+    assert "--update" in outcome.message
     outcome = run_spec(spec_of(output=tmp_path / "one", dry_run=True, overwrite=True, **options))
     assert (outcome.status, [series[0] for series in outcome.series]) == (
         "dry_run", ["train", "validation"],

@@ -33,7 +33,7 @@ def test_builds_a_dataset_from_a_folder(photos, tmp_path) -> None:
     assert {e["image/key"][0].decode() for e in examples} == {
         str(p.relative_to(photos)) for p in photos.rglob("*.jpg")
     }
-    labels = (tmp_path / "ds" / "labels.txt").read_text().splitlines()
+    labels = (tmp_path / "ds/current/labels.txt").read_text().splitlines()
     assert labels == ["cat", "dog"]
     for example in examples:
         assert (example["image/height"], example["image/width"]) == ([32], [48])
@@ -58,7 +58,9 @@ def test_shards_are_balanced_and_ordered_by_hash(tmp_path) -> None:
     assert manifest.files == tuple(f"train-0000{i}-of-00003.tfrecord.gz" for i in range(3))
     assert all(20 < s.records < 60 for s in manifest.splits["train"].shards)
     keys = [
-        e["image/key"][0] for name in manifest.files for e in tf_examples(tmp_path / "ds" / name)
+        e["image/key"][0]
+        for name in manifest.files
+        for e in tf_examples(tmp_path / "ds/current" / name)
     ]
 
     assert keys == sorted(keys, key=lambda key: position(key.decode()))
@@ -85,7 +87,7 @@ def test_features_flag_makes_the_features_of_tutorials(photos, tmp_path, feature
         name: tf.io.FixedLenFeature([], getattr(tf, kind))
         for name, kind in TUTORIALS[features].items()
     }
-    files = tf.io.gfile.glob(str(tmp_path / "ds" / "train-*"))
+    files = tf.io.gfile.glob(str(tmp_path / "ds/current/train-*"))
     dataset = tf.data.TFRecordDataset(files, compression_type="GZIP").map(
         lambda record: tf.io.parse_single_example(record, spec)
     )
@@ -110,12 +112,15 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
     }  # fmt: skip
     for name in before.files:
         label = name.split("-")[1].encode()
-        assert {e["image/class/text"][0] for e in tf_examples(tmp_path / "one" / name)} <= {label}
+        assert {e["image/class/text"][0] for e in tf_examples(tmp_path / "one/current" / name)} <= {
+            label
+        }
     make_photos(photos, {"e": 5})
     _, after = build_dataset(output=tmp_path / "two", **options)
     assert set(before.files) < set(after.files)
     for name in before.files:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        one, two = (tmp_path / each / "current" / name for each in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 def test_labels_file_and_names_of_shards(tmp_path) -> None:
@@ -142,7 +147,7 @@ def test_builds_without_labels(tmp_path) -> None:
     assert set(example) == {
         "image/encoded", "image/format", "image/height", "image/width", "image/key",
     }  # fmt: skip
-    assert not (tmp_path / "ds" / "labels.txt").exists()
+    assert not (tmp_path / "ds/current/labels.txt").exists()
 
 
 def test_reads_a_listing_with_splits_and_faults(tmp_path) -> None:
@@ -196,7 +201,7 @@ def test_fewer_images_than_shards(tmp_path) -> None:
     assert len(manifest.splits["train"].shards) == 5
     assert any("shards of train are empty" in warning for warning in manifest.warnings)
     for shard in manifest.splits["train"].shards:
-        subprocess.run(["gzip", "-t", tmp_path / "ds" / shard.file], check=True)
+        subprocess.run(["gzip", "-t", tmp_path / "ds/current" / shard.file], check=True)
 
 
 # Determinism and identity.
@@ -227,7 +232,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
             input=tmp_path / "in", output=tmp_path / compression, resize="none", encoding="raw",
             splits="train:1", compression=compression,
         )  # fmt: skip
-        found[compression] = tmp_path / compression / manifest.files[0]
+        found[compression] = tmp_path / compression / "current" / manifest.files[0]
     keys = [f"a/{number}.png" for number in range(5)]
     wanted = [raw_record(number, key) for number, key in enumerate(keys)]
     wanted = [wanted[keys.index(key)] for key in sorted(keys, key=position)]
@@ -311,7 +316,7 @@ def test_real_datasets(name: str, shared_data, tmp_path) -> None:
     )
     examples = check_images(tmp_path / "ds", manifest)
     assert len(examples) >= 20
-    for path in (tmp_path / "ds").glob("*.gz"):
+    for path in (tmp_path / "ds/current").glob("*.gz"):
         subprocess.run(["gzip", "-t", path], check=True)
         plain = subprocess.run(["zcat", path], check=True, capture_output=True).stdout
         assert plain == gzip.decompress(path.read_bytes())
@@ -324,7 +329,7 @@ def test_broken_files_are_rejects(shared_data, tmp_path) -> None:
     check_images(tmp_path / "ds", manifest)
     assert manifest.inputs.rejected > 500
     assert manifest.written > 400
-    lines = (tmp_path / "ds" / "rejects.jsonl").read_text().splitlines()
+    lines = (tmp_path / "ds/current/rejects.jsonl").read_text().splitlines()
     assert len(lines) == manifest.inputs.rejected
     assert (
         Counter(json.loads(line)["error"] for line in lines) == manifest.inputs.rejected_by_reason

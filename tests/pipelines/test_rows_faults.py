@@ -62,7 +62,9 @@ def reasons(manifest: dict) -> dict[str, int]:
 
 
 def ids_of(output: Path) -> Counter:
-    examples = [e for path in sorted(output.glob("*.tfrecord.gz")) for e in tf_examples(path)]
+    examples = [
+        e for path in sorted(output.glob("current/*.tfrecord.gz")) for e in tf_examples(path)
+    ]
     return Counter(example["id"][0] for example in examples)
 
 
@@ -180,14 +182,14 @@ def test_keeps_unusual_column_names(tmp_path):
     row = ",".join(str(number) for number in range(len(ODD)))
     path.write_bytes(f"{header}\n{row}\n{row},too many\n".encode())
     published(path, output, "--splits=train:1")
-    (example,) = tf_examples(next(output.glob("train*")))
+    (example,) = tf_examples(next(output.glob("current/train*")))
     assert example == {name: [number] for number, name in enumerate(ODD.values())}
     for name in ("schema.pbtxt", "rejects.jsonl"):
         assert not set((output / name).read_text()) & set("\x00\x07\x1b\r")
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    schema = text_format.Parse((output / "schema.pbtxt").read_text(), schema_pb2.Schema())
+    schema = text_format.Parse((output / "current/schema.pbtxt").read_text(), schema_pb2.Schema())
     assert {feature.name for feature in schema.feature} == set(ODD.values())
     for flag in ("--label=wrong", "--key=wrong", "--split_by=wrong", "--group_by=wrong"):
         assert run(path, tmp_path / "other", flag).code == 2

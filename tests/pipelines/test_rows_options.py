@@ -61,7 +61,7 @@ def test_passing_the_inferred_schema_is_up_to_date(tmp_path) -> None:
     options = {"input": people(tmp_path), "output": tmp_path / "ds", "splits": TRAIN}
     published(**options)
     before = dataset_files(tmp_path / "ds")
-    schema = tmp_path / "ds" / "schema.pbtxt"
+    schema = tmp_path / "ds/current/schema.pbtxt"
     assert build_rows(**options, schema=schema)[0].status == "up_to_date"
     assert dataset_files(tmp_path / "ds") == before
     text = schema.read_text().replace("\n", " \n# a comment\n")
@@ -70,7 +70,7 @@ def test_passing_the_inferred_schema_is_up_to_date(tmp_path) -> None:
     (tmp_path / "other.pbtxt").write_text(EDITED)
     outcome, _ = build_rows(**options, schema=tmp_path / "other.pbtxt")
     assert outcome.status == "failed"
-    assert "add --overwrite" in outcome.message
+    assert "add --update" in outcome.message
     assert dataset_files(tmp_path / "ds") == before
 
 
@@ -194,7 +194,7 @@ def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     assert "it has no column 'a', 'b', only 'other', 'names'" in found["00.csv"][1]
     # Schema and key fit the other files, though not the first one.
     outcome, _ = build_rows(
-        input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds" / "schema.pbtxt", key="b",
+        input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds/current/schema.pbtxt", key="b",
         splits=TRAIN, max_reject_fraction=1.0,
     )  # fmt: skip
     assert outcome.status == "published"
@@ -390,7 +390,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
             compression=compression,
         )  # fmt: skip
         (name,) = manifest.files
-        found[compression] = tmp_path / compression / name
+        found[compression] = tmp_path / compression / "current" / name
     records = [{"a": n, "b": n / 8, "c": b"t%d" % (n % 3), "d": n % 2} for n in range(40)]
     wanted = [tf_example(record).SerializeToString(deterministic=True) for record in records]
     payloads = gzip_records(found["gzip"])

@@ -161,6 +161,7 @@ def write_numbered(
 def tf_payloads(folder: Path, split: str) -> list[bytes]:
     """Return all payloads of the splits in file order, as tf.data reads them."""
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    folder = folder / manifest.generation
     packing = "GZIP" if manifest.compression == "gzip" else ""
     shards = [shard for name in split.split("+") for shard in manifest.splits[name].shards]
     return [payload for shard in shards for payload in tf_records(folder / shard.file, packing)]

@@ -80,7 +80,7 @@ def unfinished(new: Path, output: Path) -> Iterator[str]:
         output: The output, with another dataset of release 0.1.0 or none.
     """
     output.mkdir(exist_ok=True)
-    names = sorted({path.name for path in new.iterdir()} - {"manifest.json"}) + ["manifest.json"]
+    names = [*sorted({path.name for path in new.iterdir()} - {"manifest.json"}), "manifest.json"]
     moves, deletes = [], []
     for name in names:
         source = f"{BUILD}/{'shards' if name.startswith('train') else 'final-0123456789ab'}/{name}"

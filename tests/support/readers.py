@@ -116,10 +116,15 @@ def dataset_splits(folder: Path) -> dict[str, dict]:
     return splits
 
 
+def current(folder: Path) -> Path:
+    """Return the folder of the current generation; the folder itself if it has none."""
+    return folder / json.loads((folder / "manifest.json").read_text()).get("generation", "")
+
+
 def dataset_files(folder: Path) -> dict[str, bytes]:
     """Return the published files whose bytes must be reproducible."""
     return {
         p.name: p.read_bytes()
-        for p in sorted(folder.iterdir())
-        if p.is_file() and p.name != "manifest.json" and not p.name.startswith(".")
+        for p in sorted(current(folder).iterdir())
+        if p.is_file() and p.name != "manifest.json"
     }

@@ -20,7 +20,7 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.build.outcome import Outcome
 from tests.conftest import ROOT, build_dataset
 from tests.support.fault_tools import PROGRESS
-from tests.support.readers import tf_examples
+from tests.support.readers import current, tf_examples
 
 JSON_SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
 SIDE_FILES = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl"}
@@ -90,7 +90,7 @@ def check_dataset(
     for reject in rejects_of(folder):
         reasons[reject["error"]] += reject.get("inputs", 1)
     assert dict(reasons) == inputs["rejected_by_reason"]
-    side_files = {path.name for path in folder.iterdir()} - set(manifest.files)
+    side_files = {path.name for path in current(folder).iterdir()} - set(manifest.files)
     assert side_files <= SIDE_FILES | set(others)
     return everything
 
@@ -104,7 +104,7 @@ def label_counts(examples: Iterable[Mapping], label: str) -> dict[str, int]:
 def by_split(folder: Path, manifest: Manifest) -> dict[str, list[dict]]:
     """Return the examples of each split, in order."""
     return {
-        name: [e for shard in split.shards for e in tf_examples(folder / shard.file)]
+        name: [e for shard in split.shards for e in tf_examples(current(folder) / shard.file)]
         for name, split in manifest.splits.items()
     }
 
@@ -164,7 +164,7 @@ def make_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[object]
 
 def rejects_of(folder: Path) -> list[dict]:
     """Return the rejects of a dataset, or of a failed build."""
-    (path,) = [*folder.glob("rejects.jsonl"), *folder.glob(".build-*/rejects.jsonl")]
+    (path,) = [*folder.glob("current/rejects.jsonl"), *folder.glob(".build-*/rejects.jsonl")]
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

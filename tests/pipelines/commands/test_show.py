@@ -104,7 +104,8 @@ def test_json_agrees_with_the_manifest(dataset) -> None:
     assert found["kind"] == "dataset"
     assert found["num_examples"] == manifest["written"]
     for name, split in found["splits"].items():
-        assert split["shards"] == manifest["splits"][name]["shards"]
+        for shard, listed in zip(split["shards"], manifest["splits"][name]["shards"], strict=True):
+            assert {**shard, "file": f"{manifest['generation']}/{shard['file']}"} == listed
         assert {label["label"]: label["splits"][name] for label in found["labels"]} == (
             manifest["splits"][name]["label_counts"]
         )
@@ -338,7 +339,7 @@ def test_reports_damage_after_the_records_before_it(tmp_path) -> None:
 def test_reports_a_missing_shard(photos, tmp_path) -> None:
     folder = tmp_path / "ds"
     build_dataset(input=photos, output=folder, image_size=16, num_shards=2, splits="train:1")
-    (folder / "train-00000-of-00002.tfrecord.gz").unlink()
+    (folder / "current/train-00000-of-00002.tfrecord.gz").unlink()
     lines = shown(folder)
     assert "Records  none of train" in lines
     assert any("Damaged:" in line for line in lines)

@@ -18,7 +18,7 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
-from tests.support.publications import manifest_body, publish_by_hand, write_journal
+from tests.support.publications import OTHER, flatten, manifest_body, publish_by_hand, unfinished
 from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -214,7 +214,7 @@ DAMAGE = {
     "[]": "is not a Shardmill manifest",
     "[" * 100_000: "is not a Shardmill manifest",
     "\x00\xff": "is not a Shardmill manifest",
-    '{"version": 2}': "manifest version 2 is not 1: use the Shardmill that wrote it",
+    '{"version": 3}': "manifest version 3 is not 1 or 2: use the Shardmill that wrote it",
     '{"version": 1}': "a field of the manifest is missing",
 }
 CHANGES = [
@@ -272,11 +272,14 @@ def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
 
 
 def test_command_completes_an_unfinished_publish(tmp_path, capsys):
-    output = tmp_path / "out"
-    assert publish_by_hand(output, make({"train": [0]}))
-    for path in (output, output / "manifest.json"):
-        write_journal(output)
-        (output / "manifest.json").unlink()
+    assert publish_by_hand(tmp_path / "ds", OTHER)
+    new = flatten(tmp_path / "ds")
+    for number, name in enumerate(("", "manifest.json")):
+        output = tmp_path / f"out{number}"
+        path = output / name
+        for step in unfinished(new, output):
+            if step == "move train-0.gz":
+                break
         with pytest.raises(InputError, match="complete it by `shardmill clean"):
             steps_per_epoch(path, "train", 4)
         code, out, _ = run_here(capsys, "steps", path, "--batch_size=4")

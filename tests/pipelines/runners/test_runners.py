@@ -254,7 +254,7 @@ def test_prints_counters(tmp_path):
     assert found == {
         "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "2", "shards_assembled": "2"
     }  # fmt: skip
-    size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.gz"))
+    size = sum(path.stat().st_size for path in (tmp_path / "out/current").glob("*.gz"))
     total = int(re.fullmatch(r"count 2 sum (\d+) min \d+ max \d+", part_bytes).group(1))
     assert total == size > 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

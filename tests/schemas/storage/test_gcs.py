@@ -57,7 +57,7 @@ CALLS = {
     "download of a range": lambda s, root: read_range(s, f"{root}/old"),
     "upload": lambda s, root: s.replace(f"{root}/new", b"new"),
     "compose": lambda s, root: s.concat([f"{root}/old"] * 2, f"{root}/new"),
-    "rewrite": lambda s, root: s.move(f"{root}/old", f"{root}/new"),
+    "rewrite": lambda s, root: s.copy(f"{root}/old", f"{root}/new"),
     "delete": lambda s, root: s.delete(f"{root}/old"),
     "list": lambda s, root: [e.path for e in s.list_dir(root)],
 }

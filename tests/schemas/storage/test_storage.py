@@ -1,5 +1,6 @@
 """The contract of ``Storage``: the same tests on a local disk, Google Cloud Storage and S3."""
 
+import errno
 import inspect
 import multiprocessing
 import os
@@ -108,8 +109,7 @@ def test_missing_files(place):
         lambda path: storage.read_unchanged(path, 0, "1"),
         lambda path: storage.open_read(path).__enter__(),
         lambda path: storage.open_at(path).__enter__(),
-        lambda path: storage.move(path, place.path("nowhere")),
-        lambda path: storage.move(path, path),
+        lambda path: storage.copy(path, place.path("nowhere")),
     ):
         with pytest.raises(FileNotFoundError):
             call(missing)
@@ -410,26 +410,47 @@ def test_concat_of_missing_file_leaves_nothing(place):
     assert place.tree() == {"there": b"x"}
 
 
-def test_move_is_idempotent_and_overwrites(place):
-    source, target = place.path("build", "x"), place.path("final")
+def test_copy_keeps_the_source(place):
+    source, target = place.path("build", "x"), place.path("final", "deep", "y")
     place.storage.replace(source, b"new")
-    place.storage.replace(target, b"old")
-    for _ in range(3):
-        place.storage.move(source, target)
-        assert place.tree() == {"final": b"new"}
-    place.storage.move(target, target)
-    assert place.tree() == {"final": b"new"}
+    place.storage.copy(source, target)
+    assert place.tree() == {"build/x": b"new", "final/deep/y": b"new"}
+    place.storage.replace(source, b"other")
+    assert place.storage.read(target) == b"new"
+    place.storage.sync(place.path("final"))
+    with place.storage.lock(place.root) as locked:
+        assert locked == isinstance(place.storage, LocalStorage)
 
 
-def test_concurrent_moves_all_succeed(place):
-    for turn in range(5):
-        source, target = place.path(f"build{turn}", "x"), place.path(f"final{turn}")
-        place.storage.replace(source, b"new")
-        with ThreadPoolExecutor(6) as pool:
-            for done in [pool.submit(place.storage.move, source, target) for _ in range(6)]:
-                done.result()
-        assert place.storage.read(target) == b"new"
-        assert place.storage.stat(source) is None
+def test_local_copy_shares_the_file_where_it_can(tmp_path, monkeypatch):
+    storage, source = LocalStorage(), tmp_path / "x"
+    source.write_bytes(b"data")
+    storage.copy(str(source), f"{tmp_path}/linked")
+    assert (tmp_path / "linked").stat().st_ino == source.stat().st_ino
+
+    def refuse(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    storage.copy(str(source), f"{tmp_path}/copied")
+    assert (tmp_path / "copied").read_bytes() == b"data"
+    assert (tmp_path / "copied").stat().st_ino != source.stat().st_ino
+
+
+def test_local_sync_reaches_every_file_and_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "gen"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("a", "deep/b"):
+        (folder / name).write_bytes(b"x")
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.readlink(f"/proc/self/fd/{fd}")))
+    LocalStorage().sync(str(folder))
+    wanted = {tmp_path, folder, folder / "a", folder / "deep", folder / "deep/b"}
+    assert {*map(str, wanted)} <= synced
+    synced.clear()
+    assert LocalStorage().replace_if(f"{folder}/m", b"1", "")
+    assert str(folder) in synced
+    assert len(synced) >= 2
 
 
 def test_delete_and_delete_tree(place):
@@ -456,28 +477,6 @@ def test_delete_keeps_another_version(place):
     place.storage.delete(path, place.storage.stat(path).version)
     assert place.tree() == {}
     place.storage.delete(path, old)
-
-
-def test_delete_tree_asks_once_after_listing(place):
-    place.fill("build/a", "build/b/c")
-    asked = []
-    place.storage.delete_tree(place.path("build"), lambda: bool(asked.append(1)))
-    assert asked == [1]
-    assert set(place.tree()) == {"build/a", "build/b/c"}
-    place.storage.delete_tree(place.path("build"), lambda: True)
-    assert place.tree() == {}
-
-
-@object_stores
-def test_delete_tree_keeps_objects_written_after_listing(place):
-    place.fill("build/a", "build/b", data=b"old")
-
-    def still():
-        place.fill("build/b", "build/c", data=b"new")
-        return True
-
-    place.storage.delete_tree(place.path("build"), still)
-    assert place.tree() == {"build/b": b"new", "build/c": b"new"}
 
 
 # Listings and names
@@ -512,10 +511,10 @@ def test_accepts_any_name(place, name):
     storage.concat([path, b"-", place.path(name, "b" + name)], place.path(name + "c"))
     assert storage.read(place.path(name + "c")) == b"three-four"
     assert storage.checksum(path) == google_crc32c.value(b"three")
-    storage.move(path, place.path(name, name + "moved"))
-    storage.move(path, place.path(name, name + "moved"))
-    storage.delete(place.path(name + "c"))
-    assert place.tree() == {f"{name}/{name}moved": b"three", f"{name}/b{name}": b"four"}
+    storage.copy(path, place.path(name, name + "copy"))
+    for each in (path, place.path(name + "c")):
+        storage.delete(each)
+    assert place.tree() == {f"{name}/{name}copy": b"three", f"{name}/b{name}": b"four"}
     storage.delete_tree(place.path(name))
     assert place.tree() == {}
 
@@ -578,7 +577,6 @@ _DATA = st.binary(max_size=8)
 CALLS = st.one_of(
     st.tuples(st.sampled_from(["replace", "create", "write"]), _FILES, _DATA),
     st.tuples(st.sampled_from(["read", "stat", "delete", "checksum"]), _FILES),
-    st.tuples(st.just("move"), _FILES, _FILES),
     st.tuples(st.just("concat"), st.lists(_FILES | _DATA, max_size=4), _FILES),
     st.tuples(st.sampled_from(["list", "delete_tree"]), st.sampled_from(["d", "d 2", "d%#", "no"])),
 )
@@ -599,8 +597,6 @@ def perform(place: Place, call: tuple) -> object:
         if kind == "list":
             entries = storage.list_dir(place.path(name))
             return [(entry.path.rsplit("/", 1)[1], entry.size) for entry in entries]
-        if kind == "move":
-            more = [place.path(*more)]
         return getattr(storage, kind)(place.path(name), *more)
     except (FileNotFoundError, StorageError) as error:
         return type(error).__name__

@@ -83,7 +83,9 @@ def write_part(folder: Path, number: int, records: list[bytes], packing: str) ->
 def assemble(build: Path, parts: tuple[PartFile, ...]) -> BuiltShard:
     job = ShardJob(Series("train", ""), 0, 1, parts)
     template = ShardTemplate(DEFAULT_TEMPLATE)
-    return assemble_shard(open_storage(str(build)), str(build), job, template, gzip=True)
+    return assemble_shard(
+        open_storage(str(build)), str(build.parent), build.name, job, template, gzip=True
+    )
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated"])
@@ -100,7 +102,7 @@ def test_repacks_a_shard_that_tensorflow_would_not_read(packing, tmp_path) -> No
 
     shard = assemble(tmp_path, found)
     assert shard == assemble(tmp_path, found)
-    path = tmp_path / shard.source
+    path = tmp_path.parent / shard.source
     data = path.read_bytes()
     assert (shard.num_bytes, shard.crc32c) == (len(data), crc32c(data))
     assert tf_records(path) == [large, *SMALL] == gzip_records(path)
@@ -126,7 +128,7 @@ def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
     found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
     shard = assemble(tmp_path, found)
     joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
-    assert (tmp_path / shard.source).read_bytes() == joined
+    assert (tmp_path.parent / shard.source).read_bytes() == joined
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])
@@ -141,7 +143,8 @@ def test_builds_of_repacked_shards_are_reproducible(
         assert outcome.status == "published"
         assert verify_dataset(find_dataset(str(tmp_path / name))) == []
     assert dataset_files(tmp_path / "first") == dataset_files(tmp_path / "second")
-    names = sorted(path.name for path in (tmp_path / "usual").glob("*.gz"))
+    names = sorted(path.name for path in (tmp_path / "usual/current").glob("*.gz"))
     assert len(names) == 4
     for name in names:
-        assert tf_records(tmp_path / "first" / name) == tf_records(tmp_path / "usual" / name)
+        first, usual = (tmp_path / each / "current" / name for each in ("first", "usual"))
+        assert tf_records(first) == tf_records(usual)

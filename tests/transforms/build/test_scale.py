@@ -166,7 +166,9 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         files.append(part.file)
     counted = CountingStorage(storage)
     built = [
-        assemble.assemble_shard(counted, wanted.build, job, wanted.shards.template, gzip=True)
+        assemble.assemble_shard(
+            counted, wanted.output, wanted.build_name, job, wanted.shards.template, gzip=True
+        )
         for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
     ]
     census = replace(census_of(make_refs(count)), matched=count + count // 2)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import build_dataset, make_photos, shardmill
+from tests.support.readers import current
 from tests.support.rows_tools import JSON_SCHEMA, by_split, make_table, published, tf_examples
 from tests.support.statistics_tools import compare, nearest_root
 
@@ -120,7 +121,7 @@ def decoded(folder: Path, manifest: Manifest, split: str) -> np.ndarray:
     """Return all pixels of a split, read by tf.data and decoded by Pillow or NumPy."""
     pixels = []
     for shard in manifest.splits[split].shards:
-        for record in tf_examples(folder / shard.file):
+        for record in tf_examples(current(folder) / shard.file):
             data = record["image/encoded"][0]
             raw = record["image/format"][0] == b"raw"
             array = np.frombuffer(data, np.uint8) if raw else Image.open(io.BytesIO(data))

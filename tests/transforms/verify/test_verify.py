@@ -33,7 +33,7 @@ def made(tmp_path_factory) -> Path:
         input=photos, output=folder / "ds", image_size=24, num_shards=2,
         splits="train:0.6,validation:0.4",
     )  # fmt: skip
-    return folder / "ds"
+    return folder / "ds" / "current"
 
 
 @pytest.fixture
