@@ -18,7 +18,6 @@ from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
 from tests.support.fault_tools import (
-    JOURNAL,
     SOAK,
     Watched,
     build_folder,
@@ -52,7 +51,9 @@ def wanted(source, tmp_path_factory) -> dict[str, bytes]:
 
 
 def lasting(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    """Return the published files, all of whose folders are generations."""
+    found = (p for p in folder.rglob("*") if p.is_file() and ".build-" not in str(p))
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found}
 
 
 def tree(folder: Path) -> set[str]:
@@ -82,7 +83,7 @@ def fill(disk: Path, leave: int) -> Path:
     return ballast
 
 
-STEPS = ("parts", "shards", "final-", "..publish.json")  # what is written next, in order
+STEPS = ("parts", "shards", "final-", "gen-")  # what is written next, in order
 
 
 @pytest.mark.parametrize(
@@ -111,27 +112,12 @@ def test_resumes_after_the_disk_fills_up(source, wanted, small_disk, tmp_path, o
     assert "No space left on device" in ended.sentence
     assert str(output) in ended.sentence
     assert "free some space and run again, finished parts are kept" in ended.sentence
-    assert not (output / JOURNAL).exists()
     assert (lasting(output) if output.exists() else {}) == before
     assert not list(output.rglob("*.tmp"))
     finished = len(list(output.glob(".build-*/parts/*.json")))
     ballast.unlink()
     resumed = run(source, output, "--overwrite")
     assert resumed.parts()[1] == finished
-    assert check_dataset(output) == wanted
-
-
-@pytest.mark.parametrize("at", range(3, 20) if SOAK else [3, 5])
-def test_publishes_on_a_full_disk_after_the_journal(source, wanted, small_disk, at):
-    """Publishing needs no disk space once the journal is written."""
-    output = small_disk / "out"
-    assert run(source, output, "--seed=4").code == 0
-    watch = Watched(output, since=JOURNAL, at=(at,), number=signal.SIGSTOP)
-    command = zygote().start(*few_parts(source, output, *FEW, "--overwrite"), watch=watch)
-    assert command.wait_stopped()
-    fill(small_disk, 0)
-    command.send(signal.SIGCONT)
-    assert command.wait().code == 0
     assert check_dataset(output) == wanted
 
 
@@ -269,7 +255,7 @@ def test_fails_with_too_many_rejects(tmp_path):
     assert ended.parts()[0] == 0
     assert ended.parts()[1] > 0
     check_dataset(output)
-    assert len((output / "rejects.jsonl").read_text().splitlines()) == 6
+    assert len((output / "current/rejects.jsonl").read_text().splitlines()) == 6
 
 
 @pytest.mark.parametrize(
@@ -372,7 +358,7 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
     shutil.copytree(source, mine)
     assert run(mine, output).code == 0
     before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
-    for flags in ((), ("--threads=1", "--overwrite", "--max_reject_fraction=0.9")):
+    for flags in ((), ("--threads=1", "--update", "--keep=3", "--max_reject_fraction=0.9")):
         assert "up to date: nothing was written" in run(mine, output, *flags).stdout
     labels = tmp_path / "labels.txt"
     labels.write_text("cat\ndog\nemu\n")
@@ -383,9 +369,12 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
     ):
         ended = run(mine, output, *flags)
         assert ended.code == 1
-        assert "add --overwrite to replace it, or choose another folder" in ended.sentence
+        assert "add --update to publish a new version of it, or choose" in ended.sentence
     os.utime(mine / "cat/000.jpg", ns=(7, 7))
     assert run(mine, output).code == 1
     assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
-    assert run(mine, output, "--overwrite").code == 0
-    check_dataset(output)
+    assert "Published" in run(mine, output, "--update").stdout
+    first = check_dataset(output)
+    assert "Published" in run(mine, output, "--overwrite").stdout
+    assert check_dataset(output) == first
+    assert run(mine, output, "--overwrite", "--update").code == 2

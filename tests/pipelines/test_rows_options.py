@@ -341,7 +341,8 @@ def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
     build_rows(**{**options, "input": tmp_path / "in" / "a.csv"}, output=tmp_path / "one")
     build_rows(**{**options, "input": moved}, output=tmp_path / "two")
     name = "train-00000-of-00001.tfrecord.gz"
-    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    one, two = (tmp_path / each / "current" / name for each in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 # Shards.
@@ -369,7 +370,7 @@ def test_number_size_and_names_of_shards(tmp_path) -> None:
     small = shards("small", shard_bytes="40KiB", splits=TRAIN, compression="none")
     assert len(small) > 4
     assert all(name.endswith(".tfrecord") for name, _ in small)
-    sizes = [(tmp_path / "small" / name).stat().st_size for name, _ in small]
+    sizes = [(tmp_path / "small/current" / name).stat().st_size for name, _ in small]
     assert max(sizes) < 120_000
 
 

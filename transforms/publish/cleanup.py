@@ -13,7 +13,11 @@ from typing import Literal
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join
-from shardmill.transforms.publish.generation import list_generations, read_published
+from shardmill.transforms.publish.generation import (
+    Published,
+    list_generations,
+    read_published,
+)
 
 Kind = Literal["build", "generation", "outcome", "temporary"]
 
@@ -104,7 +108,6 @@ def find_leftovers(storage: Storage, output: str) -> Leftovers:
     """Return what unfinished commands left in an output; changes nothing.
 
     Raises:
-        OutputError: The manifest cannot be read, so the generations that it names are unknown.
         StorageError: The output cannot be listed.
     """
     named = _named(storage, output)
@@ -202,7 +205,10 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
 
 def _named(storage: Storage, output: str) -> set[str]:
     """Return the generations that the manifest names; all of them if it cannot be read."""
-    published = read_published(storage, output)
+    try:
+        published = read_published(storage, output)
+    except OutputError:
+        published = Published(None, "unreadable")
     if published.manifest is not None:
         return {published.manifest.generation, *published.manifest.previous}
     return set(list_generations(storage, output)) if published.version else set()

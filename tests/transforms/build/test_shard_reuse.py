@@ -15,7 +15,7 @@ from shardmill.pipelines.images import resolve
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.report.summary import render_build
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import FormatError, OutputError, StaleBuildError
+from shardmill.schemas.errors import FormatError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.build.census import Census
@@ -25,17 +25,15 @@ from shardmill.transforms.build.shard_reuse import load_reused
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import make_plan
 from shardmill.transforms.match.transform import match_now
-from shardmill.transforms.publish.journal import Journal, Kept, Move, fingerprint
-from shardmill.transforms.publish.publish import publish, recover_output
 from tests.conftest import ROOT, build_dataset, make_image, make_photos
-from tests.support.fault_tools import JOURNAL, SOAK, Watched, check_dataset, check_manifest, zygote
+from tests.support.fault_tools import SOAK, Watched, check_dataset, check_manifest, zygote
 from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.gcs_server"]
 
-OPTIONS = {"image_size": "8", "shard_by": "label", "num_shards": 2, "overwrite": True,
+OPTIONS = {"image_size": "8", "shard_by": "label", "num_shards": 2, "update": True,
            "splits": "train:0.6,validation:0.4", "max_reject_fraction": 0.5}  # fmt: skip
-FLAGS = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "overwrite"]
+FLAGS = [f"--{name}={value}" for name, value in OPTIONS.items() if name != "update"]
 CLASSES = {"bee": 7, "cat": 6, "dog": 6}
 SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
 
@@ -94,26 +92,26 @@ def swapped(work) -> Path:
 @pytest.fixture
 def place(work, before, swapped, tmp_path) -> tuple[Path, Path]:
     """The photos and a copy of their dataset, to change."""
-    return fresh(work), shutil.copytree(before, tmp_path / "out")
+    return fresh(work), shutil.copytree(before, tmp_path / "out", symlinks=True)
 
 
 def inodes(folder: Path) -> dict[str, tuple[int, int]]:
     """Return inode and time of each file."""
-    found = ((path.name, path.stat()) for path in folder.iterdir())
+    found = ((path.name, path.stat()) for path in (folder / "current").iterdir())
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found}
 
 
 def files_of(folder: Path, hidden: str = "none") -> tuple[dict[str, bytes], dict]:
     """Return everything reproducible: the files, and the manifest without its time."""
-    manifest = check_manifest(folder)
-    del manifest["build"]["finished"]
     check_dataset(folder, [path.name for path in folder.glob(f"{hidden}*")])
+    manifest = check_manifest(folder / "current")
+    del manifest["build"]["finished"], manifest["build"]["command"]
     return dataset_files(folder), manifest
 
 
 def shards_of(output: Path, *labels: str, split: str = "*") -> set[str]:
     """Return the names of the shards of some labels."""
-    return {path.name for label in labels for path in output.glob(f"{split}-{label}-*")}
+    return {path.name for label in labels for path in output.glob(f"current/{split}-{label}-*")}
 
 
 def plan_build(source: Path, output: Path, **options) -> tuple[Plan, Census, SinkSpec]:
@@ -130,7 +128,6 @@ def reusable(source: Path, output: Path, **options) -> set[str]:
     """Return the names of the shards that a build would reuse."""
     plan, _, _ = plan_build(source, output, **options)
     assert plan.status == "build"
-    assert bool(plan.reused) == bool(plan.base)
     return set().union(*(shards_of(output, s.label, split=s.split) for s in plan.reused))
 
 
@@ -140,7 +137,7 @@ def rebuild(source: Path, output: Path, **options) -> tuple[set[str], object]:
     outcome, _ = build_dataset(input=source, output=output, **{**OPTIONS, **options})
     assert outcome.status == "published", outcome.message
     reused = {name for name, inode in inodes(output).items() if past.get(name) == inode}
-    splits = check_manifest(output)["splits"].values()
+    splits = check_manifest(output / "current")["splits"].values()
     records = {shard["file"]: shard["records"] for split in splits for shard in split["shards"]}
     assert outcome.reused == (len(reused), sum(records[name] for name in reused))
     assert reused == plan
@@ -211,9 +208,11 @@ def test_other_options_reuse_nothing(place, change):
 def test_plans_without_overwrite_and_dry_runs(place):
     source, output = place
     swap(source)
-    plan, _, _ = plan_build(source, output, overwrite=False)
+    plan, _, _ = plan_build(source, output, update=False)
     assert (plan.status, plan.reused) == ("failed", frozenset())
-    assert "add --overwrite" in plan.message
+    assert "add --update" in plan.message
+    plan, _, _ = plan_build(source, output, update=False, overwrite=True)
+    assert (plan.status, plan.reused) == ("build", frozenset())
     plan, census, _ = plan_build(source, output, dry_run=True)
     lines = render_build(planned_outcome(plan, census), str(output), 1.0)
     words = [line.plain.split() for line in lines]
@@ -227,7 +226,7 @@ CAT = "train-cat-00001-of-00002.tfrecord.gz"
 
 def spoil_rejects(change: Callable[[bytes], bytes]) -> Spoiler:
     def spoil(output: Path, _: dict) -> None:
-        path = output / "rejects.jsonl"
+        path = output / "current/rejects.jsonl"
         path.write_bytes(change(path.read_bytes()))
 
     return spoil
@@ -244,9 +243,9 @@ def reverse_shards(_: Path, body: dict) -> None:
 
 # Damages of the published dataset, and the shards that are then not reused.
 SPOILED: dict[str, tuple[Spoiler, str]] = {
-    "shard missing": (lambda output, _: (output / CAT).unlink(), "train-cat"),
-    "shard truncated": (lambda output, _: os.truncate(output / CAT, 9), "train-cat"),
-    "rejects missing": (lambda output, _: (output / "rejects.jsonl").unlink(), "rejects"),
+    "shard missing": (lambda output, _: (output / "current" / CAT).unlink(), "train-cat"),
+    "shard truncated": (lambda output, _: os.truncate(output / "current" / CAT, 9), "train-cat"),
+    "rejects missing": (lambda output, _: (output / "current/rejects.jsonl").unlink(), "rejects"),
     "rejects truncated": (spoil_rejects(lambda data: data[:-20]), "rejects"),
     "too many rejects": (spoil_rejects(lambda data: data + data), "rejects"),
     "rejects in another order": (
@@ -298,7 +297,7 @@ def test_rebuilds_a_missing_shard(place, before, swapped):
 
 def test_reads_transient_rejects_again(place):
     source, output = place
-    for name in ("rejects.jsonl", "manifest.json"):
+    for name in ("current/rejects.jsonl", "manifest.json"):
         text = (output / name).read_text()
         (output / name).write_text(text.replace('"not_an_image"', '"unreadable"'))
     body = json.loads((output / "manifest.json").read_text())
@@ -325,7 +324,7 @@ def test_manifests_without_series_have_no_labels_of_shards(before):
 
 @pytest.mark.parametrize(
     "change", [{"label": 7}, {"id": None}, {"refs": "3"}, {"rejected_by_reason": ["x"]},
-               {"rejected_by_reason": {"x": "1"}}, {"more": 1}, {"pixels": 5}, {"pixels": {"count": 1}},
+               {"rejected_by_reason": {"x": "1"}}, {"pixels": 5}, {"pixels": {"count": 1}},
                {"pixels": {"count": 1, "totals": [1], "squares": [1, 2]}},
                {"pixels": {"count": 1, "totals": ["1"], "squares": [1]}}]
 )  # fmt: skip
@@ -344,32 +343,7 @@ def test_rejects_malformed_series(before, change):
 
 
 def command(source: Path, output: Path, *flags: str) -> list[object]:
-    return ["images", f"--input={source}", f"--output={output}", "--overwrite", *FLAGS, *flags]
-
-
-def test_recovers_from_a_kill_before_any_change(place, before, swapped, tmp_path):
-    """A copy of the output right before each change is what a kill there leaves."""
-    source, output = place
-    swap(source)
-    past = inodes(output)
-    watch = Watched(output, since=JOURNAL, copies=tmp_path / "copies")
-    ended = zygote().run(*command(source, output), watch=watch)
-    assert ended.code == 0, ended.stderr
-    assert files_of(output) == files_of(swapped)
-    kept = {name for name, inode in inodes(output).items() if past.get(name) == inode}
-    assert kept == shards_of(before, "bee", "cat")
-    moments = sorted((tmp_path / "copies").iterdir())
-    assert files_of(moments[0], ".build") == files_of(before)
-    begun = 0
-    for moment in moments:
-        assert kept <= {path.name for path in moment.iterdir()}
-        if (moment / "manifest.json").exists():
-            check_manifest(moment)
-        if (moment / JOURNAL).exists():
-            begun += 1
-            recover_output(LocalStorage(), str(moment))
-            assert files_of(moment) == files_of(swapped)
-    assert begun > 15
+    return ["images", f"--input={source}", f"--output={output}", "--update", *FLAGS, *flags]
 
 
 @pytest.mark.parametrize("what", ["replaced", "shard missing", *["rejects missing"] * SOAK])
@@ -397,11 +371,11 @@ def test_same_dataset_is_published_during_a_build(place, swapped):
     swap(source)
     plan, _, sink = plan_build(source, output)
     assert load_reused(LocalStorage(), sink, plan) is not None
-    rejects = (output / "rejects.jsonl").read_bytes()
-    (output / "rejects.jsonl").write_bytes(b"")
+    rejects = (output / "current/rejects.jsonl").read_bytes()
+    (output / "current/rejects.jsonl").write_bytes(b"")
     with pytest.raises(StaleBuildError, match="run again"):
         load_reused(LocalStorage(), sink, plan)
-    (output / "rejects.jsonl").write_bytes(rejects)
+    (output / "current/rejects.jsonl").write_bytes(rejects)
     shutil.copy(swapped / "manifest.json", output / "manifest.json")
     assert load_reused(LocalStorage(), sink, plan) is None
     with pytest.raises(StaleBuildError, match="run again"):
@@ -411,133 +385,33 @@ def test_same_dataset_is_published_during_a_build(place, swapped):
         load_reused(LocalStorage(), sink, plan)
 
 
-# Publications without a build, for states that locks prevent.
-
-
-def stage_journal(output: Path, manifest: Manifest) -> Journal:
-    """Return the journal of a dataset that keeps all shards and replaces only the manifest."""
-    text = replace(manifest, build=replace(manifest.build, input_id="0" * 32)).to_json()
-    (output / ".build-c" / "final").mkdir(parents=True)
-    (output / ".build-c" / "final" / "manifest.json").write_text(text)
-    move = Move(".build-c/final/manifest.json", "manifest.json", len(text.encode()))
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    kept = Kept(fingerprint(manifest), tuple((shard.file, shard.bytes) for shard in shards))
-    return Journal(text, (move,), (), ".build-c", kept)
-
-
-@pytest.fixture
-def by_hand(before, tmp_path) -> tuple[Path, Manifest, Journal]:
-    output = tmp_path / "out"
-    shutil.copytree(before, output)
-    manifest = Manifest.from_json((output / "manifest.json").read_bytes())
-    journal = stage_journal(output, manifest)
-    assert Journal.from_json(journal.to_json()) == journal
-    return output, manifest, journal
-
-
-def test_follows_a_journal_that_keeps_files(by_hand):
-    output, _, journal = by_hand
-    (output / JOURNAL).write_bytes(journal.to_json())
-    assert recover_output(LocalStorage(), str(output)) == Manifest.from_json(journal.manifest)
-    check_dataset(output)
-
-
-@pytest.mark.parametrize("what", ["another manifest", "unreadable manifest", "shard missing"])
-def test_rolls_back_while_the_old_dataset_is_complete(by_hand, what):
-    output, manifest, journal = by_hand
-    (output / JOURNAL).write_bytes(journal.to_json())
-    if what == "another manifest":
-        manifest = replace(manifest, warnings=("another",))
-        (output / "manifest.json").write_text(manifest.to_json())
-    elif what == "shard missing":
-        (output / manifest.files[3]).unlink()
-    else:
-        (output / "manifest.json").write_text("{}")
-    text = (output / "manifest.json").read_text()
-    if what == "unreadable manifest":
-        with pytest.raises(OutputError, match="cannot be read"):
-            recover_output(LocalStorage(), str(output))
-    else:
-        assert recover_output(LocalStorage(), str(output)) == manifest
-    assert not (output / JOURNAL).exists()
-    assert (output / "manifest.json").read_text() == text
-
-
-def test_reports_a_kept_file_deleted_during_publication(by_hand):
-    """The old manifest is gone, and the new one must not name a missing file."""
-    output, manifest, journal = by_hand
-    (output / JOURNAL).write_bytes(journal.to_json())
-    (output / "manifest.json").unlink()
-    (output / manifest.files[3]).unlink()
-    with pytest.raises(OutputError, match=r"was deleted, so the publication cannot be completed"):
-        recover_output(LocalStorage(), str(output))
-    assert not (output / "manifest.json").exists()
-
-
-def test_rejects_journal_with_contradictory_kept_files(by_hand):
-    _, manifest, journal = by_hand
-    malformed = [
-        replace(journal, deletes=(manifest.files[0],)),
-        replace(journal, kept=replace(journal.kept, files=(("manifest.json", 3),))),
-        replace(journal, kept=replace(journal.kept, files=(("../x", 3),))),
-        replace(journal, kept=replace(journal.kept, files=((".hidden", 3),))),
-    ]
-    for each in malformed:
-        with pytest.raises(FormatError):
-            Journal.from_json(each.to_json())
-
-
-def test_publishing_on_another_base_changes_nothing(by_hand):
-    output, manifest, journal = by_hand
-    copy = shutil.copytree(output, output.parent / "copy")
-    kept = replace(journal.kept, base="0" * 32)
-    new = Manifest.from_json(journal.manifest)
-    with pytest.raises(StaleBuildError, match="run again"):
-        publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
-    assert check_dataset(output, [".build-c"]) == check_dataset(copy, [".build-c"])
-    kept = journal.kept
-    assert publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
-    check_manifest(output)
-    assert set(manifest.files) <= {path.name for path in output.iterdir()}
-    for path in output.iterdir():
-        path.unlink()
-    stage_journal(output, manifest)
-    with pytest.raises(StaleBuildError, match="run again"):  # the dataset was deleted
-        publish(LocalStorage(), str(output), new, [], ".build-c", overwrite=True, kept=kept)
-    assert [path.name for path in output.iterdir()] == [".build-c"]
-
-
 # Storage without locks.
 
 
-def test_dataset_in_a_bucket_is_replaced_during_a_build(place, swapped, strict_bucket, front):
-    """Another builder replaces it after the last check, right before the journal is written."""
+def test_dataset_in_a_bucket_is_replaced_during_a_build(place, strict_bucket, front):
+    """Another builder replaces it after the last check, right before the manifest is written."""
     source, local = place
-    output = f"{strict_bucket}/out"
-    storage = open_storage(output)
-    for path in local.iterdir():
-        storage.replace(f"{output}/{path.name}", path.read_bytes())
-    past = {entry.path: entry.version for entry in storage.walk(output)}
+    output, storage = f"{strict_bucket}/out", open_storage(strict_bucket)
+    for path in local.rglob("*"):
+        if path.is_file():
+            storage.replace(f"{output}/{path.relative_to(local)}", path.read_bytes())
     calls = []
 
-    def replace_dataset(call) -> None:
-        if call.kind != "upload" or not call.name.endswith(JOURNAL) or calls:
-            return
-        calls.append(call.name)
-        for name in shards_of(local, "dog"):
-            storage.delete(f"{output}/{name}")
-        for name in (*shards_of(swapped, "owl"), "rejects.jsonl", "labels.txt", "manifest.json"):
-            storage.replace(f"{output}/{name}", (swapped / name).read_bytes())
+    def replace_manifest(call) -> None:
+        if call.kind == "upload" and call.name.endswith("out/manifest.json") and not calls:
+            calls.append(call.name)
+            data = storage.read(f"{output}/manifest.json")
+            storage.replace(f"{output}/manifest.json", data.replace(b"in-memory", b"another"))
 
-    front.hook = replace_dataset
+    front.hook = replace_manifest
     add(source, "fox")
     outcome, _ = build_dataset(input=source, output=output, **OPTIONS)
     assert calls
+    assert outcome.status == "failed"
+    assert "Another command has changed the dataset" in outcome.message
+    outcome, _ = build_dataset(input=source, output=output, **OPTIONS)
     assert outcome.status == "published", outcome.message
-    kept = shards_of(local, "bee", "cat")
-    assert outcome.reused[0] == len(kept)
-    now = {entry.path: entry.version for entry in storage.walk(output)}
-    assert all(now[f"{output}/{name}"] == past[f"{output}/{name}"] for name in kept)
+    assert outcome.reused[0] == len(shards_of(local, *CLASSES))
     wanted, _ = files_of(build_scratch(source, local))
-    assert {*wanted, "manifest.json"} == {path.rpartition("/")[2] for path in now}
-    assert {name: storage.read(f"{output}/{name}") for name in wanted} == wanted
+    folder = f"{output}/{json.loads(storage.read(f'{output}/manifest.json'))['generation']}"
+    assert {name: storage.read(f"{folder}/{name}") for name in wanted} == wanted

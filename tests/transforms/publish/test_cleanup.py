@@ -18,11 +18,11 @@ from shardmill.pipelines import cli
 from shardmill.pipelines.commands.clean import format_age
 from shardmill.pipelines.report.numbers import parse_duration
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.errors import ShardmillError, StaleBuildError, StorageError
+from shardmill.schemas.errors import ShardmillError, StorageError
 from shardmill.schemas.storage import Entry, open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup
-from shardmill.transforms.publish.publish import read_manifest
+from shardmill.transforms.publish.generation import read_published
 from tests.conftest import SOAK
 from tests.support import fault_tools as faults
 from tests.support import publications
@@ -32,7 +32,7 @@ pytest_plugins = ["tests.support.gcs_server"]
 HEX = "0123456789ab4def8123456789abcdef"  # as of uuid4().hex
 OUTCOME = f".outcome-{HEX[:12]}.json"
 OLD = 3 * 3600
-CHANGED = ("--seed=9", "--overwrite")
+CHANGED = ("--seed=9", "--update")
 NOW = "--older_than=0"
 HOUR = 3600 * 10**9
 
@@ -48,7 +48,6 @@ def published(source, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("clean") / "ds"
     faults.built(source, output)
     kill_build(source, output, *CHANGED)
-    assert not (output / faults.JOURNAL).exists()
     assert len(list(faults.build_folder(output).rglob("*.part"))) >= 2
     return output
 
@@ -56,7 +55,7 @@ def published(source, tmp_path_factory) -> Path:
 @pytest.fixture
 def output(published, tmp_path) -> Path:
     """A copy of ``published`` to change."""
-    return shutil.copytree(published, tmp_path / "ds")
+    return shutil.copytree(published, tmp_path / "ds", symlinks=True)
 
 
 def kill_build(source: Path, output: Path, *flags: str, since: str = "", at: int = 30) -> None:
@@ -106,6 +105,24 @@ def published_tree(folder: Path) -> dict[str, tuple]:
 
 def hidden(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def test_deletes_only_generations_that_no_manifest_names(output):
+    """A killed publisher leaves a generation; those of the manifest are never deleted."""
+    current = json.loads((output / "manifest.json").read_text())["generation"]
+    abandoned = output / "gen-20260101T000000Z-0123456789ab"
+    shutil.copytree(output / current, abandoned)
+    assert "kept  gen-20260101T000000Z-0123456789ab" in run(output).stdout
+    for text in ("{", "", '{"version": 99}'):
+        other = shutil.copytree(output, output.parent / "unreadable", symlinks=True)
+        (other / "manifest.json").write_text(text)
+        before = published_tree(other)
+        assert "removed  gen-" not in run(other, NOW).stdout
+        assert published_tree(other) == before
+        shutil.rmtree(other)
+    assert "removed  gen-20260101T000000Z-0123456789ab" in run_now(output).stdout
+    assert not abandoned.exists()
+    faults.check_dataset(output)
 
 
 def make_build(output: Path, name: str = ".build-0000000000000000") -> Path:
@@ -168,14 +185,14 @@ def test_zero_age_deletes_even_files_from_the_future(output):
 
 # Names of leftovers.
 
-OUR_FOLDERS = (publications.BUILD, ".build-")
+OUR_FOLDERS = (publications.BUILD, ".build-", "gen-20260101T000000Z-0123456789ab")
 OUR_FILES = (
-    OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp", f"..publish.json.{HEX}.tmp",
+    OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp", f".current.{HEX}.tmp",
 )  # fmt: skip
 OUR_EMPTY_FILES = (".build-probe-a_3kz09q",)
 FOREIGN_FOLDERS = (
     f".outcome-{HEX[:11]}4.json", f".schema.pbtxt.{HEX}.tmp", ".build", "build-c0de5c0de5c0de50",
-    ".buildx-1", ".git",
+    ".buildx-1", ".git", "gen-1", "gen-20260101T000000Z-0123456789aB",
 )  # fmt: skip
 FOREIGN_FILES = (
     ".outcome-.json", f".outcome-{HEX[:11]}.json", f"{OUTCOME}.bak", f"{OUTCOME}\n",
@@ -205,10 +222,10 @@ def test_deletes_only_names_of_shardmill(output):
 
 @given(st.text(min_size=1), st.sampled_from(["file", "dir", "other"]), st.integers(0, 3))
 def test_published_names_are_never_leftovers(name, kind, size):
-    if not name.startswith("."):
+    if not name.startswith((".", "gen-")):
         assert cleanup.classify(name, kind, size) is None
     assert cleanup.classify(name, "other", size) is None
-    for own in (*shard_names.RESERVED, shard_names.JOURNAL):
+    for own in (*shard_names.RESERVED, shard_names.JOURNAL, shard_names.CURRENT):
         assert cleanup.classify(own, kind, size) is None
 
 
@@ -251,69 +268,6 @@ def test_deletes_builds_with_hostile_names(output):
     faults.check_dataset(output)
 
 
-# Journals.
-
-
-def test_completes_an_unfinished_publication(source, published, tmp_path):
-    output = shutil.copytree(published, tmp_path / "ds")
-    kill_build(source, output, *CHANGED, since=faults.JOURNAL, at=8)
-    assert (output / faults.JOURNAL).exists()
-    assert not (output / "manifest.json").exists()
-    make_build(output)
-    before = tree(output)
-    planned = run_now(output, "--dry_run")
-    assert tree(output) == before
-    assert planned.stdout.startswith(
-        "would complete the unfinished publish of 42 examples and delete "
-    )
-    done = run_now(output)
-    assert done.stdout.startswith("completed the unfinished publish of 42 examples and deleted ")
-    assert done.stdout.splitlines()[1:-1] == [
-        line.replace("would remove", "removed") for line in planned.stdout.splitlines()[1:-1]
-    ]
-    wanted = tmp_path / "wanted"
-    faults.built(source, wanted, *CHANGED)
-    assert faults.check_dataset(output) == faults.check_dataset(wanted)
-
-
-@pytest.fixture
-def by_hand(tmp_path) -> Path:
-    """A dataset of one shard that is published without a build."""
-    assert publications.publish_by_hand(tmp_path / "out", publications.make_manifest())
-    return tmp_path / "out"
-
-
-@pytest.mark.parametrize("flags", [[], ["--dry_run"]])
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"manifest": 1}'])
-def test_rejects_damaged_journal(text, flags, by_hand):
-    make_build(by_hand)
-    (by_hand / faults.JOURNAL).write_text(text)
-    before = tree(by_hand)
-    done = run(by_hand, NOW, *flags)
-    assert (done.code, done.stdout) == (1, "")
-    assert ".publish.json cannot be followed: it is damaged" in done.sentence
-    assert tree(by_hand) == before
-
-
-def test_rolls_back_a_journal_without_files(by_hand):
-    before = published_tree(by_hand)
-    publications.write_journal(by_hand)
-    shutil.rmtree(by_hand / publications.BUILD)
-    done = run(by_hand)
-    assert done.code == 0
-    assert done.stdout.startswith("rolled back the unfinished publish")
-    assert (published_tree(by_hand), hidden(by_hand)) == (before, [])
-    publications.write_journal(by_hand)
-    shutil.rmtree(by_hand / publications.BUILD)
-    for name in ("manifest.json", "schema.pbtxt"):
-        (by_hand / name).unlink()
-    build = make_build(by_hand)
-    done = run(by_hand, NOW)
-    assert done.code == 1
-    assert "the publication cannot be completed" in done.sentence
-    assert (build / "parts").exists()
-
-
 # The argument DIR.
 
 
@@ -339,14 +293,6 @@ def test_cleans_an_output_that_was_never_published(source, tmp_path):
     run_now(output)
     assert list(output.iterdir()) == []
     faults.built(source, output)
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"version": 99}'])
-def test_cleans_an_output_with_an_unreadable_manifest(text, output):
-    (output / "manifest.json").write_text(text)
-    before = published_tree(output)
-    run_now(output)
-    assert (hidden(output), published_tree(output)) == ([], before)
 
 
 UID = 65534  # a user without permissions
@@ -454,7 +400,7 @@ def test_survives_a_kill_before_any_step(output, tmp_path):
 def test_two_cleans_at_once(output, tmp_path):
     make_files(output, [publications.BUILD], [OUTCOME])
     for turn in range(6):
-        copy = shutil.copytree(output, tmp_path / f"copy{turn}")
+        copy = shutil.copytree(output, tmp_path / f"copy{turn}", symlinks=True)
         before = published_tree(copy)
         both = [faults.zygote().start("clean", copy, NOW) for _ in range(2)]
         assert [(each.wait().code, each.ended.stderr) for each in both] == [(0, "")] * 2
@@ -471,7 +417,7 @@ def test_clean_during_a_build(flags, source, published, tmp_path):
     for turn in range(3):
         output = tmp_path / f"out{turn}"
         if flags:
-            shutil.copytree(published, output)
+            shutil.copytree(published, output, symlinks=True)
         builder = faults.zygote().start(*faults.images(source, output, *flags))
         while not list(output.glob(".build-*")) and not (output / "manifest.json").exists():
             time.sleep(0.005)
@@ -480,7 +426,7 @@ def test_clean_during_a_build(flags, source, published, tmp_path):
             removed += "removed" in ended.stdout
             assert ended.code == 0 or "no build is running there" in ended.sentence
             if flags:
-                assert read_manifest(LocalStorage(), str(output)) is not None
+                assert read_published(LocalStorage(), str(output)).manifest is not None
             time.sleep(0.1)
         ended = builder.wait()
         assert ended.code == 0 or "run again" in ended.sentence
@@ -509,14 +455,6 @@ def test_keeps_a_build_folder_that_changed_since_it_was_found(output):
     (faults.build_folder(output) / "parts" / "new").write_text("x")
     assert not cleanup.remove(storage, str(output), item, HOUR, now)
     assert faults.build_folder(output).exists()
-
-
-def test_completes_a_publication_that_began_since_the_listing(by_hand):
-    publications.write_journal(by_hand)
-    item = cleanup.Leftover(publications.BUILD, "build", 1, 1, 1)
-    assert not cleanup.remove(LocalStorage(), str(by_hand), item, 0, 0)
-    assert read_manifest(LocalStorage(), str(by_hand)) == publications.OTHER
-    assert hidden(by_hand) == []
 
 
 # Buckets.
@@ -560,60 +498,6 @@ def test_cleans_a_bucket(stored, capsys):
     assert "Removed 2 leftovers: 23 B in 4 files." in out
     assert objects(stored) == {p: v for p, v in before.items() if p not in leftovers}
     assert call_main(capsys, stored) == (0, f"{stored}: nothing to clean.\n", "")
-
-
-def test_publisher_that_is_first_in_a_bucket(stored, capsys, monkeypatch):
-    """Another command publishes between the last check and the journal of the deletion."""
-    storage = open_storage(stored)
-    create, done = type(storage).create, []
-
-    def create_late(self, path, data, aside=""):
-        if path.endswith(faults.JOURNAL) and not done:
-            done.append(1)
-            assert create(self, path, publications.stage_journal(stored))
-        return create(self, path, data, aside)
-
-    monkeypatch.setattr(type(storage), "create", create_late)
-    code, _, err = call_main(capsys, stored, NOW)
-    assert (code, err, done) == (0, "", [1])
-    assert read_manifest(storage, stored) == publications.OTHER
-    assert storage.read(f"{stored}/train-0.gz") == b"payload"
-    assert not [path for path in objects(stored) if path.startswith(f"{stored}/.build")]
-    assert storage.stat(f"{stored}/{faults.JOURNAL}") is None
-
-
-def test_publisher_that_is_second_in_a_bucket(stored, monkeypatch):
-    """The deletion was killed right after its journal: the publisher follows it and starts again."""
-    storage = open_storage(stored)
-    with monkeypatch.context() as patch:
-        patch.setattr(cleanup, "recover_output", lambda *_: None)
-        cleanup._remove_by_journal(storage, stored, publications.BUILD)
-    assert storage.stat(f"{stored}/{faults.JOURNAL}") is not None
-    assert read_manifest(storage, stored) == publications.make_manifest()
-    with pytest.raises(StaleBuildError, match="run again"):
-        publications.publish_by_hand(stored, publications.OTHER, overwrite=True)
-    assert read_manifest(storage, stored) == publications.make_manifest()
-    assert storage.read(f"{stored}/train-0.gz") == b"payload"
-    assert publications.publish_by_hand(stored, publications.OTHER, overwrite=True)
-
-
-def test_journals_in_a_bucket(stored, capsys):
-    storage = open_storage(stored)
-    storage.replace(f"{stored}/{faults.JOURNAL}", publications.stage_journal(stored))
-    before = objects(stored)
-    code, out, _ = call_main(capsys, stored, "--dry_run")
-    assert (code, objects(stored)) == (0, before)
-    assert out.startswith("would complete the unfinished publish")
-    code, out, _ = call_main(capsys, stored)
-    assert code == 0
-    assert out.startswith("completed the unfinished publish")
-    assert read_manifest(storage, stored) == publications.OTHER
-    storage.replace(f"{stored}/{faults.JOURNAL}", b"{")
-    publications.stage(stored)
-    before = objects(stored)
-    code, out, err = call_main(capsys, stored, NOW)
-    assert (code, out, objects(stored)) == (1, "", before)
-    assert "cannot be followed" in err
 
 
 def test_reports_a_failed_deletion_and_continues(output, monkeypatch, capsys):
