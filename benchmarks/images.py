@@ -114,7 +114,7 @@ def measure_scaled_decoding(work: Path, count: int) -> dict[str, float]:
 
 READER = """
 import sys, time, resource, tensorflow as tf
-files = tf.io.gfile.glob(sys.argv[1] + "/train-*")
+files = tf.io.gfile.glob(sys.argv[1] + "/current/train-*")
 spec = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
 def parse(record):
     return tf.io.decode_jpeg(tf.io.parse_single_example(record, spec)["image/encoded"])

@@ -31,7 +31,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 
 def files_of(folder: Path, kind: str) -> list[str]:
     """Returns the files of the training split."""
-    return sorted(glob.glob(str(folder / kind / "train-*")))
+    return sorted(glob.glob(str(folder / kind / "current/train-*")))
 
 
 # --- TensorFlow: batches of (uint8 images, labels), shuffled -----------------------------------

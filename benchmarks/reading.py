@@ -160,7 +160,7 @@ def sizes(folder: Path) -> str:
     manifest = json.loads((folder / "ds" / "manifest.json").read_text())
     count = manifest["written"]
     found = {
-        kind: sum(path.stat().st_size for path in (folder / kind).glob("train-*")) / count
+        kind: sum(path.stat().st_size for path in (folder / kind).glob("current/train-*")) / count
         for kind in ("ds", "plain", "wds", "array")
         if (folder / kind).exists()
     }

@@ -56,8 +56,8 @@ def show_images(folder: Path) -> Path:
     run("shardmill", "show", dataset, "--records=1")
     run("shardmill", "verify", dataset)
     reader = str(HERE.relative_to(Path.cwd()) / "read_by_hand.py")
-    run("python", reader, f"{dataset}/train-00000-of-00004.tfrecord.gz", "100")
-    run("shardmill", "count", f"--input={dataset}/*.gz", f"--manifest={folder}/counted.json")
+    run("python", reader, f"{dataset}/current/train-00000-of-00004.tfrecord.gz", "100")
+    run("shardmill", "count", f"--input={dataset}", f"--manifest={folder}/counted.json")
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
     run("shardmill", "images", f"--input={images}", f"--output={dataset}",
         "--image_size=64", "--num_shards=4")  # fmt: skip
@@ -72,7 +72,7 @@ def show_rows(folder: Path) -> Path:
     print("".join(table.read_text().splitlines(keepends=True)[:3]), end="")
     run("shardmill", "rows", f"--input={table}", f"--output={dataset}", "--label=survived",
         "--null_values=?")  # fmt: skip
-    run("grep", "-B1", "-A9", 'name: "age"', f"{dataset}/schema.pbtxt")
+    run("grep", "-B1", "-A9", 'name: "age"', f"{dataset}/current/schema.pbtxt")
     run("shardmill", "show", dataset, "--records=1")
     run("shardmill", "steps", dataset, "--split=train", "--batch_size=32")
     return Path(dataset)
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
         command = command.relative_to(Path.cwd())
     print(f"""
 The datasets are in {images} and {rows}. Try next:
-  zcat {images}/train-00000-of-00004.tfrecord.gz | wc -c
+  zcat {images}/current/train-00000-of-00004.tfrecord.gz | wc -c
   {command} images --help
   {command} images --input=YOUR_PHOTOS --output=ds --image_size=224
   {command} rows --input=YOUR.csv --output=ds""")

@@ -72,7 +72,7 @@ class BuildConfig:
                 "changed, --overwrite in any case."
             )
         if self.keep < 0:
-            raise UsageError(f"--keep={self.keep} must be 0 or more.")
+            raise UsageError(f"--keep={self.keep} is negative: give 0 or more.")
         if self.threads < 0:
             raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one per core.")
 

@@ -120,7 +120,7 @@ def render(
                 f"{bad:,} faulty" if bad else "all sound",
             )
         )
-    yield whole_line(f"Verified {dataset.root}")
+    yield whole_line(f"Verified {dataset.output or dataset.root}")
     header = ("split", "examples", "shards", "bytes", "checks")
     yield layout.table(rows, "<>>><", header=header)
     size = sum(split.num_bytes for split in dataset.manifest.splits.values())

@@ -10,9 +10,9 @@ from rich.text import Text
 from shardmill.pipelines.report.layout import fields, whole_line
 from shardmill.pipelines.report.numbers import human_bytes, plural
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
+from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.storage import join
+from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.transforms.build.outcome import Outcome
@@ -80,6 +80,11 @@ def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text
         yield from _next_command(manifest, path)
 
 
+def _folder(output: str, manifest: Manifest) -> str:
+    """Return the folder of the published files, by its short name on a local disk."""
+    return manifest.folder(output) if scheme_of(output) else join(output, CURRENT)
+
+
 def _published(
     outcome: Outcome, manifest: Manifest, output: str, seconds: float, inputs: str
 ) -> Rows:
@@ -91,7 +96,7 @@ def _published(
     rejected = f"{counts.rejected:,}"
     if counts.rejected:
         reasons = (f"{name} {count:,}" for name, count in counts.rejected_by_reason.items())
-        rejected += f" ({', '.join(reasons)}), see {join(manifest.folder(output), REJECTS)}"
+        rejected += f" ({', '.join(reasons)}), see {_folder(output, manifest)}/{REJECTS}"
     rows += [("written", f"{manifest.written:,} examples"), ("rejected", rejected)]
     for name, split in manifest.splits.items():
         shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)

@@ -429,9 +429,11 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
 # A publisher that is delayed before one call while others publish.
 
 NEW, OLD = {"num_shards": 2, "update": True}, {"num_shards": 3, "update": True}
-LATE = [("rewrite", "", "same"), ("upload", "out/manifest.json", "other"), ("delete", "", "other")]
+LATE = [("rewrite", "", "same"), ("upload", "out/manifest.json", "other"),
+        ("delete", ".publish.json", "other")]  # fmt: skip
 MORE_LATE = [
-    ("rewrite", "", "other"), ("upload", "out/manifest.json", "same"), ("delete", "", "same"),
+    ("rewrite", "", "other"), ("upload", "out/manifest.json", "same"),
+    ("delete", ".publish.json", "same"),
 ]  # fmt: skip
 
 
