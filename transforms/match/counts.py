@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from shardmill.schemas.refs import InputRef
+
 
 class Skipped(NamedTuple):
     """A file that is not an input, by its name.
@@ -14,6 +16,18 @@ class Skipped(NamedTuple):
     """
 
     key: str
+
+
+class Linked(NamedTuple):
+    """A file in a folder that only links lead to; several may lead to it.
+
+    Attributes:
+        path: Real path of the file's folder and the file's name, percent-escaped like a key.
+        ref: The reference by the path of the link.
+    """
+
+    path: str
+    ref: InputRef
 
 
 class MatchCounts(NamedTuple):

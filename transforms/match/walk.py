@@ -8,13 +8,13 @@ import re
 import stat
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.counts import Skipped
+from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
 
 _JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
 # Suffixes of side files in folders of images. A listing may still name such files.
@@ -31,6 +31,7 @@ _OTHER_SUFFIXES = frozenset(
 
 
 Wanted = Literal["images", "records", "rows", "any"]
+Found = InputRef | Skipped | Linked | MatchCounts
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
 _GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
@@ -114,12 +115,19 @@ def first_level(root: str) -> Iterator[WalkTask]:
             yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
 
 
-def walk(
-    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images"
-) -> Iterator[InputRef | Skipped]:
-    """Yield a reference, or a skipped file, for each file of one piece of a walk.
+def _all(_relative: str) -> bool:
+    return True
 
-    Symlinked folders are entered once; those outside the root only with ``follow_links``.
+
+def walk(
+    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images",
+    matches: Callable[[str], bool] = _all,
+) -> Iterator[Found]:  # fmt: skip
+    """Yield what each file of one piece of a walk is.
+
+    A link to a file or folder that the walk finds by its real path too is a duplicate. Of the
+    links in one piece to any other folder, the first is entered. Links that lead outside the root
+    need ``follow_links``.
 
     Args:
         root: A local folder, or a folder's URI.
@@ -127,13 +135,14 @@ def walk(
         follow_links: Whether links may lead outside the root.
         exclude: A folder not to enter (the output, if it is inside the input).
         wanted: Kind of files that are inputs; other files are skipped, by their names.
+        matches: Returns whether a path, relative to the root, is matched; by default all are.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, exclude, wanted)
+        yield from _walk_objects(root, task, exclude, wanted, matches)
         return
-    walker = _LocalWalk(root, follow_links=follow_links, exclude=exclude, wanted=wanted)
+    walker = _LocalWalk(root, follow_links, exclude, wanted, matches)
     folder = os.fsdecode(task.folder.encode("latin-1"))
-    yield from walker.walk(folder, deep=task.deep)
+    yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -148,44 +157,88 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _by_link(found: InputRef | Skipped | MatchCounts, real: str) -> Found:
+    return Linked(escape_name(real), found) if isinstance(found, InputRef) else found
+
+
 class _LocalWalk:
-    def __init__(self, root: str, *, follow_links: bool, exclude: str, wanted: Wanted) -> None:
+    def __init__(
+        self, root: str, follow_links: bool, exclude: str, wanted: Wanted,
+        matches: Callable[[str], bool],
+    ) -> None:  # fmt: skip
         self.root = root
+        self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
         self.wanted: Wanted = wanted
         self.exclude = os.path.realpath(exclude) if exclude else None
-        self.seen: set[str] = set()
+        self.matches = matches
+        self.entered: set[str] = set()  # real paths of folders that were entered by a link
 
-    def walk(self, folder: str, *, deep: bool) -> Iterator[InputRef | Skipped]:
+    def real_path(self, relative: str) -> str:
+        """Return the real path of a file or folder, unless links lead to it."""
+        return os.path.join(self.real_root, relative) if relative else self.real_root
+
+    def walk(self, folder: str, real: str, *, deep: bool) -> Iterator[Found]:
+        """Yield the contents of a folder.
+
+        Args:
+            folder: Its path relative to the root.
+            real: Its real path, unless it is a link itself.
+            deep: Whether to enter its subfolders.
+        """
         path = os.path.join(self.root, folder) if folder else self.root
         if folder and os.path.islink(path):
-            rejected = self._reject_link(path, folder)
-            if rejected is not None:
-                yield rejected
+            real = os.path.realpath(path)
+            unused = self._unused_link(path, folder, real)
+            if unused is not None:
+                yield from [unused] * self.matches(folder)
                 return
-        real = os.path.realpath(path)
-        if real == self.exclude:
+        linked = real != self.real_path(folder)
+        if real == self.exclude or (linked and real in self.entered):
             return
-        self.seen.add(real)
+        if linked:
+            self.entered.add(real)
         try:
             entries = _scan(path)
         except PermissionError:
-            yield self._ref(folder, path).rejected(
+            rejected = self._ref(folder, path).rejected(
                 "unreadable", f"cannot list the folder {folder!r}"
             )
+            yield from [rejected] * self.matches(folder)
             return
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
-            if _is_dir(entry):
-                if is_junk(entry.name):
-                    yield Skipped(escape_name(relative))
-                elif deep and not self._was_entered(entry):
-                    yield from self.walk(relative, deep=True)
-            else:
-                yield self._file(entry, relative)
+            entry_real = os.path.join(real, entry.name)
+            if _is_dir(entry) and not is_junk(entry.name):
+                if deep:
+                    yield from self.walk(relative, entry_real, deep=True)
+            elif self.matches(relative):
+                found = self._file(entry, relative, entry_real)
+                yield _by_link(found, entry_real) if linked else found
 
-    def _was_entered(self, entry: os.DirEntry[str]) -> bool:
-        return entry.is_symlink() and os.path.realpath(entry.path) in self.seen
+    def _unused_link(self, path: str, folder: str, real: str) -> InputRef | MatchCounts | None:
+        """Return what a link to a folder is if the folder is not entered by it."""
+        rejected = self._reject_link(path, folder)
+        if rejected is None and self.matches is _all:
+            return DUPLICATE if self._is_walked(real) or real in self.entered else None
+        return rejected  # of a glob, only some files of the folder may be matched by real paths
+
+    def _is_walked(self, real: str) -> bool:
+        """Return whether the walk of the root gets to a real path without links."""
+        if real == self.real_root:
+            return True
+        if not real.startswith(os.path.join(self.real_root, "")) or (
+            self.exclude and (real + os.sep).startswith(self.exclude + os.sep)
+        ):
+            return False
+        relative = os.path.relpath(real, self.real_root)
+        return not any(map(is_junk, relative.split(os.sep)))
+
+    def _is_matched(self, real: str) -> bool:
+        """Return whether a real file is matched without links."""
+        if not self._is_walked(real) or is_other(real, self.wanted) or not is_utf8(real):
+            return False
+        return self.matches(os.path.relpath(real, self.real_root))
 
     def _reject_link(self, path: str, relative: str) -> InputRef | None:
         """Return a rejected reference if a link leads outside the root and that is not allowed."""
@@ -200,7 +253,9 @@ class _LocalWalk:
             )
         return InputRef(make_key(relative), path, size, version)
 
-    def _file(self, entry: os.DirEntry[str], relative: str) -> InputRef | Skipped:
+    def _file(
+        self, entry: os.DirEntry[str], relative: str, real: str
+    ) -> InputRef | Skipped | MatchCounts:
         if is_junk(entry.name) or is_other(entry.name, self.wanted):
             return Skipped(escape_name(relative))
         if entry.is_symlink():
@@ -217,12 +272,15 @@ class _LocalWalk:
         ref = self._ref(relative, entry.path, status.st_size, str(status.st_mtime_ns))
         if not ref.error and not stat.S_ISREG(status.st_mode):
             return ref.rejected("not_a_file", "a pipe, socket or device")
-        return ref
+        if entry.is_symlink():
+            real = os.path.realpath(entry.path)
+        return DUPLICATE if real != self.real_path(relative) and self._is_matched(real) else ref
 
 
 def _walk_objects(
-    root: str, task: WalkTask, exclude: str, wanted: Wanted
-) -> Iterator[InputRef | Skipped]:
+    root: str, task: WalkTask, exclude: str, wanted: Wanted,
+    matches: Callable[[str], bool],
+) -> Iterator[InputRef | Skipped]:  # fmt: skip
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
@@ -232,6 +290,8 @@ def _walk_objects(
         if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
+        if not matches(relative):
+            continue
         if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
             yield Skipped(relative)
         else:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, Skipped
+from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
@@ -31,7 +31,9 @@ def touch(path: Path, data: bytes = b"x") -> Path:
 def walk_all(pattern: str | Path, **kwargs) -> list[InputRef | Skipped]:
     """Return everything that an input matches, without a pipeline."""
     spec = find_input(str(pattern), **kwargs)
-    found = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
+    walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
+    found = [each.ref if isinstance(each, Linked) else each for each in walked]
+    found = [each for each in found if each != DUPLICATE]
     assert len({each.key for each in found}) == len(found)
     return found
 
@@ -106,13 +108,53 @@ def test_follows_links_inside_the_root(tmp_path) -> None:
     found = match(root)
     assert found["a/out.jpg"] == "outside_root"
     assert found["out"] == "outside_root"
-    assert found["b/1.jpg"] == ""
+    assert "b/1.jpg" not in found  # a/1.jpg is the same file
     assert found["nowhere.jpg"] == "outside_root"  # it points outside, even if nothing is there
     assert found["self.jpg"] == "not_found"
     followed = match(root, follow_links=True)
     assert followed["out/2.jpg"] == followed["a/out.jpg"] == ""
     assert followed["nowhere.jpg"] == "not_found"
     assert len(followed) < 20  # the loop was entered once
+
+
+def both_ways(folder: Path, pattern: str | Path, **kwargs) -> tuple[dict[str, str], MatchCounts]:
+    """Return {key: error} and the counts; of the pipeline, which must equal the function."""
+    spec = find_input(str(pattern), **kwargs)
+    refs, counts = run_match(folder, spec=spec)
+    assert (refs, counts) == match_now(spec)
+    return {ref.key: ref.error for ref in refs}, counts
+
+
+def test_each_real_folder_is_read_once(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(root / "m/x/1.jpg")
+    touch(root / "m/2.jpg")
+    for link, target in (("a", "m"), ("z", "m/x"), ("m/again", "x"), ("m/x/up", "../..")):
+        (root / link).symlink_to(target)
+    (root / "m/3.jpg").symlink_to("2.jpg")
+    (root / "m/gone.jpg").symlink_to("none.jpg")
+    wanted = {"m/2.jpg": "", "m/x/1.jpg": "", "m/gone.jpg": "not_found"}
+    assert both_ways(tmp_path, root) == (wanted, MatchCounts(duplicates=5))
+    # A glob that matches only links reads what they lead to.
+    assert both_ways(tmp_path, root / "[az]/*.jpg")[0].keys() == {
+        "a/2.jpg", "a/3.jpg", "a/gone.jpg", "z/1.jpg",
+    }  # fmt: skip
+    assert both_ways(tmp_path, root / "[am]/2.jpg") == ({"m/2.jpg": ""}, DUPLICATE)
+
+
+def test_first_link_to_a_folder_that_is_not_walked_is_entered(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(root / ".v2/1.jpg")
+    touch(tmp_path / "out/2.jpg")
+    (tmp_path / "out/back").symlink_to(root)
+    for link in ("b", "c/d", "e"):
+        (root / link).parent.mkdir(exist_ok=True)
+        (root / link).symlink_to(root / ".v2")
+        (root / f"{link}_out").symlink_to(tmp_path / "out")
+    found, counts = both_ways(tmp_path, root, follow_links=True)
+    assert found == {"b/1.jpg": "", "b_out/2.jpg": ""}
+    assert counts.skipped == 1  # .v2
+    assert counts.duplicates == 2 + 2 + 3  # files by other links, and the links back
 
 
 def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
