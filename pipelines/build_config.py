@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
@@ -27,6 +27,7 @@ class BuildConfig:
 
     Attributes:
         not_identity: Options that do not change the content of the dataset.
+        splits: None for the split folders of the input if it has some, else ``DEFAULT_SPLITS``.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
@@ -41,7 +42,7 @@ class BuildConfig:
     output: str
     root: str = ""
     follow_links: bool = False
-    splits: str = "train:0.9,validation:0.1"
+    splits: str | None = None
     num_shards: int | None = None
     shard_bytes: str = "128MiB"
     shard_examples: int | None = None
@@ -138,7 +139,7 @@ class BuildConfig:
         """Return the options that decide the content of the dataset."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
-        }
+        } | {"splits": self.splits or DEFAULT_SPLITS}
 
 
 def read_option_file(flag: str, path: str, remedy: str) -> str:

@@ -15,7 +15,7 @@ from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
-from shardmill.transforms.match.labels import LabelFrom, LabelSpec, parse_labels
+from shardmill.transforms.match.labels import BELOW_SPLIT, LabelFrom, LabelSpec, parse_labels
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,9 @@ class ImagesConfig(BuildConfig):
         if self.labels:
             text = read_option_file("labels", self.labels, "a text file in UTF-8")
             fixed = parse_labels(text, self.labels)
-        return LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern, fixed)
+        by_folder = self.label_from == "directory" and self.splits == "directory"
+        pattern = self.label_pattern or (BELOW_SPLIT if by_folder else "")
+        return LabelSpec(cast("LabelFrom", self.label_from), pattern, fixed)
 
     @cached_property
     def encoder(self) -> ImageEncoder:

@@ -35,6 +35,7 @@ class SinkSpec:
         hooks: Adapts the build to the kind of input.
         keep_id: Identity of the options that decide the shards of one label, without the list of
             labels; empty where shards are never reused.
+        warnings: Warnings for the manifest that are known before the build.
     """
 
     output: str
@@ -51,6 +52,7 @@ class SinkSpec:
     runner: str = ""
     hooks: BuildHooks = field(default_factory=BuildHooks)
     keep_id: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def build_name(self) -> str:

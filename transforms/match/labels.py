@@ -17,6 +17,7 @@ _PRESETS = {
     "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
     "filename": r"(?P<label>[^.]+)\..*",
 }
+BELOW_SPLIT = r"[^/]+/(?P<label>[^/]+)/.*"  # the folder below that of the split
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 

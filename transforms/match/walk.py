@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -33,6 +35,7 @@ _OTHER_SUFFIXES = frozenset(
 Wanted = Literal["images", "records", "rows", "any"]
 Found = InputRef | Skipped | Linked | MatchCounts
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
+_MAX_LISTED = 10_000  # objects: a folder without subfolders may have millions
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
 _GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -101,6 +104,20 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(out), re.DOTALL)
 
 
+def folder_names(root: str) -> list[str]:
+    """Return the names of the visible folders in a folder; none if it cannot be listed.
+
+    Of an object store, only folders among the first entries are returned.
+    """
+    if not scheme_of(root):
+        with contextlib.suppress(PermissionError):
+            return [e.name for e in _scan(root) if _is_dir(e) and not is_junk(e.name)]
+        return []
+    entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
+    names = [entry.path.rpartition("/")[2] for entry in entries if entry.kind == "dir"]
+    return [name for name in names if not is_junk(name)]
+
+
 def first_level(root: str) -> Iterator[WalkTask]:
     """Yield the pieces of a walk: the files of the root, and each folder in it."""
     yield WalkTask("", deep=False)
@@ -109,10 +126,9 @@ def first_level(root: str) -> Iterator[WalkTask]:
             if entry.kind == "dir":
                 yield WalkTask(entry.path.rsplit("/", 1)[-1], deep=True)
         return
-    for found in _scan(root):
-        if _is_dir(found) and not is_junk(found.name):
-            # Names cross a shuffle as text: undecodable bytes with a reversible escape.
-            yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
+    for name in folder_names(root):
+        # Names cross a shuffle as text: undecodable bytes with a reversible escape.
+        yield WalkTask(os.fsencode(name).decode("latin-1"), deep=True)
 
 
 def _all(_relative: str) -> bool:

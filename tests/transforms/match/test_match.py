@@ -86,7 +86,11 @@ def test_skips_and_counts_junk(tmp_path) -> None:
     assert {each.key for each in one_folder if isinstance(each, Skipped)} == {
         "desktop.ini", "Thumbs.db", "._1.jpg", "notes.txt",
     }  # fmt: skip
-    assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7)
+    kinds = (
+        (".db", 1, "a/Thumbs.db"), (".ini", 1, "a/desktop.ini"), (".txt", 1, "a/notes.txt"),
+        (".xml", 1, "b/ann.XML"), ("hidden", 3, ".DS_Store"),
+    )  # fmt: skip
+    assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7, kinds=kinds)
 
 
 def test_leaves_out_the_output_inside_the_input(tmp_path) -> None:
@@ -263,7 +267,8 @@ def test_transform_equals_function(tmp_path) -> None:
         touch(tmp_path / "in" / name)
     spec = find_input(str(tmp_path / "in"))
     found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec())
-    assert counts == match_now(spec)[1] == MatchCounts(skipped=2)
+    kinds = ((".db", 1, "Thumbs.db"), (".txt", 1, "a/notes.txt"))
+    assert counts == match_now(spec)[1] == MatchCounts(skipped=2, kinds=kinds)
     assert [(ref.key, ref.label, ref.error) for ref in found] == [
         ("3.jpg", None, "no_label"),
         ("a/1.jpg", "a", ""),
