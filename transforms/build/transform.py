@@ -20,7 +20,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census, why_unusable
+from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome
@@ -68,7 +68,9 @@ def make_plan(spec: SinkSpec, expected_bytes: int | None, census: Census) -> Pla
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
-    plan = Plan("build", "", parts, labels, census.input_id)
+    found = input_warnings(census, spec.config.get("label_from", ""))
+    warnings = (*spec.warnings, *found)
+    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings)
     return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census))
 
 
@@ -94,7 +96,9 @@ def adjust_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None 
         if not spec.overwrite:
             return Plan("failed", problem)
         plan = reuse_series(storage, spec, plan, published, series or {})
-    return replace(plan, status="dry_run") if spec.dry_run else plan
+    if spec.dry_run:
+        return replace(plan, status="dry_run", message="\n".join(plan.warnings))
+    return plan
 
 
 def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
