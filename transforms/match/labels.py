@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,7 +109,8 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
     Raises:
         UsageError: The file is empty, or a label is empty or listed twice.
     """
-    lines = text.removeprefix("\ufeff").splitlines()
+    # As in keys: macOS may write the folder of a label in NFD.
+    lines = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).splitlines()
     if not lines:
         raise UsageError(f"--labels={source} is empty: write one label a line.")
     for number, line in enumerate(lines, 1):

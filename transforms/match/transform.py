@@ -26,12 +26,17 @@ from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
 from shardmill.transforms.match.walk import (
     Found,
+    PathFilter,
     WalkTask,
     Wanted,
+    escape_name,
     first_level,
+    glob_folders,
     glob_regex,
     glob_root,
+    is_utf8,
     make_key,
+    may_list,
     walk,
 )
 
@@ -74,10 +79,17 @@ class MatchSpec:
 
 
 def absolute(path: str) -> str:
-    """Return an absolute path; URIs are not changed."""
+    """Return an absolute path; URIs are not changed.
+
+    Raises:
+        UsageError: The path is not valid UTF-8.
+    """
     if scheme_of(path):
         return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
-    return os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(os.path.expanduser(path))
+    if not is_utf8(path):  # paths are part of manifests
+        raise UsageError(f"The path {escape_name(path)} is not valid UTF-8: rename it.")
+    return path
 
 
 def find_input(
@@ -120,6 +132,11 @@ def find_input(
         raise InputError(
             f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
         )
+    if kind in ("directory", "glob") and not may_list(literal):
+        raise InputError(
+            f"--input={pattern}: the folder {literal} cannot be listed: give this user the "
+            "permission to read it."
+        )
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")
@@ -129,10 +146,13 @@ def find_input(
 def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
     """Yield what one piece of a folder or glob holds, with keys relative to the root."""
     prefix, wanted = spec.top[len(spec.root) :].strip("/"), spec.wanted
-    options: dict[str, Callable[[str], bool]] = {}
+    options: dict[str, PathFilter] = {}
     if spec.kind == "glob":
-        regex = glob_regex(spec.input)
-        options["matches"] = lambda path: regex.fullmatch(join(spec.top, path)) is not None
+        file, folder = glob_regex(spec.input), glob_folders(spec.input)
+        options["matches"] = PathFilter(
+            lambda path: file.fullmatch(join(spec.top, path)) is not None,
+            lambda path: folder.fullmatch(join(spec.top, path)) is not None,
+        )
         # A pattern for tables means all files that it matches, with any suffix.
         wanted = "any" if wanted == "rows" else wanted
     for each in walk(

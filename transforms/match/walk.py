@@ -10,7 +10,7 @@ import re
 import stat
 import unicodedata
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
@@ -93,15 +93,38 @@ def glob_root(pattern: str) -> str:
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
+    return re.compile(_translate(_GLOB_TOKEN.findall(pattern)), re.DOTALL)
+
+
+def glob_folders(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for the folders below which a glob may match files."""
+    tokens = _GLOB_TOKEN.findall(pattern)
+    deep = next((i for i, token in enumerate(tokens) if token.startswith("**")), len(tokens))
+    texts = [_translate(tokens[:i]) for i in range(deep) if tokens[i] == "/"]
+    texts += [_translate(tokens[:deep]) + ".*"] * (deep < len(tokens))
+    return re.compile("|".join(texts), re.DOTALL)
+
+
+def _translate(tokens: Iterable[str]) -> str:
     out = []
-    for token in _GLOB_TOKEN.findall(pattern):
+    for token in tokens:
         if token in _WILDCARDS:
             out.append(_WILDCARDS[token])
         elif len(token) > 1:  # fnmatch translates unusual ranges; a set never matches a separator
             out.append(f"(?!/)(?:{fnmatch.translate(token)[:-2]})")
         else:
             out.append(re.escape(token))
-    return re.compile("".join(out), re.DOTALL)
+    return "".join(out)
+
+
+def may_list(folder: str) -> bool:
+    """Return whether this process may list a local folder; True for object stores."""
+    if not scheme_of(folder):
+        try:
+            os.scandir(folder).close()
+        except PermissionError:
+            return False
+    return True
 
 
 def folder_names(root: str) -> list[str]:
@@ -131,13 +154,24 @@ def first_level(root: str) -> Iterator[WalkTask]:
         yield WalkTask(os.fsencode(name).decode("latin-1"), deep=True)
 
 
-def _all(_relative: str) -> bool:
-    return True
+class PathFilter(NamedTuple):
+    """Functions of a path relative to the root.
+
+    Attributes:
+        file: Returns whether a file is matched.
+        folder: Returns whether files below a folder may be matched.
+    """
+
+    file: Callable[[str], bool]
+    folder: Callable[[str], bool]
+
+
+_ALL = PathFilter(lambda _: True, lambda _: True)
 
 
 def walk(
     root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images",
-    matches: Callable[[str], bool] = _all,
+    matches: PathFilter = _ALL,
 ) -> Iterator[Found]:  # fmt: skip
     """Yield what each file of one piece of a walk is.
 
@@ -151,14 +185,15 @@ def walk(
         follow_links: Whether links may lead outside the root.
         exclude: A folder not to enter (the output, if it is inside the input).
         wanted: Kind of files that are inputs; other files are skipped, by their names.
-        matches: Returns whether a path, relative to the root, is matched; by default all are.
+        matches: Which files are matched; by default all.
     """
     if scheme_of(root):
         yield from _walk_objects(root, task, exclude, wanted, matches)
         return
     walker = _LocalWalk(root, follow_links, exclude, wanted, matches)
     folder = os.fsdecode(task.folder.encode("latin-1"))
-    yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
+    if not folder or matches.folder(folder):
+        yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -180,7 +215,7 @@ def _by_link(found: InputRef | Skipped | MatchCounts, real: str) -> Found:
 class _LocalWalk:
     def __init__(
         self, root: str, follow_links: bool, exclude: str, wanted: Wanted,
-        matches: Callable[[str], bool],
+        matches: PathFilter,
     ) -> None:  # fmt: skip
         self.root = root
         self.real_root = os.path.realpath(root)
@@ -207,7 +242,7 @@ class _LocalWalk:
             real = os.path.realpath(path)
             unused = self._unused_link(path, folder, real)
             if unused is not None:
-                yield from [unused] * self.matches(folder)
+                yield unused
                 return
         linked = real != self.real_path(folder)
         if real == self.exclude or (linked and real in self.entered):
@@ -217,25 +252,24 @@ class _LocalWalk:
         try:
             entries = _scan(path)
         except PermissionError:
-            rejected = self._ref(folder, path).rejected(
+            yield self._ref(folder, path).rejected(
                 "unreadable", f"cannot list the folder {folder!r}"
             )
-            yield from [rejected] * self.matches(folder)
             return
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
             entry_real = os.path.join(real, entry.name)
             if _is_dir(entry) and not is_junk(entry.name):
-                if deep:
+                if deep and self.matches.folder(relative):
                     yield from self.walk(relative, entry_real, deep=True)
-            elif self.matches(relative):
+            elif self.matches.file(relative):
                 found = self._file(entry, relative, entry_real)
                 yield _by_link(found, entry_real) if linked else found
 
     def _unused_link(self, path: str, folder: str, real: str) -> InputRef | MatchCounts | None:
         """Return what a link to a folder is if the folder is not entered by it."""
         rejected = self._reject_link(path, folder)
-        if rejected is None and self.matches is _all:
+        if rejected is None and self.matches is _ALL:
             return DUPLICATE if self._is_walked(real) or real in self.entered else None
         return rejected  # of a glob, only some files of the folder may be matched by real paths
 
@@ -254,7 +288,7 @@ class _LocalWalk:
         """Return whether a real file is matched without links."""
         if not self._is_walked(real) or is_other(real, self.wanted) or not is_utf8(real):
             return False
-        return self.matches(os.path.relpath(real, self.real_root))
+        return self.matches.file(os.path.relpath(real, self.real_root))
 
     def _reject_link(self, path: str, relative: str) -> InputRef | None:
         """Return a rejected reference if a link leads outside the root and that is not allowed."""
@@ -295,7 +329,7 @@ class _LocalWalk:
 
 def _walk_objects(
     root: str, task: WalkTask, exclude: str, wanted: Wanted,
-    matches: Callable[[str], bool],
+    matches: PathFilter,
 ) -> Iterator[InputRef | Skipped]:  # fmt: skip
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
@@ -306,7 +340,7 @@ def _walk_objects(
         if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
-        if not matches(relative):
+        if not matches.file(relative):
             continue
         if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
             yield Skipped(relative)

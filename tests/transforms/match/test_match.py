@@ -12,10 +12,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
-from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
 from shardmill.transforms.match.walk import first_level, glob_regex
@@ -159,6 +159,51 @@ def test_first_link_to_a_folder_that_is_not_walked_is_entered(tmp_path) -> None:
     assert found == {"b/1.jpg": "", "b_out/2.jpg": ""}
     assert counts.skipped == 1  # .v2
     assert counts.duplicates == 2 + 2 + 3  # files by other links, and the links back
+
+
+def test_globs_report_folders_that_they_cannot_enter(tmp_path) -> None:
+    touch(tmp_path / "root/a/1.jpg")
+    touch(tmp_path / "out/2.jpg")
+    (tmp_path / "root/b").symlink_to(tmp_path / "out")
+    root = tmp_path / "root"
+    for pattern in ("*/*.jpg", "**/*.jpg", "*/**"):
+        assert match(root / pattern) == {"a/1.jpg": "", "b": "outside_root"}
+    for pattern in ("a/*.jpg", "*.jpg", "[a]/*"):
+        assert "outside_root" not in match(root / pattern).values()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
+def test_folders_that_cannot_be_listed(tmp_path) -> None:
+    touch(tmp_path / "root/a/1.jpg")
+    touch(tmp_path / "root/no/2.jpg").parent.chmod(0o700)
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        for pattern in ("", "*/*.jpg"):
+            assert match(tmp_path / "root" / pattern) == {"a/1.jpg": "", "no": "unreadable"}
+        with pytest.raises(InputError, match=r"the folder .*/no cannot be listed: give this user"):
+            find_input(str(tmp_path / "root/no"))
+    finally:
+        os.seteuid(0)
+
+
+def test_paths_must_be_utf8(tmp_path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/in\xff")
+    Path(folder).mkdir()
+    with pytest.raises(UsageError, match="in%FF is not valid UTF-8: rename it"):
+        find_input(folder)
+
+
+def test_labels_are_nfc(tmp_path) -> None:
+    nfd, nfc = "cafe\u0301", "caf\u00e9"
+    touch(tmp_path / nfd / "1.jpg")
+    (ref,), _ = match_now(find_input(str(tmp_path)))
+    assert LabelSpec(fixed=parse_labels(nfd + "\n", "x")).with_label(ref).label == nfc
+    with pytest.raises(UsageError, match="twice"):
+        parse_labels(f"{nfd}\n{nfc}\n", "x")
+    refs = listing(f"path,label\n1.jpg,{nfd}\n2.jpg,{nfc}\n".encode())
+    assert {ref.label for ref in refs} == {nfc}
 
 
 def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
