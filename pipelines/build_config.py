@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import Self
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
@@ -19,6 +21,8 @@ from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec, parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.transform import absolute
+
+Config = TypeVar("Config", bound="BuildConfig")
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,10 @@ class BuildConfig:
             parse_bytes(self.shard_bytes, "shard_bytes"),
             self.shard_examples,
         )
+
+    def without_folder_labels(self) -> Self:
+        """Return the options for an input whose folders are splits and have no subfolders."""
+        return self
 
     def sink_spec(self, identity: str, root: str, **values: Any) -> SinkSpec:
         """Return what the build writes, and where.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -108,6 +108,13 @@ class ImagesConfig(BuildConfig):
         """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
         return ImageEncoder(self.image_spec, self.feature_names, packing, self.threads)
+
+    def without_folder_labels(self) -> ImagesConfig:
+        """See ``BuildConfig``; labels that other options describe are missing labels."""
+        described = self.label_pattern or self.labels or self.by_label
+        if described or self.label_from != "directory":
+            return self
+        return replace(self, label_from="none")
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar, cast
 
-from shardmill.pipelines.build_config import BuildConfig
-from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.build_config import Config
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, split_of_folder
 from shardmill.schemas.errors import format_names
 from shardmill.schemas.storage import join
 from shardmill.transforms.match.transform import MatchSpec
 from shardmill.transforms.match.walk import folder_names
-
-Config = TypeVar("Config", bound=BuildConfig)
 
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:
@@ -46,11 +42,10 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     warning = (
         f"the folders {shown} were taken as splits; --splits={DEFAULT_SPLITS} divides all files"
     )
-    found = replace(config, splits="directory")
-    by_folder = isinstance(found, ImagesConfig) and (found.label_from, found.label_pattern)
-    if by_folder == ("directory", "") and not any(
-        folder_names(join(match.top, name)) for name in splits
-    ):
-        found = cast("Config", replace(cast("ImagesConfig", found), label_from="none"))
-        warning += "; they have no subfolders, so the images have no labels"
+    found: Config = replace(config, splits="directory")
+    if not any(folder_names(join(match.top, name)) for name in splits):
+        unlabelled = found.without_folder_labels()
+        if unlabelled != found:
+            warning += "; they have no subfolders, so the images have no labels"
+        found = unlabelled
     return found, () if given else (warning,)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS
+from shardmill.schemas.errors import InputError
 from tests.conftest import build_dataset, make_photos, resolve_job, shardmill
 from tests.support.readers import tf_examples
 
@@ -65,6 +66,11 @@ def test_split_folders_without_subfolders_have_no_labels(tmp_path) -> None:
     assert manifest.labels == ()
     assert manifest.warnings[0].endswith("no subfolders, so the images have no labels")
     assert build(tmp_path, label_from="filename").labels  # labels that are asked for are kept
+    (tmp_path / "labels.txt").write_text("cat\n")
+    outcome, _ = build_dataset(
+        input=tmp_path / "in", output=tmp_path / "other", labels=tmp_path / "labels.txt"
+    )
+    assert "most are no_label" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,19 @@ def test_lists_skipped_files_by_kind(tmp_path) -> None:
     assert wanted in build(tmp_path).warnings
     flags = (f"--input={source}", f"--output={tmp_path}/other", "--dry_run")
     assert wanted in shardmill("images", *flags).stdout
+
+
+def test_names_what_is_no_image(tmp_path) -> None:
+    archive = tmp_path / "in" / "photos.ZIP"
+    archive.parent.mkdir()
+    archive.write_bytes(b"PK")
+    with pytest.raises(
+        InputError, match=r"photos\.ZIP is not named like an image: .* unpack archives"
+    ):
+        resolve_job("images", input=archive, output=tmp_path / "ds")
+    outcome, _ = build_dataset(input=archive.parent, output=tmp_path / "ds")
+    assert outcome.status == "failed"
+    assert "(files skipped by their names: 1 .zip (photos.ZIP))" in outcome.message
 
 
 def test_warns_of_a_label_for_each_file(tmp_path) -> None:

@@ -137,8 +137,10 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
     if not census.matched:
         return f"The input matched no files in {root}: check --input."
     if not census.refs:
+        skipped = "".join(describe_skipped(census.kinds))
         return (
-            f"None of the {census.matched:,} matched files is named like {wanted}: check --input."
+            f"None of the {census.matched:,} matched files is named like {wanted}: check --input "
+            f"({skipped})."
         )
     if sum(census.errors.values()) < census.refs:
         return ""

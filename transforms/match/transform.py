@@ -34,6 +34,7 @@ from shardmill.transforms.match.walk import (
     glob_folders,
     glob_regex,
     glob_root,
+    is_other,
     is_utf8,
     make_key,
     may_list,
@@ -131,6 +132,11 @@ def find_input(
     else:
         raise InputError(
             f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
+        )
+    if kind == "file" and wanted == "images" and is_other(path):
+        raise InputError(
+            f"--input={pattern} is not named like an image: give an image, a folder, or a listing "
+            "(.csv); unpack archives first."
         )
     if kind in ("directory", "glob") and not may_list(literal):
         raise InputError(

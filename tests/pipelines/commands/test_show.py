@@ -352,7 +352,7 @@ def test_shows_the_records_before_a_bomb_in_bounded_memory(tmp_path) -> None:
     text = " ".join(done.stdout.split())
     assert "name 0" in text
     assert f"record 1 at byte {len(frame(RECORDS[0]))} has {size + 16:,} bytes, over the" in text
-    assert int(text.split()[-1]) < 150  # MiB
+    assert int(text.split()[-1]) < 700  # MiB; that of the parent is included
 
 
 def test_reports_a_missing_shard(photos, tmp_path) -> None:
