@@ -17,7 +17,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.schemas.tfrecord.reader import FileCount
 from shardmill.schemas.tfrecord.scanner import FileFault
-from shardmill.transforms.match.counts import MatchCounts, describe_skipped
+from shardmill.transforms.match.counts import MatchCounts
 
 PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
@@ -107,7 +107,7 @@ def make_manifest(
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         ),
-        warnings=(*describe_skipped(counts.kinds), *_warnings(ordered)),
+        warnings=tuple(_warnings(ordered)),
         root=spec.root,
         damaged=damaged,
     )

@@ -287,6 +287,8 @@ class MatchFiles(beam.PTransform):
             | "WalkFolders"
             >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)), (), _LINKED)
         )
+        if scheme_of(spec.top):  # object stores have no links
+            return MatchedInputs(found[_REFS], found[_COUNTS])
         once, repeated = (
             found[_LINKED]
             | "GroupByPath" >> beam.GroupByKey()
