@@ -15,7 +15,15 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.schemas import InputRef, Packing, Reject, RejectedError, Splits, encode_example
+from shardmill.schemas import (
+    InputRef,
+    Packing,
+    Reject,
+    RejectedError,
+    Splits,
+    absolute,
+    encode_example,
+)
 from shardmill.transforms import (
     Example,
     LabelSpec,
@@ -26,7 +34,6 @@ from shardmill.transforms import (
     ShardSpec,
     SinkSpec,
     WriteShards,
-    absolute,
     find_input,
     read_input,
 )

@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import Self
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
@@ -22,6 +24,8 @@ from shardmill.transforms.build.spec import SinkSpec
 _PATHS = frozenset({"input", "output", "root", "labels", "schema", "preprocessing"})
 _MODES = frozenset({"update", "overwrite", "dry_run"})
 
+Config = TypeVar("Config", bound="BuildConfig")
+
 
 @dataclass(frozen=True)
 class BuildConfig:
@@ -29,6 +33,7 @@ class BuildConfig:
 
     Attributes:
         not_identity: Options that do not change the content of the dataset.
+        splits: None for the split folders of the input if it has some, else ``DEFAULT_SPLITS``.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
@@ -43,7 +48,7 @@ class BuildConfig:
     output: str
     root: str = ""
     follow_links: bool = False
-    splits: str = "train:0.9,validation:0.1"
+    splits: str | None = None
     num_shards: int | None = None
     shard_bytes: str = "128MiB"
     shard_examples: int | None = None
@@ -124,6 +129,10 @@ class BuildConfig:
             self.shard_examples,
         )
 
+    def without_folder_labels(self) -> Self:
+        """Return the options for an input whose folders are splits and have no subfolders."""
+        return self
+
     def sink_spec(self, identity: str, root: str, **values: Any) -> SinkSpec:
         """Return what the build writes, and where.
 
@@ -167,7 +176,7 @@ class BuildConfig:
         """Return the options that decide the content of the dataset."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
-        }
+        } | {"splits": self.splits or DEFAULT_SPLITS}
 
 
 def read_option_file(flag: str, path: str, remedy: str) -> str:

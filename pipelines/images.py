@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import PlaceSpec
@@ -53,9 +54,11 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         config.input, config.root, listing="listing" in (config.label_from, config.splits),
         follow_links=config.follow_links, exclude=config.absolute_output,
     )  # fmt: skip
+    config, warnings = resolve_splits(config, match)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, keep_id=config.keep_id(), command=config.command("images"),
+        warnings=warnings,
     )  # fmt: skip
     return ImagesJob(config, match, sink)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -15,7 +15,7 @@ from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
-from shardmill.transforms.match.labels import LabelFrom, LabelSpec, parse_labels
+from shardmill.transforms.match.labels import BELOW_SPLIT, LabelFrom, LabelSpec, parse_labels
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,22 @@ class ImagesConfig(BuildConfig):
         if self.labels:
             text = read_option_file("labels", self.labels, "a text file in UTF-8")
             fixed = parse_labels(text, self.labels)
-        return LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern, fixed)
+        by_folder = self.label_from == "directory" and self.splits == "directory"
+        pattern = self.label_pattern or (BELOW_SPLIT if by_folder else "")
+        return LabelSpec(cast("LabelFrom", self.label_from), pattern, fixed)
 
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
         return ImageEncoder(self.image_spec, self.feature_names, packing, self.threads)
+
+    def without_folder_labels(self) -> ImagesConfig:
+        """See ``BuildConfig``; labels that other options describe are missing labels."""
+        described = self.label_pattern or self.labels or self.by_label
+        if described or self.label_from != "directory":
+            return self
+        return replace(self, label_from="none")
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""

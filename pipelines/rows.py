@@ -14,6 +14,7 @@ import deflate
 
 from shardmill.pipelines.build_config import config_id
 from shardmill.pipelines.rows_config import RowsConfig, check_named
+from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
@@ -76,6 +77,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         config.input, config.root, follow_links=config.follow_links,
         exclude=config.absolute_output, wanted="rows",
     )  # fmt: skip
+    config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
@@ -92,6 +94,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         command=config.command("rows"),
         config={name: value for name, value in options.items() if name != "schema"},
         hooks=RowsHooks(texts and preprocessing is None, preprocessing is not None),
+        warnings=(*notes, *_warnings(config, columns, sample)),
     )  # fmt: skip
     table = TableSpec(
         columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
@@ -103,7 +106,6 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         growth=_growth(columns, sample),
         row_bytes=sample.row_bytes,
         named_by_rows=bool(config.split_by),
-        warnings=tuple(_warnings(config, columns, sample)),
     )
     threads = config.threads or usable_cores()
     analysis = None if config.dry_run else preprocessing  # an analysis writes to the output

@@ -54,7 +54,7 @@ class RowsConfig(BuildConfig):
             raise UsageError(
                 "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
             )
-        if self.split_by and self.splits != type(self).splits:
+        if self.split_by and self.splits is not None:
             raise UsageError(
                 f"--split_by={self.split_by} and --splits={self.splits} exclude each other."
             )

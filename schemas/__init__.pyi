@@ -6,4 +6,5 @@ from .example.serialize import encode_example as encode_example
 from .refs import InputRef as InputRef
 from .rejects import Reject as Reject
 from .rejects import RejectedError as RejectedError
+from .storage import absolute as absolute
 from .tfrecord.gzip_member import Packing as Packing

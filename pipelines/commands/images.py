@@ -56,7 +56,8 @@ def _add_labels(group: Group) -> None:
     add("--label_pattern", metavar="REGEX", help="has a group (?P<label>...)")
     add("--labels", metavar="FILE", help="one label per line, line number = class id")
     add("--splits", metavar="SHARES",
-        help="train:0.9,validation:0.1 (default), or directory, or listing")  # fmt: skip
+        help="directory (default if all folders are named like splits), or listing, or shares "
+        "(default: train:0.9,validation:0.1)")  # fmt: skip
     add("--group_pattern", metavar="REGEX", help="keys with the same match stay in one split")
     build_flags.add_seed(group)
 

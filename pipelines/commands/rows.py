@@ -74,7 +74,9 @@ def make_parser() -> Parser:
     _add_dialect(parser.add_argument_group("CSV dialect"))
     splits = parser.add_argument_group("splits")
     add = splits.add_argument
-    add("--splits", metavar="SHARES", help="train:0.9,validation:0.1 (default), or directory")
+    add("--splits", metavar="SHARES",
+        help="directory (default if all folders are named like splits), or shares "
+        "(default: train:0.9,validation:0.1)")  # fmt: skip
     add("--split_by", metavar="COLUMN", help="names the split of each row; not in the records")
     add("--group_by", metavar="COLUMN", help="rows with equal cells stay in one split")
     build_flags.add_seed(splits)

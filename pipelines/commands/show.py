@@ -16,7 +16,7 @@ A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``byte
 
 All have ``records``, null if none were requested or there are none: ``split`` or null, ``file``
 (where the first record is), ``first`` (see ``transforms.verify.describe.describe_record``) and
-``damage`` (why there are no more, or an empty text).
+``damage`` and ``too_large`` (why there are no more, or an empty text).
 """
 
 from __future__ import annotations

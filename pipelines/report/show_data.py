@@ -16,13 +16,14 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
-from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.verify.describe import describe_record
 
 MAX_FILES = 20
 MAX_REJECTS = 5
 _NOT_NUMBERS = frozenset({"root", "rejected_by_reason"})
+_MAX_RECORD = 32 << 20  # bytes: parsed values take up to 30 times as much memory
 _MAX_OPENED = 200  # files that are opened to find those with records
 _MAX_WALKED = 10_000
 
@@ -170,25 +171,27 @@ def _check_numbers(values: Iterable[Any]) -> None:
 def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
     """Return the first records of some files, or None if there is no file.
 
-    Damage is reported in the value, with the records before it.
+    Damage and a record that is too large are reported in the value, with the records before it.
     """
     first: list[dict[str, Any]] = []
-    begun = damage = ""
+    begun = damage = too_large = ""
     for path in paths if count else ():
         begun = begun or path
         try:
-            with open_records(path) as reader:
+            with open_records(path, _MAX_RECORD) as reader:
                 for payload in reader:
                     first.append({"file": path, **describe_record(payload)})
                     if len(first) == count:
                         break
+        except TooLargeError as error:
+            too_large = f"{path}: {error}"
         except (FormatError, StorageError, FileNotFoundError) as error:
             damage = f"{path}: {error}"
-        if damage or len(first) == count:
+        if damage or too_large or len(first) == count:
             break
     if not begun:
         return None
-    return {"split": None, "file": begun, "first": first, "damage": damage}
+    return {"split": None, "file": begun, "first": first, "damage": damage, "too_large": too_large}
 
 
 def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:

@@ -185,6 +185,8 @@ def _records(report: dict[str, Any], layout: Layout) -> Parts:
         yield from _record(number, record, layout)
     if records["damage"]:
         yield _paragraph(f"Damaged: {records['damage']}", "red")
+    if records.get("too_large"):
+        yield _paragraph(f"Not shown: {records['too_large']}", "yellow")
 
 
 def _record(number: int, record: dict[str, Any], layout: Layout) -> Parts:

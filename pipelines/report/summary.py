@@ -118,7 +118,7 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
         # The number of rows is not known.
         files = f"{refs:,} images ({human_bytes(size)} of files) in " if inputs == "images" else ""
         rows.append((name, f"{files}{plural(parts, 'part') if parts else 'shards that stay'}"))
-    return rows
+    return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 
 
 def _first(name: str, texts: Sequence[str]) -> Rows:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -30,11 +31,12 @@ from shardmill.pipelines.runners.base import (
     option_given,
     poll,
 )
-from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 
 _TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
 _VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
+_SHOWN = 100  # characters of an error of Beam
 _PAUSE = 0.2  # seconds between two requests while a job is being cancelled
 _WORKER_CACHE = 30_000  # milliseconds between stages; else each stage starts new workers
 _TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
@@ -53,7 +55,10 @@ class Flink(Runner):
         argv = super().prepare(argv, job_name)
         if not option_given(argv, "environment_cache_millis"):
             argv.append(f"--environment_cache_millis={_WORKER_CACHE}")
-        if not options.view_as(PortableOptions).job_endpoint and not flink.flink_submit_uber_jar:
+        endpoint = options.view_as(PortableOptions).job_endpoint
+        if endpoint and endpoint != "embed":
+            _check_job_server(endpoint)
+        if not endpoint and not flink.flink_submit_uber_jar:
             jar = flink.flink_job_server_jar
             if jar and "://" not in jar and not os.path.isfile(jar):
                 raise UsageError(
@@ -101,6 +106,16 @@ class Flink(Runner):
             if job["name"] == name and job["jid"] not in self._earlier:
                 return Job(job["jid"], f"{rest}/#/job/running/{job['jid']}/overview")
         return None
+
+    def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
+        """See ``Runner.explain``; Beam may have found no job server to download."""
+        if "job server jar" not in str(error):
+            return super().explain(error, job)
+        return OutputError(
+            f"Beam cannot download a job server for {self.name} ({str(error)[:_SHOWN]}...): give "
+            "one as --flink_job_server_jar=FILE, which deploy/flink/install.sh builds, and the "
+            "cluster as --flink_master=HOST:8081."
+        )
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
         """See ``Runner.cancel``."""
@@ -151,6 +166,17 @@ def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
         return []
     given = [f"--job_server_jvm_properties={text}" for text in (*prefix[1:], java)]
     return [f"--job_server_java_launcher={prefix[0]}", *given]
+
+
+def _check_job_server(endpoint: str) -> None:
+    host, _, port = endpoint.rpartition("/")[2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
+    except (OSError, ValueError) as error:  # Beam would wait for minutes
+        raise OutputError(
+            f"No job server answers at --job_endpoint={endpoint}: start it, or correct the "
+            f"address ({error})."
+        ) from error
 
 
 def _overview(rest: str, master: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ SPLIT_FOLDERS = {
     "test": "test",
     "testing": "test",
 }
+DEFAULT_SPLITS = "train:0.9,validation:0.1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
 _SPACE = 1 << 64
 
@@ -42,12 +43,14 @@ class Splits:
     shares: tuple[tuple[str, Fraction], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Splits:
-        """Return the splits of a ``--splits`` value.
+    def parse(cls, text: str | None) -> Splits:
+        """Return the splits of a ``--splits`` value; of ``None`` the default.
 
         Raises:
             UsageError: A name or share is malformed, or the shares do not sum to 1.
         """
+        if text is None:
+            text = DEFAULT_SPLITS
         if text == "directory":
             return cls("directory")
         if text == "listing":
@@ -82,6 +85,11 @@ class Splits:
             if hash64 < bound:
                 return name
         raise ValueError(f"{hash64} is not a 64-bit hash, or the splits have no fractions")
+
+
+def split_of_folder(name: str) -> str:
+    """Return the split that the name of a folder means, or an empty text."""
+    return SPLIT_FOLDERS.get(name.lower(), "")
 
 
 def check_split_name(name: str) -> str | None:

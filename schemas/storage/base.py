@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 import google_crc32c
 
+from shardmill.schemas.errors import UsageError
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
 _NS_PER_US = 1000
@@ -208,10 +210,20 @@ def is_link(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return an absolute path; URIs are not changed."""
+    """Return an absolute path; URIs are not changed.
+
+    Raises:
+        UsageError: The path is not valid UTF-8.
+    """
     if scheme_of(path):
         return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
-    return os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        path.encode()  # paths are part of manifests
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise UsageError(f"The path {shown} is not valid UTF-8: rename it.") from None
+    return path
 
 
 def join(base: str, *parts: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.compression import Compression, detect_compression
 from shardmill.schemas.tfrecord.framing import combine_crc32c
@@ -125,6 +126,10 @@ def _whole_crc(counts: Sequence[RangeCount]) -> str:
     return f"{crc:08x}"
 
 
+class TooLargeError(FormatError):
+    """A record is larger than the caller's limit."""
+
+
 class RecordReader:
     """The payloads of an open file's records; may be iterated over repeatedly.
 
@@ -133,16 +138,18 @@ class RecordReader:
         size: Size of the file in bytes.
     """
 
-    def __init__(self, reader: RandomReader, compression: Compression) -> None:
+    def __init__(self, reader: RandomReader, compression: Compression, limit: int) -> None:
         self.compression = compression
         self.size = reader.size
         self._reader = reader
+        self._limit = limit
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield each valid payload.
 
         Raises:
             DamagedError: At the first damaged or incomplete record.
+            TooLargeError: At the first record over the limit.
         """
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
@@ -152,14 +159,21 @@ class RecordReader:
             taken.clear()
             if self.compression == "none" and scanner.pending_end > self.size:
                 raise scanner.truncated_error(self.size)
+            size = scanner.pending_end - scanner.offset
+            if 0 < self._limit < size:
+                raise TooLargeError(
+                    f"record {scanner.records:,} at byte {scanner.offset:,} has {size:,} bytes, "
+                    f"over the limit of {self._limit:,}"
+                )
 
 
 @contextlib.contextmanager
-def open_records(path: str) -> Iterator[RecordReader]:
+def open_records(path: str, limit: int = 0) -> Iterator[RecordReader]:
     """Open a TFRecord file for sequential reading.
 
     Args:
         path: Path or URI of the file.
+        limit: Most bytes of a record, since compressed files may hold gigabytes; 0 for any number.
 
     Raises:
         DamagedError: The file cannot be opened, or is not a TFRecord file.
@@ -169,4 +183,4 @@ def open_records(path: str) -> Iterator[RecordReader]:
         compression, problem = detect_compression(reader)
         if problem:
             raise DamagedError(FileFault("not_tfrecord", 0, 0, problem))
-        yield RecordReader(reader, compression)
+        yield RecordReader(reader, compression, limit)

@@ -27,8 +27,13 @@ from shardmill.loaders import Stream, open_dataset, steps_per_epoch
 dataset, steps = sys.argv[1], int(sys.argv[2])
 batches = -(-sum(1 for _ in Stream(open_dataset(dataset, "train"))) // 4)
 assert batches == steps == steps_per_epoch(dataset, "train", 4)
+import json, os, pathlib
+pathlib.Path(dataset + ".env.json").write_text(json.dumps({**os.environ}))
 print("trained", steps, "steps on", dataset)
 """
+
+
+PLANTED = ("AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY", "_AIRFLOW_WWW_USER_PASSWORD")
 
 
 def settings(base: Path, timeout: str) -> str:
@@ -83,6 +88,7 @@ def settings(base: Path, timeout: str) -> str:
         'grace = "10s"', "max_active_runs = 4", "[runners]", "local = []",
         f"prism = {show(['--runner=PrismRunner', f'--prism_location={PRISM}'])}",
     ]  # fmt: skip
+    lines += ["[env]", 'TOKEN = "planted-TOKEN"']
     for name, table in tables.items():
         kind, _, key = name.partition(".")
         lines.append(f"[{name}]")
@@ -117,6 +123,7 @@ def last_days() -> list[str]:
 
 @pytest.fixture(scope="module")
 def airflow(base):
+    os.environ.update({name: f"planted-{name}" for name in PLANTED})
     with run_airflow(base / "home", base / "settings.toml") as running:
         ids = {"titanic", "flowers", "steady", "slow", "wrong", "nowhere", "demanding", "prism"}
         wanted = {f"shardmill_{name}" for name in ids} | {
@@ -128,6 +135,8 @@ def airflow(base):
         )  # fmt: skip
         assert running.call("/importErrors")["import_errors"] == []
         yield running
+    for name in PLANTED:
+        del os.environ[name]
 
 
 def examples_in(folder: Path) -> list[dict]:
@@ -393,6 +402,43 @@ known = time.perf_counter()
 import shardmill_datasets, shardmill_training
 print(known - begun, time.perf_counter() - known)
 """
+
+
+SERIALIZED = """
+import json
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+with create_session() as session:
+    for row in session.query(SerializedDagModel):
+        print(json.dumps(row.data))
+"""
+
+
+def test_secrets_reach_the_commands_and_nothing_else(airflow, base):
+    run = airflow.trigger("shardmill_flowers", "secrets", day=DAY)
+    assert run.wait() == {"images": "success", **LATER_TASKS}
+    output = base / "ds" / "flowers" / DAY
+    training = airflow.trigger("shardmill_flowers_training", "secrets", dataset=str(output))
+    assert training.wait() == {"steps": "success", "train": "success"}
+    command = json.loads(Path(f"{output}.env.json").read_text())
+    assert command["TOKEN"] == "planted-TOKEN"
+    assert command["AIRFLOW_CTX_TASK_ID"] == "train"
+    assert sum("planted-" in value for value in command.values()) == 1
+    done = airflow.command("python", "-c", SERIALIZED)
+    assert "shardmill_flowers_training" in done.stdout, done.stderr
+    public = [done.stdout]
+    for each in (run, training):
+        public += [
+            json.dumps(airflow.call(path))
+            for path in (
+                f"/dags/{each.dag_id}/details", f"/dags/{each.dag_id}/tasks", each.path,
+                f"{each.path}/taskInstances", f"/dagSources/{each.dag_id}",
+            )
+        ]  # fmt: skip
+    files = [*(base / "home" / "logs").rglob("*"), *(base / "ds").rglob("*.json")]
+    public += [path.read_text() for path in files if path.is_file() and ".env." not in path.name]
+    assert len(public) > 20
+    assert not [text for text in public if "planted-" in text]
 
 
 def test_dags_are_parsed_fast_and_without_beam(airflow):

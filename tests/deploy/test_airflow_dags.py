@@ -217,7 +217,10 @@ def test_command_exits_cleanly_if_its_task_is_killed(whom, tmp_path):
 
 
 def test_removes_variables_of_airflow(monkeypatch):
-    for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "PYTHONPATH", "VIRTUAL_ENV"):
+    for name in (
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY",
+        "_AIRFLOW_WWW_USER_PASSWORD", "PYTHONPATH", "VIRTUAL_ENV",
+    ):  # fmt: skip
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "dag")
     found = clean_environment({"KEY": "value"})

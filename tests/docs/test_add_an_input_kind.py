@@ -60,7 +60,7 @@ def test_the_new_kind_builds_a_dataset(checkout) -> None:
     assert "up to date" in run(checkout, *flags)
     manifest = json.loads((checkout / "ds" / "manifest.json").read_text())
     assert (manifest["written"], manifest["inputs"]["rejected"]) == (40, 1)
-    records = [e for path in sorted(checkout.glob("ds/*.gz")) for e in tf_examples(path)]
+    records = [e for path in sorted(checkout.glob("ds/current/*.gz")) for e in tf_examples(path)]
     assert {(record["text"][0].decode(), record["class"][0]) for record in records} == {
         (f"{label} {number} ü", index)
         for index, label in enumerate(("bad", "good"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.placement import Series
-from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.counts import MatchCounts, describe_skipped
 
 _EXAMPLES = 3
 _MODULUS = 1 << 128
@@ -28,6 +29,7 @@ class Census:
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each.
         fatal: Smallest message of the errors that make the input unusable, or empty.
+        kinds: Kinds of skipped files, as in ``MatchCounts``.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Census:
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     fatal: str = ""
+    kinds: tuple[tuple[str, int, str], ...] = ()
 
     @property
     def input_id(self) -> str:
@@ -79,6 +82,7 @@ class Census:
             skipped=self.skipped + counts.skipped,
             duplicates=self.duplicates + counts.duplicates,
             fatal=min(filter(None, (self.fatal, counts.fatal)), default=""),
+            kinds=counts.kinds,
         )
 
     def merge(self, other: Census) -> None:
@@ -104,6 +108,22 @@ class Census:
             self.examples[reason] = sorted({*known, *keys})[:_EXAMPLES]
 
 
+def input_warnings(census: Census, label_from: str = "") -> Iterator[str]:
+    """Yield warnings about the matched files.
+
+    Args:
+        census: Census of the matched files.
+        label_from: Where labels come from, if the inputs are images.
+    """
+    yield from describe_skipped(census.kinds)
+    usable = census.refs - sum(census.errors.values())
+    if label_from == "filename" and len(census.labels) == usable > 1:
+        yield (
+            f"each of the {usable:,} files has another label, such as {min(census.labels)!r}: "
+            "set a --label_pattern that takes the class out of the name, or --label_from=none"
+        )
+
+
 def why_unusable(census: Census, wanted: str, root: str) -> str:
     """Return why no dataset can be made of the matched files, or an empty text.
 
@@ -117,8 +137,10 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
     if not census.matched:
         return f"The input matched no files in {root}: check --input."
     if not census.refs:
+        skipped = "".join(describe_skipped(census.kinds))
         return (
-            f"None of the {census.matched:,} matched files is named like {wanted}: check --input."
+            f"None of the {census.matched:,} matched files is named like {wanted}: check --input "
+            f"({skipped})."
         )
     if sum(census.errors.values()) < census.refs:
         return ""

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, Splits, check_split_name
+from shardmill.schemas.dataset.splits import (
+    SPLIT_FOLDERS,
+    Splits,
+    check_split_name,
+    split_of_folder,
+)
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, Reference
 
@@ -131,7 +136,7 @@ class PlaceSpec:
             )
         if self.splits.mode == "directory":
             folder = ref.key.split("/", 1)[0] if "/" in ref.key else ""
-            split = SPLIT_FOLDERS.get(folder.lower(), "")
+            split = split_of_folder(folder)
         else:
             split = SPLIT_FOLDERS.get(ref.split.lower(), ref.split)
         problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"

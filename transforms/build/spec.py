@@ -38,6 +38,7 @@ class SinkSpec:
         hooks: Adapts the build to the kind of input.
         keep_id: Identity of the options that decide the shards of one label, without the list of
             labels; empty where shards are never reused.
+        warnings: Warnings for the manifest that are known before the build.
     """
 
     output: str
@@ -57,6 +58,7 @@ class SinkSpec:
     runner: str = ""
     hooks: BuildHooks = field(default_factory=BuildHooks)
     keep_id: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def build_name(self) -> str:

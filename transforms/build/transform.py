@@ -21,7 +21,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census, why_unusable
+from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome
@@ -75,7 +75,9 @@ def make_plan(
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
-    plan = Plan("build", "", parts, labels, census.input_id)
+    found = input_warnings(census, spec.config.get("label_from", ""))
+    warnings = (*spec.warnings, *found)
+    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings)
     return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census), can_use)
 
 
@@ -106,7 +108,9 @@ def adjust_plan(
         if not spec.update:
             return Plan("failed", problem)
         plan = reuse_series(storage, spec, plan, old, series or {})
-    return replace(plan, status="dry_run") if spec.dry_run else plan
+    if spec.dry_run:
+        return replace(plan, status="dry_run", message="\n".join(plan.warnings))
+    return plan
 
 
 def _largest_names(spec: SinkSpec, plan: Plan) -> Iterator[str]:

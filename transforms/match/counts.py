@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from shardmill.schemas.refs import InputRef
+
+_MAX_KINDS = 8  # in a message
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}")
 
 
 class Skipped(NamedTuple):
@@ -16,6 +24,18 @@ class Skipped(NamedTuple):
     key: str
 
 
+class Linked(NamedTuple):
+    """A file in a folder that only links lead to; several may lead to it.
+
+    Attributes:
+        path: Real path of the file's folder and the file's name, percent-escaped like a key.
+        ref: The reference by the path of the link.
+    """
+
+    path: str
+    ref: InputRef
+
+
 class MatchCounts(NamedTuple):
     """Counts of matched files that give no reference.
 
@@ -23,11 +43,13 @@ class MatchCounts(NamedTuple):
         skipped: Number of files that are not inputs, by their names.
         duplicates: Number of entries that repeat another.
         fatal: Message of the error that makes the whole input unusable, or empty.
+        kinds: Suffix, number and smallest key of skipped files, sorted by suffix.
     """
 
     skipped: int = 0
     duplicates: int = 0
     fatal: str = ""
+    kinds: tuple[tuple[str, int, str], ...] = ()
 
 
 DUPLICATE = MatchCounts(duplicates=1)
@@ -35,10 +57,29 @@ DUPLICATE = MatchCounts(duplicates=1)
 
 def count_unused(found: Skipped | MatchCounts) -> MatchCounts:
     """Return the counts of one file that gives no reference."""
-    return MatchCounts(skipped=1) if isinstance(found, Skipped) else found
+    if isinstance(found, MatchCounts):
+        return found
+    stem, suffix = os.path.splitext(found.key.rpartition("/")[2])
+    kind = suffix.lower() if _SUFFIX.fullmatch(suffix) else "other"
+    return MatchCounts(1, kinds=(("hidden" if stem.startswith(".") else kind, 1, found.key),))
 
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
-    skipped, duplicates, messages = zip(MatchCounts(), *counts, strict=True)
-    return MatchCounts(sum(skipped), sum(duplicates), min(filter(None, messages), default=""))
+    skipped, duplicates, messages, kinds = zip(MatchCounts(), *counts, strict=True)
+    merged: dict[str, tuple[int, str]] = {}
+    for kind, number, key in itertools.chain(*kinds):
+        known, first = merged.get(kind, (0, key))
+        merged[kind] = known + number, min(first, key)
+    return MatchCounts(
+        sum(skipped), sum(duplicates), min(filter(None, messages), default=""),
+        tuple((kind, *merged[kind]) for kind in sorted(merged)),
+    )  # fmt: skip
+
+
+def describe_skipped(kinds: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:
+    """Return a warning that lists the kinds of skipped files; none if there are none."""
+    ordered = sorted(kinds, key=lambda kind: (-kind[1], kind))
+    shown = [f"{number:,} {kind} ({key})" for kind, number, key in ordered[:_MAX_KINDS]]
+    shown += [f"{len(ordered) - _MAX_KINDS} more kinds"] * (len(ordered) > _MAX_KINDS)
+    return (f"files skipped by their names: {', '.join(shown)}",) * bool(shown)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 
@@ -17,6 +19,9 @@ _PRESETS = {
     "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
     "filename": r"(?P<label>[^.]+)\..*",
 }
+# The folder below that of the split; a file in the folder of a split has no label.
+_SPLIT = f"(?i:{'|'.join(SPLIT_FOLDERS)})/"
+BELOW_SPLIT = rf"(?:[^/]+/(?=[^/]+/)|(?!{_SPLIT}))(?P<label>[^/]+)/.*"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
@@ -107,7 +112,8 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
     Raises:
         UsageError: The file is empty, or a label is empty or listed twice.
     """
-    lines = text.removeprefix("\ufeff").splitlines()
+    # As in keys: macOS may write the folder of a label in NFD.
+    lines = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).splitlines()
     if not lines:
         raise UsageError(f"--labels={source} is empty: write one label a line.")
     for number, line in enumerate(lines, 1):

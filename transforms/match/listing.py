@@ -54,7 +54,7 @@ def parse_listing(
             yield InputRef(
                 key=make_key(key),
                 uri=join(root, key),
-                label=(row.get("label") or "").strip() or None,
+                label=make_key((row.get("label") or "").strip()) or None,
                 split=(row.get("split") or "").strip(),
                 group=(row.get("group") or "").strip(),
             )

@@ -13,28 +13,34 @@ from apache_beam.pvalue import TaggedOutput
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.counts import (
+    DUPLICATE,
+    Linked,
     MatchCounts,
-    Skipped,
     count_unused,
     sum_counts,
 )
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
 from shardmill.transforms.match.walk import (
+    Found,
+    PathFilter,
     WalkTask,
     Wanted,
     first_level,
+    glob_folders,
     glob_regex,
     glob_root,
+    is_other,
     make_key,
+    may_list,
     walk,
 )
 
 PathKind = Literal["directory", "glob", "listing", "file"]
 _MAX_LISTING_BYTES = 2 << 30
-_REFS, _COUNTS = "refs", "counts"  # output tags
+_REFS, _COUNTS, _LINKED = "refs", "counts", "linked"  # output tags
 # Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
 _LISTS: dict[Wanted, tuple[str, ...]] = {
     "images": (".csv",),
@@ -110,26 +116,54 @@ def find_input(
         raise InputError(
             f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
         )
+    if kind == "file" and wanted == "images" and is_other(path):
+        raise InputError(
+            f"--input={pattern} is not named like an image: give an image, a folder, or a listing "
+            "(.csv); unpack archives first."
+        )
+    if kind in ("directory", "glob") and not may_list(literal):
+        raise InputError(
+            f"--input={pattern}: the folder {literal} cannot be listed: give this user the "
+            "permission to read it."
+        )
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")
     return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "", wanted)
 
 
-def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[InputRef | Skipped]:
+def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
     """Yield what one piece of a folder or glob holds, with keys relative to the root."""
-    prefix = spec.top[len(spec.root) :].strip("/")
-    regex = glob_regex(spec.input) if spec.kind == "glob" else None
-    # A pattern for tables means all files that it matches, with any suffix.
-    wanted = "any" if spec.kind == "glob" and spec.wanted == "rows" else spec.wanted
-    found = walk(
-        spec.top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted
-    )
-    for each in found:
-        path = each.uri if isinstance(each, InputRef) else join(spec.top, each.key)
-        if regex is not None and not regex.fullmatch(path):
-            continue
-        yield each._replace(key=f"{prefix}/{each.key}") if prefix else each
+    prefix, wanted = spec.top[len(spec.root) :].strip("/"), spec.wanted
+    options: dict[str, PathFilter] = {}
+    if spec.kind == "glob":
+        file, folder = glob_regex(spec.input), glob_folders(spec.input)
+        options["matches"] = PathFilter(
+            lambda path: file.fullmatch(join(spec.top, path)) is not None,
+            lambda path: folder.fullmatch(join(spec.top, path)) is not None,
+        )
+        # A pattern for tables means all files that it matches, with any suffix.
+        wanted = "any" if wanted == "rows" else wanted
+    for each in walk(
+        spec.top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted,
+        **options,
+    ):  # fmt: skip
+        yield _with_prefix(each, prefix) if prefix else each
+
+
+def _with_prefix(found: Found, prefix: str) -> Found:
+    if isinstance(found, MatchCounts):
+        return found
+    if isinstance(found, Linked):
+        return found._replace(ref=found.ref._replace(key=f"{prefix}/{found.ref.key}"))
+    return found._replace(key=f"{prefix}/{found.key}")
+
+
+def drop_repeated(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
+    """Yield the first of the references that links give to one file, and a count for each other."""
+    first, *others = sorted(refs)
+    yield first
+    yield from [DUPLICATE] * len(others)
 
 
 def _single(spec: MatchSpec) -> InputRef:
@@ -146,7 +180,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     Raises:
         ShardmillError: A listing is broken.
     """
-    found: list[InputRef | Skipped | MatchCounts]
+    found: list[Found]
     if spec.kind == "file":
         found = [_single(spec)]
     elif spec.kind == "listing":
@@ -158,8 +192,15 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
             _find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged
         ]
     else:
-        found = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
-    counts = sum_counts(count_unused(each) for each in found if not isinstance(each, InputRef))
+        walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
+        linked: dict[str, list[InputRef]] = {}
+        for each in walked:
+            if isinstance(each, Linked):
+                linked.setdefault(each.path, []).append(each.ref)
+        found = [each for each in walked if not isinstance(each, Linked)]
+        found += (each for refs in linked.values() for each in drop_repeated(refs))
+    unused = (each for each in found if not isinstance(each, InputRef | Linked))
+    counts = sum_counts(map(count_unused, unused))
     return sorted(each for each in found if isinstance(each, InputRef)), counts
 
 
@@ -214,16 +255,30 @@ class MatchFiles(beam.PTransform):
         elif spec.kind == "listing":
             refs, counts = self._listed(start)
         else:
-            refs, counts = (
-                start
-                | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(spec.top)))
-                | "SpreadFolders" >> beam.Reshuffle()
-                | "WalkFolders" >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)))
-            )
+            refs, counts = self._walked(start)
         labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(
             InputRef
         )
         return MatchedInputs(labelled, sum_match_counts([counts]))
+
+    def _walked(self, start: beam.PCollection[int]) -> MatchedInputs:
+        spec = self.spec
+        found = (
+            start
+            | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(spec.top)))
+            | "SpreadFolders" >> beam.Reshuffle()
+            | "WalkFolders"
+            >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)), (), _LINKED)
+        )
+        if scheme_of(spec.top):  # object stores have no links
+            return MatchedInputs(found[_REFS], found[_COUNTS])
+        once, repeated = (
+            found[_LINKED]
+            | "GroupByPath" >> beam.GroupByKey()
+            | "DropRepeated" >> find_inputs(lambda entry: drop_repeated(entry[1]))
+        )
+        refs = (found[_REFS], once) | "AllWalked" >> beam.Flatten()
+        return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
 
     def _listed(self, start: beam.PCollection[int]) -> MatchedInputs:
         spec, labelled, split = self.spec, self.labels.label_from == "listing", self.listed_splits
@@ -252,14 +307,16 @@ def sum_match_counts(
 
 
 def find_inputs(
-    function: Callable[[Any], Iterable[InputRef | Skipped | MatchCounts]],
+    function: Callable[[Any], Iterable[Found]],
     fatal: type[ShardmillError] | tuple[()] = (),
+    *tags: str,
 ) -> beam.PTransform:
     """Return a step that applies a function and gives references and counts as two outputs.
 
     Args:
         function: Takes an element and gives what was found.
         fatal: Errors of the function that make the whole input unusable and that no retry fixes.
+        tags: Names of further outputs: ``_LINKED`` if the function gives ``Linked``.
     """
 
     def call(element: Any) -> Iterator[InputRef | TaggedOutput]:
@@ -267,13 +324,17 @@ def find_inputs(
             for each in function(element):
                 if isinstance(each, InputRef):
                     yield each
+                elif isinstance(each, Linked):
+                    yield TaggedOutput(_LINKED, tuple(each))
                 else:
                     yield TaggedOutput(_COUNTS, count_unused(each))
         except fatal as error:
             yield TaggedOutput(_COUNTS, MatchCounts(fatal=str(error)))
 
-    typed = beam.FlatMap(call).with_output_types(InputRef, counts=MatchCounts)
-    return typed.with_outputs(_COUNTS, main=_REFS)
+    typed = beam.FlatMap(call).with_output_types(
+        InputRef, counts=MatchCounts, linked=tuple[str, InputRef]
+    )
+    return typed.with_outputs(_COUNTS, *tags, main=_REFS)
 
 
 def _find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import itertools
 import os
 import re
 import stat
 import unicodedata
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.counts import Skipped
+from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
 
 _JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
 # Suffixes of side files in folders of images. A listing may still name such files.
@@ -31,7 +33,9 @@ _OTHER_SUFFIXES = frozenset(
 
 
 Wanted = Literal["images", "records", "rows", "any"]
+Found = InputRef | Skipped | Linked | MatchCounts
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
+_MAX_LISTED = 10_000  # objects: a folder without subfolders may have millions
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
 _GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -89,15 +93,52 @@ def glob_root(pattern: str) -> str:
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob: ``*`` and ``?`` stop at ``/``, ``**`` does not."""
+    return re.compile(_translate(_GLOB_TOKEN.findall(pattern)), re.DOTALL)
+
+
+def glob_folders(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for the folders below which a glob may match files."""
+    tokens = _GLOB_TOKEN.findall(pattern)
+    deep = next((i for i, token in enumerate(tokens) if token.startswith("**")), len(tokens))
+    texts = [_translate(tokens[:i]) for i in range(deep) if tokens[i] == "/"]
+    texts += [_translate(tokens[:deep]) + ".*"] * (deep < len(tokens))
+    return re.compile("|".join(texts), re.DOTALL)
+
+
+def _translate(tokens: Iterable[str]) -> str:
     out = []
-    for token in _GLOB_TOKEN.findall(pattern):
+    for token in tokens:
         if token in _WILDCARDS:
             out.append(_WILDCARDS[token])
         elif len(token) > 1:  # fnmatch translates unusual ranges; a set never matches a separator
             out.append(f"(?!/)(?:{fnmatch.translate(token)[:-2]})")
         else:
             out.append(re.escape(token))
-    return re.compile("".join(out), re.DOTALL)
+    return "".join(out)
+
+
+def may_list(folder: str) -> bool:
+    """Return whether this process may list a local folder; True for object stores."""
+    if not scheme_of(folder):
+        try:
+            os.scandir(folder).close()
+        except PermissionError:
+            return False
+    return True
+
+
+def folder_names(root: str) -> list[str]:
+    """Return the names of the visible folders in a folder; none if it cannot be listed.
+
+    Of an object store, only folders among the first entries are returned.
+    """
+    if not scheme_of(root):
+        with contextlib.suppress(PermissionError):
+            return [e.name for e in _scan(root) if _is_dir(e) and not is_junk(e.name)]
+        return []
+    entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
+    names = [entry.path.rpartition("/")[2] for entry in entries if entry.kind == "dir"]
+    return [name for name in names if not is_junk(name)]
 
 
 def first_level(root: str) -> Iterator[WalkTask]:
@@ -108,18 +149,35 @@ def first_level(root: str) -> Iterator[WalkTask]:
             if entry.kind == "dir":
                 yield WalkTask(entry.path.rsplit("/", 1)[-1], deep=True)
         return
-    for found in _scan(root):
-        if _is_dir(found) and not is_junk(found.name):
-            # Names cross a shuffle as text: undecodable bytes with a reversible escape.
-            yield WalkTask(os.fsencode(found.name).decode("latin-1"), deep=True)
+    for name in folder_names(root):
+        # Names cross a shuffle as text: undecodable bytes with a reversible escape.
+        yield WalkTask(os.fsencode(name).decode("latin-1"), deep=True)
+
+
+class PathFilter(NamedTuple):
+    """Functions of a path relative to the root.
+
+    Attributes:
+        file: Returns whether a file is matched.
+        folder: Returns whether files below a folder may be matched.
+    """
+
+    file: Callable[[str], bool]
+    folder: Callable[[str], bool]
+
+
+_ALL = PathFilter(lambda _: True, lambda _: True)
 
 
 def walk(
-    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images"
-) -> Iterator[InputRef | Skipped]:
-    """Yield a reference, or a skipped file, for each file of one piece of a walk.
+    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images",
+    matches: PathFilter = _ALL,
+) -> Iterator[Found]:  # fmt: skip
+    """Yield what each file of one piece of a walk is.
 
-    Symlinked folders are entered once; those outside the root only with ``follow_links``.
+    A link to a file or folder that the walk finds by its real path too is a duplicate. Of the
+    links in one piece to any other folder, the first is entered. Links that lead outside the root
+    need ``follow_links``.
 
     Args:
         root: A local folder, or a folder's URI.
@@ -127,13 +185,15 @@ def walk(
         follow_links: Whether links may lead outside the root.
         exclude: A folder not to enter (the output, if it is inside the input).
         wanted: Kind of files that are inputs; other files are skipped, by their names.
+        matches: Which files are matched; by default all.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, exclude, wanted)
+        yield from _walk_objects(root, task, exclude, wanted, matches)
         return
-    walker = _LocalWalk(root, follow_links=follow_links, exclude=exclude, wanted=wanted)
+    walker = _LocalWalk(root, follow_links, exclude, wanted, matches)
     folder = os.fsdecode(task.folder.encode("latin-1"))
-    yield from walker.walk(folder, deep=task.deep)
+    if not folder or matches.folder(folder):
+        yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -148,25 +208,47 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _by_link(found: InputRef | Skipped | MatchCounts, real: str) -> Found:
+    return Linked(escape_name(real), found) if isinstance(found, InputRef) else found
+
+
 class _LocalWalk:
-    def __init__(self, root: str, *, follow_links: bool, exclude: str, wanted: Wanted) -> None:
+    def __init__(
+        self, root: str, follow_links: bool, exclude: str, wanted: Wanted,
+        matches: PathFilter,
+    ) -> None:  # fmt: skip
         self.root = root
+        self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
         self.wanted: Wanted = wanted
         self.exclude = os.path.realpath(exclude) if exclude else None
-        self.seen: set[str] = set()
+        self.matches = matches
+        self.entered: set[str] = set()  # real paths of folders that were entered by a link
 
-    def walk(self, folder: str, *, deep: bool) -> Iterator[InputRef | Skipped]:
+    def real_path(self, relative: str) -> str:
+        """Return the real path of a file or folder, unless links lead to it."""
+        return os.path.join(self.real_root, relative) if relative else self.real_root
+
+    def walk(self, folder: str, real: str, *, deep: bool) -> Iterator[Found]:
+        """Yield the contents of a folder.
+
+        Args:
+            folder: Its path relative to the root.
+            real: Its real path, unless it is a link itself.
+            deep: Whether to enter its subfolders.
+        """
         path = os.path.join(self.root, folder) if folder else self.root
         if folder and os.path.islink(path):
-            rejected = self._reject_link(path, folder)
-            if rejected is not None:
-                yield rejected
+            real = os.path.realpath(path)
+            unused = self._unused_link(path, folder, real)
+            if unused is not None:
+                yield unused
                 return
-        real = os.path.realpath(path)
-        if real == self.exclude:
+        linked = real != self.real_path(folder)
+        if real == self.exclude or (linked and real in self.entered):
             return
-        self.seen.add(real)
+        if linked:
+            self.entered.add(real)
         try:
             entries = _scan(path)
         except PermissionError:
@@ -176,16 +258,37 @@ class _LocalWalk:
             return
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
-            if _is_dir(entry):
-                if is_junk(entry.name):
-                    yield Skipped(escape_name(relative))
-                elif deep and not self._was_entered(entry):
-                    yield from self.walk(relative, deep=True)
-            else:
-                yield self._file(entry, relative)
+            entry_real = os.path.join(real, entry.name)
+            if _is_dir(entry) and not is_junk(entry.name):
+                if deep and self.matches.folder(relative):
+                    yield from self.walk(relative, entry_real, deep=True)
+            elif self.matches.file(relative):
+                found = self._file(entry, relative, entry_real)
+                yield _by_link(found, entry_real) if linked else found
 
-    def _was_entered(self, entry: os.DirEntry[str]) -> bool:
-        return entry.is_symlink() and os.path.realpath(entry.path) in self.seen
+    def _unused_link(self, path: str, folder: str, real: str) -> InputRef | MatchCounts | None:
+        """Return what a link to a folder is if the folder is not entered by it."""
+        rejected = self._reject_link(path, folder)
+        if rejected is None and self.matches is _ALL:
+            return DUPLICATE if self._is_walked(real) or real in self.entered else None
+        return rejected  # of a glob, only some files of the folder may be matched by real paths
+
+    def _is_walked(self, real: str) -> bool:
+        """Return whether the walk of the root gets to a real path without links."""
+        if real == self.real_root:
+            return True
+        if not real.startswith(os.path.join(self.real_root, "")) or (
+            self.exclude and (real + os.sep).startswith(self.exclude + os.sep)
+        ):
+            return False
+        relative = os.path.relpath(real, self.real_root)
+        return not any(map(is_junk, relative.split(os.sep)))
+
+    def _is_matched(self, real: str) -> bool:
+        """Return whether a real file is matched without links."""
+        if not self._is_walked(real) or is_other(real, self.wanted) or not is_utf8(real):
+            return False
+        return self.matches.file(os.path.relpath(real, self.real_root))
 
     def _reject_link(self, path: str, relative: str) -> InputRef | None:
         """Return a rejected reference if a link leads outside the root and that is not allowed."""
@@ -200,7 +303,9 @@ class _LocalWalk:
             )
         return InputRef(make_key(relative), path, size, version)
 
-    def _file(self, entry: os.DirEntry[str], relative: str) -> InputRef | Skipped:
+    def _file(
+        self, entry: os.DirEntry[str], relative: str, real: str
+    ) -> InputRef | Skipped | MatchCounts:
         if is_junk(entry.name) or is_other(entry.name, self.wanted):
             return Skipped(escape_name(relative))
         if entry.is_symlink():
@@ -217,12 +322,15 @@ class _LocalWalk:
         ref = self._ref(relative, entry.path, status.st_size, str(status.st_mtime_ns))
         if not ref.error and not stat.S_ISREG(status.st_mode):
             return ref.rejected("not_a_file", "a pipe, socket or device")
-        return ref
+        if entry.is_symlink():
+            real = os.path.realpath(entry.path)
+        return DUPLICATE if real != self.real_path(relative) and self._is_matched(real) else ref
 
 
 def _walk_objects(
-    root: str, task: WalkTask, exclude: str, wanted: Wanted
-) -> Iterator[InputRef | Skipped]:
+    root: str, task: WalkTask, exclude: str, wanted: Wanted,
+    matches: PathFilter,
+) -> Iterator[InputRef | Skipped]:  # fmt: skip
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
@@ -232,6 +340,8 @@ def _walk_objects(
         if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
+        if not matches.file(relative):
+            continue
         if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
             yield Skipped(relative)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardmill.transforms.build.census import Census, why_unusable
+from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
@@ -28,14 +28,12 @@ class RowsPlanSpec:
         growth: Estimated bytes of records per byte of text.
         row_bytes: Estimated bytes of text per row.
         named_by_rows: Whether a column names the split of each row.
-        warnings: Warnings for the manifest.
     """
 
     sink: SinkSpec
     growth: float
     row_bytes: float
     named_by_rows: bool = False
-    warnings: tuple[str, ...] = ()
 
 
 def count_file(census: Census, file: CsvFile) -> None:
@@ -64,7 +62,8 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
         parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
     parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
-    plan = Plan("build", "", parts, (), census.input_id, default_parts, spec.warnings)
+    warnings = (*spec.sink.warnings, *input_warnings(census))
+    plan = Plan("build", "", parts, (), census.input_id, default_parts, warnings)
     return adjust_plan(spec.sink, plan)
 
 

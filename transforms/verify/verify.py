@@ -17,6 +17,7 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
+from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.recovery import complete_journal
 from shardmill.transforms.runtime.map_ordered import map_ordered
@@ -295,8 +296,9 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
     for task in first_level(root):
         for ref in walk(root, task, follow_links=True, wanted="records"):
-            if isinstance(ref, InputRef) and not ref.error and ref.key not in listed:
-                yield ref.key
+            found = ref.ref if isinstance(ref, Linked) else ref
+            if isinstance(found, InputRef) and not found.error and found.key not in listed:
+                yield found.key
 
 
 def _check_labels(dataset: Dataset) -> Iterator[Finding]:

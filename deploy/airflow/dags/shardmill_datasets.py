@@ -76,7 +76,6 @@ def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:
     """Return the arguments that all tasks of a dataset share."""
     return {
         "grace": settings.grace,
-        "env": settings.env,
         "pool": settings.pool,
         "execution_timeout": dt.timedelta(seconds=dataset.timeout or settings.timeout),
         "retries": settings.retries,

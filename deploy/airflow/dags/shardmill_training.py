@@ -29,7 +29,6 @@ def training_dag(settings: Settings, training: Training) -> DAG:
         user_defined_macros=MACROS,
         default_args={
             "grace": settings.grace,
-            "env": settings.env,
             "execution_timeout": dt.timedelta(seconds=settings.timeout),
             "retries": settings.retries,
             "retry_delay": dt.timedelta(seconds=settings.retry_delay),

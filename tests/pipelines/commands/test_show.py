@@ -25,7 +25,7 @@ from shardmill.pipelines.report.show_text import render
 from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.framing import frame, masked_crc
 from shardmill.transforms.verify.describe import describe_bytes, describe_record
 from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
 
@@ -334,6 +334,26 @@ def test_reports_damage_after_the_records_before_it(tmp_path) -> None:
     text = " ".join(shown(path, records=9))
     assert "Damaged: " in text
     assert describe_path(str(path), records=2)["records"]["damage"] == ""
+
+
+def test_shows_the_records_before_a_bomb_in_bounded_memory(tmp_path) -> None:
+    path, size = tmp_path / "bomb.tfrecord.gz", 1 << 30
+    head = struct.pack("<Q", size)
+    with gzip.open(path, "wb", 9) as file:
+        file.write(frame(RECORDS[0]) + head + struct.pack("<I", masked_crc(head)))
+        for _ in range(size >> 24):
+            file.write(bytes(1 << 24))
+    read = (
+        "import resource, sys; from shardmill.pipelines.cli import main; main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", read, "show", path], capture_output=True, text=True, check=True
+    )
+    text = " ".join(done.stdout.split())
+    assert "name 0" in text
+    assert f"record 1 at byte {len(frame(RECORDS[0]))} has {size + 16:,} bytes, over the" in text
+    assert int(text.split()[-1]) < 700  # MiB; that of the parent is included
 
 
 def test_reports_a_missing_shard(photos, tmp_path) -> None:

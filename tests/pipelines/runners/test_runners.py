@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from apache_beam.utils.subprocess_server import JavaJarServer
 
 from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
@@ -39,6 +40,8 @@ MISTAKES = [
     ("FlinkRunner", [f"--flink_master=http://{UNUSED_PORT}"], "start the cluster, or correct the address"),
     ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
     ("FlinkRunner", ["--flink_job_server_jar=no.jar"], "--flink_job_server_jar=no.jar is not a file"),
+    ("FlinkRunner", [f"--job_endpoint={UNUSED_PORT}"], "No job server answers at --job_endpoint=localhost:1"),
+    ("FlinkRunner", ["--job_endpoint=localhost"], "start it, or correct the address"),
     ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
     ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
     ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
@@ -67,6 +70,14 @@ def test_command_rejects_options_in_one_sentence(runner, code, tmp_path):
     assert re.fullmatch(r"shardmill: [^\n]+\.\n", done.stderr)
     assert done.stdout == ""
     assert not (tmp_path / "out").exists()
+
+
+def test_explains_that_beam_finds_no_job_server(tmp_path):
+    with pytest.raises(RuntimeError) as caught:
+        JavaJarServer.local_jar(f"http://{UNUSED_PORT}/none.jar", cache_dir=str(tmp_path))
+    said = str(find_runner("FlinkRunner").explain(caught.value, None))
+    assert said.startswith("Beam cannot download a job server for FlinkRunner (")
+    assert "--flink_job_server_jar=FILE" in said
 
 
 @pytest.mark.parametrize("name", ["FlinkRunner", "flinkrunner", "flink"])

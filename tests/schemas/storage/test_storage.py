@@ -428,10 +428,10 @@ def test_local_copy_shares_the_file_where_it_can(tmp_path, monkeypatch):
     storage.copy(str(source), f"{tmp_path}/linked")
     assert (tmp_path / "linked").stat().st_ino == source.stat().st_ino
 
-    def refuse(*_):
+    def reject(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", reject)
     storage.copy(str(source), f"{tmp_path}/copied")
     assert (tmp_path / "copied").read_bytes() == b"data"
     assert (tmp_path / "copied").stat().st_ino != source.stat().st_ino

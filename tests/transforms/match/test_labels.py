@@ -4,7 +4,7 @@ import pytest
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.labels import LabelSpec, parse_labels, sort_labels
+from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, parse_labels, sort_labels
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,14 @@ def test_parses_labels_files() -> None:
     for text, message in (("", "is empty"), ("a\n\nb\n", "empty line 2"), ("a\na\n", "'a' twice")):
         with pytest.raises(UsageError, match=message):
             parse_labels(text, "f")
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("train/cat/1.jpg", "cat"), ("Val/cat/more/1.jpg", "cat"), ("other/cat/1.jpg", "cat"),
+        ("train/1.jpg", None), ("TEST/1.jpg", None), ("trains/1.jpg", "trains"), ("1.jpg", None),
+    ],
+)  # fmt: skip
+def test_labels_below_splits(key, label) -> None:
+    assert LabelSpec(pattern=BELOW_SPLIT).with_label(InputRef(key, key)).label == label

@@ -12,10 +12,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, Skipped
-from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
+from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
 from shardmill.transforms.match.walk import first_level, glob_regex
@@ -31,7 +31,9 @@ def touch(path: Path, data: bytes = b"x") -> Path:
 def walk_all(pattern: str | Path, **kwargs) -> list[InputRef | Skipped]:
     """Return everything that an input matches, without a pipeline."""
     spec = find_input(str(pattern), **kwargs)
-    found = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
+    walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
+    found = [each.ref if isinstance(each, Linked) else each for each in walked]
+    found = [each for each in found if each != DUPLICATE]
     assert len({each.key for each in found}) == len(found)
     return found
 
@@ -84,7 +86,11 @@ def test_skips_and_counts_junk(tmp_path) -> None:
     assert {each.key for each in one_folder if isinstance(each, Skipped)} == {
         "desktop.ini", "Thumbs.db", "._1.jpg", "notes.txt",
     }  # fmt: skip
-    assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7)
+    kinds = (
+        (".db", 1, "a/Thumbs.db"), (".ini", 1, "a/desktop.ini"), (".txt", 1, "a/notes.txt"),
+        (".xml", 1, "b/ann.XML"), ("hidden", 3, ".DS_Store"),
+    )  # fmt: skip
+    assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7, kinds=kinds)
 
 
 def test_leaves_out_the_output_inside_the_input(tmp_path) -> None:
@@ -106,13 +112,98 @@ def test_follows_links_inside_the_root(tmp_path) -> None:
     found = match(root)
     assert found["a/out.jpg"] == "outside_root"
     assert found["out"] == "outside_root"
-    assert found["b/1.jpg"] == ""
+    assert "b/1.jpg" not in found  # a/1.jpg is the same file
     assert found["nowhere.jpg"] == "outside_root"  # it points outside, even if nothing is there
     assert found["self.jpg"] == "not_found"
     followed = match(root, follow_links=True)
     assert followed["out/2.jpg"] == followed["a/out.jpg"] == ""
     assert followed["nowhere.jpg"] == "not_found"
     assert len(followed) < 20  # the loop was entered once
+
+
+def both_ways(folder: Path, pattern: str | Path, **kwargs) -> tuple[dict[str, str], MatchCounts]:
+    """Return {key: error} and the counts; of the pipeline, which must equal the function."""
+    spec = find_input(str(pattern), **kwargs)
+    refs, counts = run_match(folder, spec=spec)
+    assert (refs, counts) == match_now(spec)
+    return {ref.key: ref.error for ref in refs}, counts
+
+
+def test_each_real_folder_is_read_once(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(root / "m/x/1.jpg")
+    touch(root / "m/2.jpg")
+    for link, target in (("a", "m"), ("z", "m/x"), ("m/again", "x"), ("m/x/up", "../..")):
+        (root / link).symlink_to(target)
+    (root / "m/3.jpg").symlink_to("2.jpg")
+    (root / "m/gone.jpg").symlink_to("none.jpg")
+    wanted = {"m/2.jpg": "", "m/x/1.jpg": "", "m/gone.jpg": "not_found"}
+    assert both_ways(tmp_path, root) == (wanted, MatchCounts(duplicates=5))
+    # A glob that matches only links reads what they lead to.
+    assert both_ways(tmp_path, root / "[az]/*.jpg")[0].keys() == {
+        "a/2.jpg", "a/3.jpg", "a/gone.jpg", "z/1.jpg",
+    }  # fmt: skip
+    assert both_ways(tmp_path, root / "[am]/2.jpg") == ({"m/2.jpg": ""}, DUPLICATE)
+
+
+def test_first_link_to_a_folder_that_is_not_walked_is_entered(tmp_path) -> None:
+    root = tmp_path / "root"
+    touch(root / ".v2/1.jpg")
+    touch(tmp_path / "out/2.jpg")
+    (tmp_path / "out/back").symlink_to(root)
+    for link in ("b", "c/d", "e"):
+        (root / link).parent.mkdir(exist_ok=True)
+        (root / link).symlink_to(root / ".v2")
+        (root / f"{link}_out").symlink_to(tmp_path / "out")
+    found, counts = both_ways(tmp_path, root, follow_links=True)
+    assert found == {"b/1.jpg": "", "b_out/2.jpg": ""}
+    assert counts.skipped == 1  # .v2
+    assert counts.duplicates == 2 + 2 + 3  # files by other links, and the links back
+
+
+def test_globs_report_folders_that_they_cannot_enter(tmp_path) -> None:
+    touch(tmp_path / "root/a/1.jpg")
+    touch(tmp_path / "out/2.jpg")
+    (tmp_path / "root/b").symlink_to(tmp_path / "out")
+    root = tmp_path / "root"
+    for pattern in ("*/*.jpg", "**/*.jpg", "*/**"):
+        assert match(root / pattern) == {"a/1.jpg": "", "b": "outside_root"}
+    for pattern in ("a/*.jpg", "*.jpg", "[a]/*"):
+        assert "outside_root" not in match(root / pattern).values()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
+def test_folders_that_cannot_be_listed(tmp_path) -> None:
+    touch(tmp_path / "root/a/1.jpg")
+    touch(tmp_path / "root/no/2.jpg").parent.chmod(0o700)
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        for pattern in ("", "*/*.jpg"):
+            assert match(tmp_path / "root" / pattern) == {"a/1.jpg": "", "no": "unreadable"}
+        with pytest.raises(InputError, match=r"the folder .*/no cannot be listed: give this user"):
+            find_input(str(tmp_path / "root/no"))
+    finally:
+        os.seteuid(0)
+
+
+def test_paths_must_be_utf8(tmp_path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/in\xff")
+    Path(folder).mkdir()
+    with pytest.raises(UsageError, match="in%FF is not valid UTF-8: rename it"):
+        find_input(folder)
+
+
+def test_labels_are_nfc(tmp_path) -> None:
+    nfd, nfc = "cafe\u0301", "caf\u00e9"
+    touch(tmp_path / nfd / "1.jpg")
+    (ref,), _ = match_now(find_input(str(tmp_path)))
+    assert LabelSpec(fixed=parse_labels(nfd + "\n", "x")).with_label(ref).label == nfc
+    with pytest.raises(UsageError, match="twice"):
+        parse_labels(f"{nfd}\n{nfc}\n", "x")
+    refs = listing(f"path,label\n1.jpg,{nfd}\n2.jpg,{nfc}\n".encode())
+    assert {ref.label for ref in refs} == {nfc}
 
 
 def test_rejects_special_files_and_undecodable_names(tmp_path) -> None:
@@ -221,7 +312,8 @@ def test_transform_equals_function(tmp_path) -> None:
         touch(tmp_path / "in" / name)
     spec = find_input(str(tmp_path / "in"))
     found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec())
-    assert counts == match_now(spec)[1] == MatchCounts(skipped=2)
+    kinds = ((".db", 1, "Thumbs.db"), (".txt", 1, "a/notes.txt"))
+    assert counts == match_now(spec)[1] == MatchCounts(skipped=2, kinds=kinds)
     assert [(ref.key, ref.label, ref.error) for ref in found] == [
         ("3.jpg", None, "no_label"),
         ("a/1.jpg", "a", ""),

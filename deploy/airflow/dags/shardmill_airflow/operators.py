@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from shardmill_airflow.keeper import end_with_parent
 from shardmill_airflow.running import Command, clean_environment
+from shardmill_airflow.settings import load_settings
 
 _NEXT = "the next attempt reuses the finished parts."
 _USAGE = 2  # the exit code of a usage error, which no retry fixes
@@ -27,7 +28,6 @@ class CommandOperator(BaseOperator):
         argv: The program and its arguments, each a separate template. There is no shell, so that
             no date or name is split into several arguments.
         grace: Seconds that the command has to exit after SIGTERM.
-        env: Added to the environment.
         extra: Templates of the values that events of the outlets carry.
     """
 
@@ -39,14 +39,12 @@ class CommandOperator(BaseOperator):
         *,
         argv: Sequence[str],
         grace: float = 60,
-        env: Mapping[str, str] | None = None,
         extra: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.argv = list(argv)
         self.grace = grace
-        self.env = dict(env or {})
         self.extra = dict(extra or {})
         self._command: Command | None = None
         self._stopped = False
@@ -55,7 +53,9 @@ class CommandOperator(BaseOperator):
         """Run the command until it exits."""
         end_with_parent()  # the supervisor of the task may be killed
         self.log.info("Running %s", shlex.join(self.argv))
-        command = self._command = Command.start(self.argv, clean_environment(self.env), self.grace)
+        # Read here, since attributes of an operator are stored and shown as part of the DAG.
+        env = clean_environment(load_settings().env)
+        command = self._command = Command.start(self.argv, env, self.grace)
         try:
             if self._stopped:
                 command.stop()

@@ -17,7 +17,8 @@ from shardmill_airflow import keeper
 _KEEPER = str(Path(keeper.__file__).resolve())
 _MAX_LINE = 4000  # characters of a line in the log
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08")
-_AIRFLOW_ONLY = ("AIRFLOW__", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "UV_")  # prefixes
+_AIRFLOW_ONLY = ("AIRFLOW_", "_AIRFLOW_", "PYTHON", "VIRTUAL_ENV", "__PYVENV", "UV_")  # prefixes
+_CONTEXT = "AIRFLOW_CTX_"
 
 
 @dataclass
@@ -139,6 +140,12 @@ class Command:
 
 
 def clean_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without the variables of Airflow and its Python."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW_ONLY)}
+    """Return this process's environment without the variables of Airflow and its Python.
+
+    Those of Airflow may be its connections and variables; only the names of the task are kept.
+    """
+    kept = {
+        name: value for name, value in os.environ.items()
+        if name.startswith(_CONTEXT) or not name.startswith(_AIRFLOW_ONLY)
+    }  # fmt: skip
     return {**kept, "PYTHONUNBUFFERED": "1", **added}

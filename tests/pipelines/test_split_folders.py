@@ -1,0 +1,149 @@
+"""Folders that are named like splits are splits; the run and the manifest say so."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS
+from shardmill.schemas.errors import InputError
+from tests.conftest import build_dataset, make_photos, resolve_job, shardmill
+from tests.support.readers import tf_examples
+
+
+def build(folder: Path, **options):
+    output = folder / "ds"
+    shutil.rmtree(output, ignore_errors=True)
+    outcome, manifest = build_dataset(
+        input=folder / "in", output=output, image_size=8, num_shards=1, **options
+    )
+    assert outcome.status == "published"
+    return manifest
+
+
+def contents(folder: Path) -> dict[str, set[str]]:
+    """Return the keys of each split, read by tf.data."""
+    return {
+        path.name.split("-")[0]: {e["image/key"][0].decode() for e in tf_examples(path)}
+        for path in (folder / "ds").glob("*.tfrecord.gz")
+    }
+
+
+TREE = {"Train/cat": 4, "train/dog": 2, "val/cat": 3, "test/dog/more": 2}
+
+
+def test_tree_of_splits_keeps_its_splits(tmp_path) -> None:
+    make_photos(tmp_path / "in", TREE, size=(8, 8))
+    manifest = build(tmp_path)
+    assert {name: split.label_counts for name, split in manifest.splits.items()} == {
+        "train": {"cat": 4, "dog": 2}, "validation": {"cat": 3}, "test": {"dog": 2},
+    }  # fmt: skip
+    (warning,) = manifest.warnings
+    assert warning.startswith("the folders 'Train', 'test', 'train', 'val' were taken as splits")
+    folders = {s: {key.split("/")[0] for key in keys} for s, keys in contents(tmp_path).items()}
+    assert folders == {"train": {"Train", "train"}, "validation": {"val"}, "test": {"test"}}
+    # It is the dataset of the same command with --splits=directory, which needs no warning.
+    explicit = build(tmp_path, splits="directory")
+    assert explicit.build.config_id == manifest.build.config_id
+    assert [s.crc32c for s in explicit.splits["test"].shards] == [
+        s.crc32c for s in manifest.splits["test"].shards
+    ]
+    assert explicit.warnings == ()
+    shares = build(tmp_path, splits=DEFAULT_SPLITS)
+    assert list(shares.splits) == ["train", "validation"]
+    assert shares.build.config_id != manifest.build.config_id
+
+
+def test_split_folders_without_subfolders_have_no_labels(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"train": 4, "validation": 2}, size=(8, 8))
+    manifest = build(tmp_path)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 4, "validation": 2,
+    }  # fmt: skip
+    assert manifest.labels == ()
+    assert manifest.warnings[0].endswith("no subfolders, so the images have no labels")
+    assert build(tmp_path, label_from="filename").labels  # labels that are asked for are kept
+    (tmp_path / "labels.txt").write_text("cat\n")
+    outcome, _ = build_dataset(
+        input=tmp_path / "in", output=tmp_path / "other", labels=tmp_path / "labels.txt"
+    )
+    assert "most are no_label" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "folders", [{"cat": 2, "dog": 2, "test": 2}, {"train": 3}, {"train": 2, "training": 2}]
+)
+def test_labels_that_are_called_like_splits_stay_labels(tmp_path, folders) -> None:
+    make_photos(tmp_path / "in", folders, size=(8, 8))
+    manifest = build(tmp_path)
+    counted = Counter()
+    for split in manifest.splits.values():
+        counted.update(split.label_counts)
+    assert counted == folders
+    assert not any("look like" in w or "taken as" in w for w in manifest.warnings)
+
+
+def test_split_folders_next_to_others_are_a_warning(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2, "more/cat": 2}, size=(8, 8))
+    manifest = build(tmp_path)
+    assert sum(split.num_examples for split in manifest.splits.values()) == 6
+    assert "'train', 'val' look like splits, but not 'more'" in manifest.warnings[0]
+
+
+def test_output_and_globs(tmp_path) -> None:
+    source = make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2}, size=(8, 8))
+    (source / "ds").mkdir()
+    inside = {"output": source / "ds", "image_size": 8}
+    assert resolve_job("images", input=source, **inside).config.splits == "directory"
+    for pattern, splits in (("*/*/*", "directory"), ("*.jpg", None)):
+        assert resolve_job("images", input=source / pattern, **inside).config.splits == splits
+    above = resolve_job("images", input=source, root=tmp_path, **inside)
+    assert above.config.splits is None  # the first folder of its keys is "in"
+
+
+def test_rows_in_split_folders(tmp_path) -> None:
+    for split, rows in (("train", 5), ("validation", 3)):
+        (tmp_path / "in" / split).mkdir(parents=True)
+        (tmp_path / "in" / split / "x.csv").write_text("a\n" + "1\n" * rows)
+    _, manifest = build_dataset("rows", input=tmp_path / "in", output=tmp_path / "ds")
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 5, "validation": 3,
+    }  # fmt: skip
+    assert "were taken as splits" in manifest.warnings[0]
+
+
+def test_lists_skipped_files_by_kind(tmp_path) -> None:
+    source = make_photos(tmp_path / "in", {"cat": 2}, size=(8, 8))
+    for name in ("cat/b.txt", "cat/a.TXT", "a.xml", ".DS_Store", "cat/._x.jpg", "b.txt"):
+        (source / name).write_text("x")
+    wanted = "files skipped by their names: 3 .txt (b.txt), 2 hidden (.DS_Store), 1 .xml (a.xml)"
+    assert wanted in build(tmp_path).warnings
+    flags = (f"--input={source}", f"--output={tmp_path}/other", "--dry_run")
+    assert wanted in shardmill("images", *flags).stdout
+
+
+def test_names_what_is_no_image(tmp_path) -> None:
+    archive = tmp_path / "in" / "photos.ZIP"
+    archive.parent.mkdir()
+    archive.write_bytes(b"PK")
+    with pytest.raises(
+        InputError, match=r"photos\.ZIP is not named like an image: .* unpack archives"
+    ):
+        resolve_job("images", input=archive, output=tmp_path / "ds")
+    outcome, _ = build_dataset(input=archive.parent, output=tmp_path / "ds")
+    assert outcome.status == "failed"
+    assert "(files skipped by their names: 1 .zip (photos.ZIP))" in outcome.message
+
+
+def test_warns_of_a_label_for_each_file(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"cat": 3}, size=(8, 8))
+    manifest = build(tmp_path, label_from="filename")
+    assert manifest.warnings[0].startswith("each of the 3 files has another label, such as")
+    pattern = r"(?P<label>.).*"
+    assert not any(
+        "its own" in w
+        for w in build(tmp_path, label_from="filename", label_pattern=pattern).warnings
+    )
