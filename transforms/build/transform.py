@@ -41,7 +41,7 @@ from shardmill.transforms.build.placement import (
     Series,
     part_of,
 )
-from shardmill.transforms.build.planning import Plan, plan_parts
+from shardmill.transforms.build.planning import Plan, plan_parts, why_too_many_parts
 from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
@@ -80,6 +80,9 @@ def adjust_plan(spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None 
         plan: The plan of a build from scratch.
         series: Identity of each series whose published shards may be reused.
     """
+    problem = why_too_many_parts(plan)
+    if problem:
+        return Plan("failed", problem)
     storage = open_storage(spec.output)
     try:
         read = check_output if spec.dry_run else recover_output
