@@ -12,7 +12,7 @@ REASONS: dict[str, str] = {
     "changed": "the file changed between listing and reading",
     "color": "the pixels cannot be converted to 8-bit color (16-bit FITS, unusual palettes)",
     "columns": "the file lacks a required column",
-    "compressed": "the compressed file is damaged (no row is used) or cut (earlier rows are used)",
+    "compressed": "the compressed file is damaged (no row is used) or cut short (earlier rows are)",
     "decode": "the file has the signature of an image but does not decode",
     "domain": "the text is not in its column's string_domain",
     "empty": "the file has no bytes",
