@@ -150,7 +150,8 @@ def _sample(
     """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
 
     Raises:
-        InputError: No file can be read as rows, or none has the columns of the schema.
+        InputError: No file can be read as rows, none has the columns of the schema, or too many
+            files are rejected.
     """
     usable = [ref for ref in refs if not ref.error]
     needed = [config.label, config.key, config.group_by, config.split_by]
@@ -170,21 +171,12 @@ def _sample(
             "one of them, or make such columns optional in the schema."
         )
     if given is None and sample.rows:
-        _check_files(config, sample)
+        problem = why_files_lost(_census(sample), config.max_rejected_files)
+        if problem:
+            raise InputError(problem)
     if sample.rows or (given is not None and sample.base):
         return sample
     raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
-
-
-def _check_files(config: RowsConfig, sample: Sample) -> None:
-    """Check that not too many files are rejected, before a pipeline starts.
-
-    Raises:
-        InputError: More files are rejected than ``--max_rejected_files`` allows.
-    """
-    problem = why_files_lost(_census(sample), config.max_rejected_files)
-    if problem:
-        raise InputError(problem)
 
 
 def _census(sample: Sample) -> Census:

@@ -11,7 +11,7 @@ REASONS: dict[str, str] = {
     "cast": "the cell is not a value of its column's type",
     "changed": "the file changed between listing and reading",
     "color": "the pixels cannot be converted to 8-bit color (16-bit FITS, unusual palettes)",
-    "columns": "the file lacks a required column",
+    "columns": "the file does not have the columns of the dataset",
     "compressed": "the compressed file is damaged (no row is used) or cut short (earlier rows are)",
     "decode": "the file has the signature of an image but does not decode",
     "domain": "the text is not in its column's string_domain",

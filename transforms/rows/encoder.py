@@ -128,8 +128,9 @@ class RowsHooks(BuildHooks):
             if known is None or (reject.uri, reject.line or 0) < (known.uri, known.line or 0):
                 first[cause] = reject
         if len(files) > self.max_rejected_files:
-            lost = first[min(files)]
-            return describe_lost_files(len(files), self.max_rejected_files, lost.key, lost.message)
+            name = min(files)
+            message = first[name].message
+            return describe_lost_files(len(files), self.max_rejected_files, name, message)
         column, count = max(misfits.items(), key=lambda item: (item[1], item[0]), default=("", 0))
         if count <= max(FEW_ROWS, rows // 1000):
             return ""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from shardmill.schemas.errors import format_names
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.rows.csv.dialect import HeaderMode
 
 
 def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
@@ -17,19 +18,25 @@ def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[st
 
 
 def check_columns(
-    columns: Sequence[str], known: Collection[str], needed: Iterable[str], base: Sequence[str] = ()
-) -> None:
+    columns: Sequence[str], known: Collection[str], needed: Iterable[str], base: Sequence[str],
+    header: HeaderMode,
+) -> None:  # fmt: skip
     """Check that the columns of a file are those of the table.
 
     Args:
         columns: Columns of the file.
         known: Columns of the table.
         needed: Columns that each file must have.
-        base: The columns of most files: each file must have half of them.
+        base: Inferred schema: the columns of most files. Each file must have half of them, or as
+            many if files have no header.
+        header: Whether files have a header.
 
     Raises:
         RejectedError: A column is missing, or has nearly the name of a column of the table.
     """
+    if base and header == "none" and len(columns) != len(base):
+        message = f"it has {len(columns)} columns, and most files have {len(base)}"
+        raise RejectedError("read", "columns", message)
     missing = [name for name in dict.fromkeys(needed) if name not in columns]
     others = {_fold(name): name for name in known if name not in columns}
     extra = [name for name in columns if name not in known]

@@ -34,7 +34,7 @@ def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
         table = spec.table
         needed = [*missing_columns(table.columns, head.columns), *table.named]
         known = {*table.named, *(column.name for column in table.columns)}
-        check_columns(head.columns, known, needed, table.base)
+        check_columns(head.columns, known, needed, table.base, spec.dialect.header)
     except RejectedError as rejection:
         yield CsvFile(ref.rejected(rejection.error, rejection.message))
     except FileNotFoundError:

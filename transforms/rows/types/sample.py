@@ -126,7 +126,7 @@ def sample_files(
         map_ordered(lambda ref: sample_file(ref, dialect, nulls, each), usable, _THREADS)
     )
     valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
-    base, joined, rejected = _join(valid, set(needed))
+    base, joined, rejected = _join(valid, set(needed), dialect)
     profiles: dict[str, infer.ColumnProfile] = {}
     partial: dict[str, str] = {}
     for sample in joined:
@@ -152,7 +152,7 @@ def sample_files(
 
 
 def _join(
-    valid: Sequence[FileSample], needed: set[str]
+    valid: Sequence[FileSample], needed: set[str], dialect: Dialect
 ) -> tuple[tuple[str, ...], list[FileSample], dict[str, InputRef]]:
     """Return the columns of most files, the files that fit, and the others by key, rejected."""
     if not valid:
@@ -166,7 +166,7 @@ def _join(
     known, joined, rejected = set(base), [first], {}
     for sample in (each for each in valid if each is not first):
         try:
-            check_columns(tuple(sample.profiles), known, sorted(needed), base)
+            check_columns(tuple(sample.profiles), known, sorted(needed), base, dialect.header)
         except RejectedError as rejection:
             ref = sample.ref.rejected(rejection.error, rejection.message)
             rejected[ref.key] = ref
