@@ -259,7 +259,7 @@ def _warnings(config: RowsConfig, columns: Sequence[Column], sample: Sample) -> 
             f"{len(numbers)} of {len(sample.base)} columns have numbers as names, such as "
             f"{numbers[0]!r}: set --header=none if the first row is data"
         )
-    rounded = [name for name in sample.rounded(columns) if not config.schema]
+    rounded = [] if config.schema else sample.rounded(columns)
     if rounded:
         warnings.append(
             f"float32 rounds values of {format_names(rounded)}: "

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.rows.runs import run_writer
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 
@@ -109,6 +109,11 @@ def test_files_with_fewer_columns_join(names, tmp_path) -> None:
     assert schema_of(tmp_path / "ds")["price"].required
     message = failed(**options, output=tmp_path / "two", label="survived")
     assert f"{names[0]}, it has no column 'survived'" in message
+    # A given schema may have optional columns that no file has.
+    columns = [*schema_of(tmp_path / "ds").values(), Column("other", "float32", required=False)]
+    (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
+    _, manifest = published(**options, output=tmp_path / "3", schema=tmp_path / "schema.pbtxt")
+    assert manifest.written == 1_100
 
 
 def test_the_lost_rest_of_a_compressed_file_fails_the_build(tmp_path) -> None:

@@ -80,18 +80,12 @@ class Sample:
             leave_out: Names of columns that are not features.
             strict: Whether columns without a missing cell in the sample are required.
         """
-        columns = [
-            infer.infer_column(name, profile)
-            for name, profile in self.profiles.items()
-            if name not in leave_out
-        ]
+        names = [name for name in self.profiles if name not in leave_out]
+        full = self.profiles.keys() - self.partial.keys() if strict else set()
+        columns = (infer.infer_column(name, self.profiles[name]) for name in names)
         return tuple(
-            replace(
-                column,
-                required=column.name == label
-                or (strict and column.required and column.name not in self.partial),
-            )
-            for column in columns
+            replace(each, required=each.name == label or (each.required and each.name in full))
+            for each in columns
         )
 
     def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:
