@@ -5,8 +5,9 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import apache_beam as beam
@@ -31,8 +32,8 @@ from shardmill.transforms.match.transform import (
     match_now,
 )
 from shardmill.transforms.rows.encoder import RowsHooks
-from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec
-from shardmill.transforms.rows.probe import missing_columns
+from shardmill.transforms.rows.file_columns import missing_columns
+from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec, why_files_lost
 from shardmill.transforms.rows.runs.run_writer import RunSpec
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
@@ -41,7 +42,8 @@ from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sampl
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
-ROWS_VERSION = "1"  # of the conversion from cells to values to bytes
+ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _ENTRY_BYTES = 14  # of a feature in a record, without its name and value
 
 
@@ -82,23 +84,31 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
     sample = _sample(config, refs, counts, given)
-    columns = given or sample.infer(config.label, {config.split_by})
+    # A preprocessing_fn must know what is required before all rows are read.
+    strict = sample.complete or preprocessing is not None
+    columns = given or sample.infer(config.label, {config.split_by}, strict=strict)
     check_named(config, columns, sample.columns)
     _check_train_split(config, preprocessing)
+    table = TableSpec(
+        columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
+        config.split_by, *(((), ()) if given else (sample.base, sample.exact(columns))),
+    )  # fmt: skip
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
     texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
+    identity = options
+    if given is None and not sample.complete:
+        identity = {**options, "exact": table.exact}  # rules that the schema does not contain
     sink = config.sink_spec(
-        config_id("rows", versions, options), match.root, runner=runner,
+        config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),
         config={name: value for name, value in options.items() if name != "schema"},
-        hooks=RowsHooks(texts and preprocessing is None, preprocessing is not None),
+        hooks=RowsHooks(
+            texts and preprocessing is None, preprocessing is not None, inferred=given is None,
+            finds_gaps=given is None and not strict, max_rejected_files=config.max_rejected_files,
+        ),
         warnings=(*notes, *_warnings(config, columns, sample)),
-    )  # fmt: skip
-    table = TableSpec(
-        columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
-        config.split_by,
     )  # fmt: skip
     runs = RunSpec(table, config.dialect, sink.config_id, sink.build, versions)
     plan = RowsPlanSpec(
@@ -106,6 +116,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         growth=_growth(columns, sample),
         row_bytes=sample.row_bytes,
         named_by_rows=bool(config.split_by),
+        max_rejected_files=config.max_rejected_files,
     )
     threads = config.threads or usable_cores()
     analysis = None if config.dry_run else preprocessing  # an analysis writes to the output
@@ -142,38 +153,40 @@ def _sample(
     """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
 
     Raises:
-        InputError: No file can be read as rows, or none has the columns of the schema.
+        InputError: No file can be read as rows, none has the columns of the schema, or too many
+            files are rejected.
     """
     usable = [ref for ref in refs if not ref.error]
+    needed = [config.label, config.key, config.group_by, config.split_by]
+    size = parse_bytes(config.sample_bytes, "sample_bytes")
     if given is not None:
-        sample = sample_files(usable[:1], config.dialect, config.nulls, MIN_FILE_BYTES)
-        if sample.columns and not missing_columns(given, sample.columns):
+        size = MIN_FILE_BYTES
+        sample = sample_files(usable[:1], config.dialect, config.nulls, size, ())
+        if sample.base and not missing_columns(given, sample.base):
             return sample
-    size = parse_bytes(config.sample_bytes, "sample_bytes") if given is None else MIN_FILE_BYTES
-    sample = sample_files(refs, config.dialect, config.nulls, size)
-    if sample.columns and given is not None:
-        return _select_layout(config, given, sample)
-    if sample.rows:
+        needed = missing_columns(given, ())
+    sample = sample_files(refs, config.dialect, config.nulls, size, filter(None, needed))
+    missing = missing_columns(given or (), sample.base)
+    if sample.base and missing:
+        raise InputError(
+            f"No file of --input={config.input} has the columns of --schema={config.schema}: most "
+            f"have no column {format_names(missing)}, only {format_names(sample.base)}; change "
+            "one of them, or make such columns optional in the schema."
+        )
+    if given is None and sample.rows:
+        problem = why_files_lost(_census(sample), config.max_rejected_files)
+        if problem:
+            raise InputError(problem)
+    if sample.rows or (given is not None and sample.base):
         return sample
     raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 
-def _select_layout(config: RowsConfig, given: Sequence[Column], sample: Sample) -> Sample:
-    """Return a sample with the columns of those files that fit a schema.
-
-    Raises:
-        InputError: No file fits it.
-    """
-    for columns in sample.layouts:
-        if not missing_columns(given, columns):
-            return replace(sample, columns=columns, profiles=())
-    columns = sample.layouts[0]
-    raise InputError(
-        f"No file of --input={config.input} has the columns of --schema={config.schema}: "
-        f"{'most have' if len(sample.layouts) > 1 else 'it has'} no column "
-        f"{format_names(missing_columns(given, columns))}, only {format_names(columns)}; change "
-        "one of them, or make such columns optional in the schema."
-    )
+def _census(sample: Sample) -> Census:
+    census = Census()
+    for ref in sample.refs:
+        census.add(ref, REJECTED if ref.error else Series("rows", ""))
+    return census
 
 
 def _explain_no_rows(
@@ -192,9 +205,7 @@ def _explain_no_rows(
             f"No row of --input={config.input} can be read: {sample.problem}; check --input, "
             "--delimiter and --quote."
         )
-    census = Census()
-    for ref in sample.refs:
-        census.add(ref, REJECTED if ref.error else Series("rows", ""))
+    census = _census(sample)
     problem = why_unusable(census.with_counts(counts), TABLE, config.input)
     if not problem:
         names = (
@@ -239,8 +250,29 @@ def _growth(columns: Sequence[Column], sample: Sample) -> float:
 
 
 def _warnings(config: RowsConfig, columns: Sequence[Column], sample: Sample) -> list[str]:
+    warnings = []
     known = {column.name for column in columns} | {config.split_by}
     omitted = [name for name in sample.columns if name not in known]
-    if not omitted:
-        return []
-    return [f"columns that the schema does not name were left out: {', '.join(omitted)}"]
+    if omitted:
+        names = ", ".join(omitted)
+        warnings.append(f"columns that the schema does not name were left out: {names}")
+    numbers = [name for name in sample.base if _NUMBER.fullmatch(name)]
+    if config.dialect.header == "first" and 2 * len(numbers) >= len(sample.base) > 0:
+        warnings.append(
+            f"{len(numbers)} of {len(sample.base)} columns have numbers as names, such as "
+            f"{numbers[0]!r}: set --header=none if the first row is data"
+        )
+    rounded = [] if config.schema else sample.rounded(columns)
+    if rounded:
+        warnings.append(
+            f"float32 rounds values of {format_names(rounded)}: "
+            f"{sample.profiles[rounded[0]].rounding}; make such columns BYTES in a --schema "
+            "to keep their texts"
+        )
+    partial = sorted(known & sample.partial.keys())
+    if partial:
+        warnings.append(
+            f"some files lack the column {format_names(partial)}: their rows have no value there, "
+            f"such as those of {sample.partial[partial[0]]}"
+        )
+    return warnings

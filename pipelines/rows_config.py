@@ -27,7 +27,7 @@ class RowsConfig(BuildConfig):
     """
 
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
-        "schema", "sample_bytes", "preprocessing",
+        "schema", "sample_bytes", "preprocessing", "max_rejected_files",
     }  # fmt: skip
 
     schema: str = ""
@@ -45,6 +45,7 @@ class RowsConfig(BuildConfig):
     null_values: str | None = None
     preprocessing: str = ""
     sample_bytes: str = "16MiB"
+    max_rejected_files: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +66,8 @@ class RowsConfig(BuildConfig):
             )
         if parse_bytes(self.sample_bytes, "sample_bytes") < 1:
             raise UsageError(f"--sample_bytes={self.sample_bytes} must be 1 or more.")
+        if self.max_rejected_files < 0:
+            raise UsageError(f"--max_rejected_files={self.max_rejected_files} must be 0 or more.")
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
@@ -144,11 +147,4 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
 def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"--{flag}={name} is not a column: {have} {_listed(columns)}{hint}"
-
-
-def _listed(columns: Sequence[str]) -> str:
-    alone = columns[0] if len(columns) == 1 else ""
-    mark = next((mark for mark in (";", "\t", "|", ",") if mark in alone), "")
-    hint = f"; its one column contains {mark!r}: try --delimiter={mark!r}" if mark else ""
-    return format_names(columns) + hint
+    return f"--{flag}={name} is not a column: {have} {format_names(columns)}{hint}"

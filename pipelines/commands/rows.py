@@ -81,7 +81,10 @@ def make_parser() -> Parser:
     add("--group_by", metavar="COLUMN", help="rows with equal cells stay in one split")
     build_flags.add_seed(splits)
     build_flags.add_shards(parser.add_argument_group("records and shards"))
-    build_flags.add_running(parser.add_argument_group("running"), "concurrent ranges per worker")
+    running = parser.add_argument_group("running")
+    running.add_argument("--max_rejected_files", type=int, metavar="N",
+        help="fail if more files are rejected as a whole (default: 0)")  # fmt: skip
+    build_flags.add_running(running, "concurrent ranges per worker")
     parser.suggestions = {
         **build_flags.SHARED_SUGGESTIONS,
         "--header": ("first", "none"),

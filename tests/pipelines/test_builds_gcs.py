@@ -299,6 +299,8 @@ def test_rejects_objects_replaced_or_deleted_after_matching(pipeline, inputs, st
 
     once(front, kind, name, change)
     options = {"max_reject_fraction": 0.5, "threads": 1, "num_shards": 1, "splits": "train:1"}
+    if pipeline == "rows":
+        options["max_rejected_files"] = 2
     outcome = build(pipeline, remote, f"{strict_bucket}/out", **options)
     assert outcome.status == "published", outcome.message
     manifest = manifest_of(f"{strict_bucket}/out")

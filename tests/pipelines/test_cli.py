@@ -34,7 +34,7 @@ MISTAKES = [
     (["--num_shards=0"], 2, "--num_shards=0 is out of range"),
     (["--num_shards=1000000000", "--dry_run"], 2, "--num_shards=1000000000 is out of range"),
     (["--num_shards=2", "--shard_examples=2"], 2, "exclude each other"),
-    (["--shard_bytes=0"], 2, "--shard_bytes=0 must be 1 or more"),
+    (["--shard_bytes=0"], 2, "--shard_bytes=0 is too small: use 1KiB or more, as in 128MiB"),
     (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),
     (["--shard_examples=0"], 2, "must be 1 or more"),
     (["--shard_by=color"], 2, "--shard_by=color is unknown"),

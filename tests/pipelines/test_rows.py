@@ -30,9 +30,16 @@ def yes(cell: str) -> int:
     return {"yes": 1, "no": 0}[cell.lower()]
 
 
+def whole(cell: str) -> int:
+    """Return an integer that is written like 17031081500.0."""
+    digits, _, zeros = cell.partition(".")
+    assert not zeros.strip("0")
+    return int(digits)
+
+
 def columns(spec: str) -> dict[str, Read]:
     """Return converters by column: ``i age t name`` are an integer and a text."""
-    kinds: dict[str, Read] = {"i": int, "f": number, "t": text, "b": yes}
+    kinds: dict[str, Read] = {"i": int, "f": number, "t": text, "b": yes, "w": whole}
     words = spec.split()
     return {name: kinds[kind] for kind, name in zip(words[::2], words[1::2], strict=True)}
 
@@ -71,8 +78,8 @@ TABLES = [
         columns("i pickup_community_area f fare i trip_start_month i trip_start_hour "
                 "i trip_start_day i trip_start_timestamp f pickup_latitude f pickup_longitude "
                 "f dropoff_latitude f dropoff_longitude f trip_miles i pickup_census_tract "
-                "f dropoff_census_tract t payment_type t company f trip_seconds "
-                "f dropoff_community_area f tips"),
+                "w dropoff_census_tract t payment_type t company w trip_seconds "
+                "w dropoff_community_area f tips"),
     ),
     Table(
         "penguins_missing.csv", 344,

@@ -103,7 +103,7 @@ def test_rejects_inputs_that_change_during_the_build(tmp_path, moment):
     """The build stops before the first run, or before the first part, when all was read."""
     source, output = make_tables(tmp_path / "tables"), tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", f"--schema={source / 'schema.pbtxt'}"]
-    flags += ["--max_reject_fraction=1", "--threads=1"]
+    flags += ["--max_reject_fraction=1", "--max_rejected_files=9", "--threads=1"]
     watch = Watched(output, since=moment, at=(1,), number=signal.SIGSTOP)
     command = zygote().start("rows", *flags, watch=watch)
     assert command.wait_stopped()

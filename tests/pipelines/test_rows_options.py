@@ -182,8 +182,9 @@ def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     (folder / "header.csv").write_text("b,a\n")
     (folder / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
     examples, manifest = published(
-        input=folder, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=0.1
-    )
+        input=folder, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=0.1,
+        max_rejected_files=2,
+    )  # fmt: skip
     assert len(examples) == 58
     assert manifest.inputs.matched == 61
     found = {reject["key"]: (reject["error"], reject["message"])
@@ -191,11 +192,11 @@ def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     assert {key: error for key, (error, _) in found.items()} == {
         "00.csv": "columns", "empty.csv": "empty", "picture.csv": "not_csv",
     }  # fmt: skip
-    assert "it has no column 'a', 'b', only 'other', 'names'" in found["00.csv"][1]
+    assert "it has no column 'a', 'b', but 'other', 'names'" in found["00.csv"][1]
     # Schema and key fit the other files, though not the first one.
     outcome, _ = build_rows(
         input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds/current/schema.pbtxt", key="b",
-        splits=TRAIN, max_reject_fraction=1.0,
+        splits=TRAIN, max_reject_fraction=1.0, max_rejected_files=2,
     )  # fmt: skip
     assert outcome.status == "published"
 
@@ -205,7 +206,7 @@ def test_reads_a_listing(tmp_path) -> None:
         make_table(tmp_path / f"{name}.csv", ["n"], [[name], [name * 2]])
     (tmp_path / "list.txt").write_text("b.csv\na.csv\nmissing.csv\n\nb.csv\n")
     examples, manifest = published(
-        input=tmp_path / "list.txt", output=tmp_path / "ds", splits=TRAIN
+        input=tmp_path / "list.txt", output=tmp_path / "ds", splits=TRAIN, max_rejected_files=1
     )
     assert counted(examples) == counted([{"n": [n]} for n in (b"a", b"aa", b"b", b"bb")])
     inputs = manifest.inputs
@@ -433,7 +434,7 @@ def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
 
     plain = build_id()
     same = [{"threads": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5},
-            {"sample_bytes": "1KiB"}]  # fmt: skip
+            {"sample_bytes": "1KiB"}, {"max_rejected_files": 2}]  # fmt: skip
     other = [
         {"seed": 1}, {"splits": TRAIN}, {"num_shards": 2}, {"label": "b"}, {"key": "a"},
         {"group_by": "b"}, {"null_values": "x"}, {"strip": True}, {"compression": "none"},

@@ -27,7 +27,7 @@ class Census:
         duplicates: Number of entries that repeat another.
         identity: Sum of the digests of all references, modulo 2**128.
         errors: Number of rejected references by reason.
-        examples: The smallest keys by reason, a few of each.
+        examples: The smallest keys by reason, a few of each, and their messages.
         fatal: Smallest message of the errors that make the input unusable, or empty.
         kinds: Kinds of skipped files, as in ``MatchCounts``.
     """
@@ -40,7 +40,7 @@ class Census:
     duplicates: int = 0
     identity: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=dict)
+    examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     fatal: str = ""
     kinds: tuple[tuple[str, int, str], ...] = ()
 
@@ -70,7 +70,7 @@ class Census:
         self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
             self.errors[ref.error] += 1
-            self._show(ref.error, [ref.key])
+            self._show(ref.error, [(ref.key, ref.message)])
         elif ref.label is not None:
             self.labels.add(ref.label)
 
@@ -98,14 +98,14 @@ class Census:
         self.duplicates += other.duplicates
         self.identity = (self.identity + other.identity) % _MODULUS
         self.errors.update(other.errors)
-        for reason, keys in other.examples.items():
-            self._show(reason, keys)
+        for reason, examples in other.examples.items():
+            self._show(reason, examples)
         self.fatal = min(filter(None, (self.fatal, other.fatal)), default="")
 
-    def _show(self, reason: str, keys: list[str]) -> None:
+    def _show(self, reason: str, examples: list[tuple[str, str]]) -> None:
         known = self.examples.get(reason, [])
-        if len(known) < _EXAMPLES or keys[0] < known[-1]:
-            self.examples[reason] = sorted({*known, *keys})[:_EXAMPLES]
+        if len(known) < _EXAMPLES or examples[0] < known[-1]:
+            self.examples[reason] = sorted({*known, *examples})[:_EXAMPLES]
 
 
 def input_warnings(census: Census, label_from: str = "") -> Iterator[str]:
@@ -145,7 +145,7 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
     if sum(census.errors.values()) < census.refs:
         return ""
     worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
-    keys = ", ".join(map(repr, census.examples[worst]))
+    keys = ", ".join(repr(key) for key, _ in census.examples[worst])
     remedies = {
         "no_label": "set --label_from, or a --label_pattern that matches such keys",
         "no_split": "set --splits to shares, or name the first folders train, validation, test",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -149,6 +150,19 @@ class BuildHooks:
             input_id: Identity of the inputs.
         """
         return ExtraFiles()
+
+    def schema(self, text: str, splits: Mapping[str, Split]) -> str:  # noqa: ARG002
+        """Return the text of ``schema.pbtxt``, given that of the encoder and the written splits."""
+        return text
+
+    def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
+        """Return why a build with these rejects must not be published, as a sentence, or nothing.
+
+        Args:
+            rejects: The rejects of the build.
+            rows: Number of records and rejected inputs.
+        """
+        return ""
 
     def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
         """Return what to change when too many inputs were rejected, as a sentence, or nothing."""

@@ -97,8 +97,9 @@ def finish(
         _check_versions(built.totals.values())
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra)
-        _check_rejects(storage, spec, manifest.inputs, built)
-        schema = extra.schema or encoder.schema(manifest.labels)
+        schema = spec.hooks.schema(encoder.schema(manifest.labels), manifest.splits)
+        _check_rejects(storage, spec, manifest.inputs, built, schema)
+        schema = extra.schema or schema
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
         files += [
             FinalFile(shard.source, shard.file, shard.num_bytes)
@@ -251,11 +252,15 @@ def _check_versions(totals: Iterable[Totals]) -> None:
         )
 
 
-def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Built) -> None:
+def _check_rejects(
+    storage: Storage, spec: SinkSpec, inputs: Inputs, built: Built, schema: str
+) -> None:
     considered = inputs.accepted + inputs.rejected
+    rejects = read_rejects(storage, spec, built) if inputs.accepted else iter(())
+    problem = spec.hooks.why_unacceptable(rejects, considered)
     # Exact decimal: 0.29 of 100 inputs is 29, but the nearest double is smaller.
     limit = max(Fraction(1), Fraction(repr(spec.max_reject_fraction)) * considered)
-    if inputs.accepted and inputs.rejected <= limit:
+    if inputs.accepted and inputs.rejected <= limit and not problem:
         return
     if not considered:
         raise OutputError("The input holds nothing that could become a record: check --input.")
@@ -265,6 +270,9 @@ def _check_rejects(storage: Storage, spec: SinkSpec, inputs: Inputs, built: Buil
     with storage.open_write(report) as target:
         for line in _reject_lines(storage, spec, built):
             target.write(line)
+    if problem:
+        storage.replace(join(spec.build, shard_names.SCHEMA), schema.encode())
+        raise OutputError(f"{problem}; {report} lists each reject.")
     advice = spec.hooks.advice(read_rejects(storage, spec, built))
     if not inputs.accepted:
         rule, remedy = "none could become a record", "fix them and run again"

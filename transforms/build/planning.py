@@ -15,6 +15,8 @@ from shardmill.transforms.build.placement import REJECTED, Series
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
 MAX_SHARDS = 100_000
+MIN_SHARD_BYTES = 1 << 10
+MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
 DEFAULT_SHARD_BYTES = 128 << 20
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -48,8 +50,10 @@ class ShardSpec:
             )
         if self.shard_examples is not None and self.shard_examples < 1:
             raise UsageError(f"--shard_examples={self.shard_examples} must be 1 or more.")
-        if self.shard_bytes < 1:
-            raise UsageError(f"--shard_bytes={self.shard_bytes} must be 1 or more.")
+        if self.shard_bytes < MIN_SHARD_BYTES:
+            raise UsageError(
+                f"--shard_bytes={self.shard_bytes} is too small: use 1KiB or more, as in 128MiB."
+            )
 
 
 def parse_bytes(text: str, flag: str) -> int:
@@ -165,6 +169,17 @@ class Plan:
     def parts_of(self, series: Series) -> int:
         """Return the number of parts in a series."""
         return self.parts.get(series, self.default_parts)
+
+
+def why_too_many_parts(plan: Plan) -> str:
+    """Return why a plan has too many parts to build, or an empty text."""
+    parts = sum(plan.parts.values())
+    if parts <= MAX_PARTS:
+        return ""
+    return (
+        f"The build would have {parts:,} parts, more than {MAX_PARTS:,}: raise --shard_bytes or "
+        "--shard_examples, ask for fewer shards, or divide the input."
+    )
 
 
 def plan_parts(

@@ -43,7 +43,7 @@ from shardmill.transforms.build.placement import (
     Series,
     part_of,
 )
-from shardmill.transforms.build.planning import Plan, plan_parts
+from shardmill.transforms.build.planning import Plan, plan_parts, why_too_many_parts
 from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
 from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
 from shardmill.transforms.build.spec import SinkSpec
@@ -93,6 +93,9 @@ def adjust_plan(
         series: Identity of each series whose published shards may be reused.
         can_use: Returns whether an input with a transient reject can be used now.
     """
+    problem = why_too_many_parts(plan)
+    if problem:
+        return Plan("failed", problem)
     storage = open_storage(spec.output)
     try:
         check_file_names(_largest_names(spec, plan))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import BuildHooks, ExtraFiles, Item
 from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.columnar.typed_column import list_features
+from shardmill.transforms.rows.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
+
+_INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,16 @@ class RowsHooks(BuildHooks):
     Attributes:
         text_labels: Whether labels are texts that training code maps to class ids.
         transformed: Whether a TensorFlow Transform graph is published.
+        inferred: Whether the schema was inferred.
+        finds_gaps: Whether the records decide which columns are required.
+        max_rejected_files: Largest accepted number of files that are rejected as a whole.
     """
 
     text_labels: bool = False
     transformed: bool = False
+    inferred: bool = False
+    finds_gaps: bool = False
+    max_rejected_files: int = 0
     reports_inputs: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:
@@ -89,6 +100,46 @@ class RowsHooks(BuildHooks):
         from shardmill.transforms.rows.tft.graph_store import read_graph
 
         return read_graph(build, input_id).extra_files()
+
+    def schema(self, text: str, splits: Mapping[str, Split]) -> str:
+        """Return the schema; with ``finds_gaps``, columns that no record lacks are required."""
+        if not self.finds_gaps:
+            return text
+        features = [split.statistics.features for split in splits.values() if split.statistics]
+        gaps = {name for each in features for name in each if each[name].missing}
+        complete = set().union(*features) - gaps
+        columns = parse_schema(text, shard_names.SCHEMA)
+        return format_schema([replace(each, required=each.name in complete) for each in columns])
+
+    def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:
+        """Return why too much was lost: whole files, or rows that an inferred schema rejects."""
+        first: dict[str, Reject] = {}  # by file, and by column
+        misfits: Counter[str] = Counter()
+        files = set()
+        for reject in rejects:
+            cause = ""
+            if reject.stage in ("match", "read") and reject.error != "empty":
+                cause = reject.uri
+                files.add(cause)
+            elif self.inferred and reject.column and reject.error in _INFERRED_RULES:
+                cause = reject.column
+                misfits[cause] += reject.inputs
+            known = first.get(cause)
+            if known is None or (reject.uri, reject.line or 0) < (known.uri, known.line or 0):
+                first[cause] = reject
+        if len(files) > self.max_rejected_files:
+            name = min(files)
+            message = first[name].message
+            return describe_lost_files(len(files), self.max_rejected_files, name, message)
+        column, count = max(misfits.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+        if count <= max(FEW_ROWS, rows // 1000):
+            return ""
+        return (
+            f"{count:,} rows do not fit the type of column {column!r}, which was inferred from the "
+            f"first rows: {first[column].key}, {first[column].message}; give an edited copy of "
+            "the schema.pbtxt next to the following list with --schema, or read more rows first "
+            "with --sample_bytes"
+        )
 
     def advice(self, rejects: Iterator[Reject]) -> str:
         """Return the most frequent column (or reason) of rejects, with an example and its fix."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import adjust_plan
+from shardmill.transforms.rows.row_rejects import describe_lost_files
 from shardmill.transforms.rows.runs.run_writer import CsvFile
 
 TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
@@ -28,12 +30,14 @@ class RowsPlanSpec:
         growth: Estimated bytes of records per byte of text.
         row_bytes: Estimated bytes of text per row.
         named_by_rows: Whether a column names the split of each row.
+        max_rejected_files: Largest accepted number of files that are rejected as a whole.
     """
 
     sink: SinkSpec
     growth: float
     row_bytes: float
     named_by_rows: bool = False
+    max_rejected_files: int = 0
 
 
 def count_file(census: Census, file: CsvFile) -> None:
@@ -42,9 +46,22 @@ def count_file(census: Census, file: CsvFile) -> None:
     census.add(file.ref, series, file.text_bytes)
 
 
+def why_files_lost(census: Census, limit: int) -> str:
+    """Return why the matched files are unacceptable if too many are rejected, or an empty text.
+
+    A file without bytes loses no rows and is not counted.
+    """
+    lost = census.errors - Counter(empty=census.errors["empty"])
+    if lost.total() <= limit:
+        return ""
+    key, message = min(census.examples[error][0] for error in lost)
+    return f"{describe_lost_files(lost.total(), limit, key, message)}."
+
+
 def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
     """Return the plan for the matched files, after checking the output."""
     problem = why_unusable(census, TABLE, spec.sink.root)
+    problem = problem or why_files_lost(census, spec.max_rejected_files)
     if problem:
         return Plan("failed", problem)
     splits = spec.sink.place.splits

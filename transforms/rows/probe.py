@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from shardmill.schemas.errors import ChangedError, DeniedError, format_names
+from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.row_ranges import read_head
+from shardmill.transforms.rows.file_columns import check_columns, missing_columns
 from shardmill.transforms.rows.runs.run_writer import CsvFile, RunSpec
-from shardmill.transforms.rows.table import TableSpec
 
 _HEAD_BYTES = 64 << 10
 _COMPRESSION_RATIO = 6  # typical for text
@@ -32,7 +31,10 @@ def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
         return
     try:
         head = read_head(ref.uri, spec.dialect_of(ref), _HEAD_BYTES)
-        check_columns(spec.table, head.columns)
+        table = spec.table
+        needed = [*missing_columns(table.columns, head.columns), *table.named]
+        known = {*table.named, *(column.name for column in table.columns)}
+        check_columns(head.columns, known, needed, table.base, spec.dialect.header)
     except RejectedError as rejection:
         yield CsvFile(ref.rejected(rejection.error, rejection.message))
     except FileNotFoundError:
@@ -43,28 +45,3 @@ def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
         yield CsvFile(ref.rejected("changed", str(error)))
     else:
         yield CsvFile(ref, head.columns, ref.size * (1 if head.seekable else _COMPRESSION_RATIO))
-
-
-def check_columns(table: TableSpec, columns: Sequence[str]) -> None:
-    """Check that a file has the required columns.
-
-    Raises:
-        RejectedError: It lacks one.
-    """
-    needed = [*missing_columns(table.columns, columns)]
-    needed += [name for name in (table.key, table.group_by, table.split_by) if name]
-    missing = [name for name in dict.fromkeys(needed) if name not in columns]
-    if not missing:
-        return
-    raise RejectedError(
-        "read",
-        "columns",
-        f"it has no column {format_names(missing)}, only {format_names(columns)}: give it the "
-        "columns of the schema, or make them optional there",
-    )
-
-
-def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
-    """Return the required columns of a schema that a file lacks."""
-    required = [column.name for column in schema if column.required and not column.default]
-    return [name for name in required if name not in columns]

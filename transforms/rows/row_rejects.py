@@ -10,6 +10,8 @@ import numpy.typing as npt
 from shardmill.transforms.rows.csv.arrow_parser import MAX_LISTED
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 
+FEW_ROWS = 10  # or one of a thousand: more rows are never rejected by an inferred rule
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -73,3 +75,12 @@ class RejectCollector:
             column, reason, describe = self._checks[self._check_ids[row]]
             offset, line = int(cells.offsets[row]), int(cells.lines[row])
             yield RowReject(offset, line, reason, describe(row), column=column)
+
+
+def describe_lost_files(count: int, limit: int, key: str, message: str) -> str:
+    """Return the error for files that are lost in whole or in part, of which one is named."""
+    some = "1 file is" if count == 1 else f"{count:,} files are"
+    return (
+        f"{some} not used completely, more than --max_rejected_files={limit} allows: "
+        f"{key}, {message}; fix or exclude such files, or raise the limit"
+    )

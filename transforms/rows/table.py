@@ -46,6 +46,8 @@ class TableSpec:
         key: Column that identifies rows, or empty: then file and offset do.
         group_by: Rows with equal cells in this column stay in one split; or empty.
         split_by: Column that names the split, or empty.
+        base: Inferred schema: the columns of most files.
+        exact: Inferred schema: float32 columns that must not round an integer.
     """
 
     columns: tuple[Column, ...]
@@ -55,6 +57,13 @@ class TableSpec:
     key: str = ""
     group_by: str = ""
     split_by: str = ""
+    base: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """Columns that each file must have because an option names them."""
+        return [name for name in (self.key, self.group_by, self.split_by) if name]
 
 
 class Labels(NamedTuple):
@@ -114,7 +123,7 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
         plan: Number of parts of each split.
     """
     rejects = RejectCollector(len(cells.offsets))
-    columns = [_typed_column(column, spec.nulls, cells, rejects) for column in spec.columns]
+    columns = [_typed_column(column, spec, cells, rejects) for column in spec.columns]
     labels = _labels(spec.label, columns, rejects)
     hashes = _hash_rows(spec, ref, cells, rejects)
     splits, split = _assign_splits(spec, ref, cells, hashes.split, rejects)
@@ -140,12 +149,12 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
 
 
 def _typed_column(
-    column: Column, nulls: typed_cells.Nulls, cells: Cells, rejects: RejectCollector
+    column: Column, spec: TableSpec, cells: Cells, rejects: RejectCollector
 ) -> TypedColumn:
     texts = cells.columns.get(column.name)
     if texts is None:
-        texts = _missing_cells(column, nulls, len(cells.offsets))
-    typed = typed_cells.type_cells(column, texts, nulls)
+        texts = _missing_cells(column, spec.nulls, len(cells.offsets))
+    typed = typed_cells.type_cells(column, texts, spec.nulls)
     misfits = typed.misfits
     if misfits is not None:
         reasons = typed_cells.reject_reasons(texts, misfits)
@@ -154,6 +163,16 @@ def _typed_column(
             reasons,
             column.name,
             lambda row: typed_cells.describe_misfit(column, texts, misfits, row),
+        )
+    if column.name in spec.exact:
+        rejects.add(
+            typed_cells.find_rounded(typed.column, texts),
+            "range",
+            column.name,
+            lambda row: (
+                f"{shown(texts[row].as_py())} is rounded by float32: make it BYTES in the "
+                "schema, or FLOAT there if it may be rounded"
+            ),
         )
     return typed.column
 
@@ -262,10 +281,11 @@ def _split_problem(name: str) -> str | None:
 
 def to_reject(ref: InputRef, reject: RowReject) -> Reject:
     """Return the reject of a row of a file."""
+    # The rest of a compressed file is lost, not one row.
     return Reject(
         f"{ref.key}:{reject.line}",
         ref.uri,
-        "decode",
+        "read" if reject.error == "compressed" else "decode",
         reject.error,
         reject.message,
         reject.rows,

@@ -12,12 +12,14 @@ from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import (
     PART_BYTES,
     PART_REFS,
+    Plan,
     ShardSpec,
     count_parts,
     count_shards,
     deal_parts,
     parse_bytes,
     plan_parts,
+    why_too_many_parts,
 )
 
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
@@ -109,3 +111,19 @@ def test_parses_sizes(text: str, size: int) -> None:
 def test_rejects_malformed_sizes(text: str) -> None:
     with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
         parse_bytes(text, "shard_bytes")
+
+
+def test_a_build_has_a_limited_number_of_parts() -> None:
+    """10 GB in shards of 1 KiB would be 40 million parts; as many in shards of 1 MiB are fine."""
+    series = {Series("train", ""): (1_000, 10**10)}
+    problem = why_too_many_parts(
+        Plan("build", parts=plan_parts(series, None, spec(shard_bytes=1024)))
+    )
+    assert "67,108,864 parts, more than 2,097,152: raise --shard_bytes" in problem
+    assert not why_too_many_parts(
+        Plan("build", parts=plan_parts(series, None, spec(shard_bytes=1 << 20)))
+    )
+    with pytest.raises(
+        UsageError, match="--shard_bytes=1023 is too small: use 1KiB or more, as in 128MiB"
+    ):
+        spec(shard_bytes=1023)

@@ -26,15 +26,13 @@ class DecompressionError(Exception):
     """A compressed stream is damaged, cut or too large.
 
     Attributes:
-        error: ``compressed`` or ``too_large``, reasons of ``rejects.REASONS``.
         message: What is wrong.
         untrusted: Whether the text before the error may be wrong too.
     """
 
-    def __init__(self, error: str, message: str, *, untrusted: bool = False) -> None:
+    def __init__(self, message: str, *, untrusted: bool = False) -> None:
         message = f"reading stops here: {message}{_REPLACE if untrusted else ''}"
-        super().__init__(error, message)
-        self.error = error
+        super().__init__(message)
         self.message = message
         self.untrusted = untrusted
 
@@ -75,7 +73,6 @@ def decompress(chunks: Iterator[bytes], compression: str) -> Iterator[bytes]:
         size += len(piece)
         if size > MAX_TEXT_BYTES and size > MAX_RATIO * source.taken:
             raise DecompressionError(
-                "too_large",
                 f"the text has more than {MAX_RATIO} times the size of the file, which indicates a "
                 "decompression bomb; decompress the file yourself if you trust it",
             )
@@ -93,7 +90,7 @@ def _gzip(source: _ChunkFile) -> Iterator[bytes]:
         yield from gzip_chunks(iter(partial(source.read, 1 << 16), b""))
     except InflateError as error:
         untrusted = error.reason == "bad_gzip"
-        raise DecompressionError("compressed", str(error), untrusted=untrusted) from error
+        raise DecompressionError(str(error), untrusted=untrusted) from error
 
 
 def _bzip2_or_xz(source: _ChunkFile, compression: str) -> Iterator[bytes]:
@@ -130,7 +127,7 @@ def _decoder(compression: str) -> bz2.BZ2Decompressor | lzma.LZMADecompressor:
 
 def _damaged(compression: str, why: object, *, untrusted: bool) -> DecompressionError:
     message = f"the {compression} data is damaged: {why}"
-    return DecompressionError("compressed", message, untrusted=untrusted)
+    return DecompressionError(message, untrusted=untrusted)
 
 
 def _zstd(source: _ChunkFile) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ RANGE_BYTES = 8 << 20
 TO_END = -1
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _FILE_ERRORS = frozenset({"compressed", "too_large"})
+_DELIMITERS = (",", ";", "\t", "|")
+_FITTING = 0.9  # share of the first rows that must have the cells of the header
+_FEW_BYTES = 64 << 10  # of rows that are read to try another delimiter
 
 
 class RowRange(NamedTuple):
@@ -59,9 +63,36 @@ def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        RejectedError: It is not a CSV file, or its column names are not valid.
+        RejectedError: It is not a CSV file, its column names are not valid, or it has one column
+            and would have several with another delimiter.
         StorageError: The storage failed.
     """
+    head = _read_head(uri, dialect, sample_bytes)
+    if len(head.columns) == 1 and not dialect.columns:
+        _check_delimiter(uri, dialect, head.columns[0])
+    return head
+
+
+def _check_delimiter(uri: str, dialect: Dialect, column: str) -> None:
+    for delimiter in _DELIMITERS:
+        if delimiter in (dialect.delimiter, dialect.quote):
+            continue
+        try:
+            other = _read_head(uri, replace(dialect, delimiter=delimiter), _FEW_BYTES)
+        except RejectedError:
+            continue
+        rows, least = len(other.cells.offsets), 1 if dialect.header == "first" else 2
+        if len(other.columns) > 1 and rows >= max(least, _FITTING * other.cells.rows):
+            raise RejectedError(
+                "read",
+                "header",
+                f"with --delimiter={dialect.delimiter!r} it has the one column {shown(column)}, "
+                f"but with --delimiter={delimiter!r} it has {len(other.columns)}: set that, or "
+                "name the one column with --columns and --header=first",
+            )
+
+
+def _read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
     with open_text(uri, dialect) as text:
         text.check()
         columns, body = _find_body(text, dialect)
@@ -134,7 +165,7 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
         yield from scanner.finish()
         return
     yield from scanner.finish("more")
-    bad = BadRow(0, 0, scanner.line, text.fault.error, text.fault.message)
+    bad = BadRow(0, 0, scanner.line, "compressed", text.fault.message)
     none = np.zeros(0, np.int64)
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
 

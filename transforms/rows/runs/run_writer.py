@@ -124,10 +124,11 @@ def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
     dialect = spec.dialect_of(ref)
     check_unchanged(ref)
     try:
-        yield from read_range(ref.uri, dialect, file.columns, part, spec.range_bytes)
+        for cells in read_range(ref.uri, dialect, file.columns, part, spec.range_bytes):
+            check_unchanged(ref)  # before use: callers take one piece of a range that has an end
+            yield cells
     except (FileNotFoundError, ChangedError) as error:
         raise RejectedError("read", "changed", "the file changed while it was read") from error
-    check_unchanged(ref)
 
 
 def make_run(

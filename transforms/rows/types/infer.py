@@ -11,11 +11,13 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.types import text_parser
 from shardmill.transforms.rows.types.typed_cells import Nulls
 
@@ -44,10 +46,13 @@ class ColumnProfile(NamedTuple):
             digits (``coded``); numbers out of range of int64 or float32, infinity included
             (``wide``); words of ``BOOLEANS`` (``booleans``); and other ``texts``.
         words: Spellings of the words of ``BOOLEANS`` that occur.
+        rounding: An example of what float32 would change, as a clause, or empty: an integer that it
+            rounds, or two numbers that become equal.
     """
 
     counts: Counter[CellKind]
     words: frozenset[str]
+    rounding: str = ""
 
 
 def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
@@ -62,23 +67,24 @@ def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
     texts, counts = cells.dictionary.filter(pa.array(used)), counts[used]
 
     empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
-    masks, words = _kinds(texts.filter(pa.array(~missing)))
+    masks, words, rounding = _kinds(texts.filter(pa.array(~missing)))
     kinds: Counter[CellKind] = Counter(
         {kind: int(counts[~missing][mask].sum()) for kind, mask in masks.items()}
     )
     kinds["cells"] = len(cells)
     kinds["empty"], kinds["nulls"] = int(counts[empty].sum()), int(counts[missing].sum())
-    return ColumnProfile(+kinds, words)
+    return ColumnProfile(+kinds, words, rounding)
 
 
-def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset[str]]:
+def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset[str], str]:
     """Classify distinct texts, none of them missing.
 
     Returns:
-        For kinds of ``ColumnProfile``, which texts they are; and ``ColumnProfile.words``.
+        For kinds of ``ColumnProfile``, which texts they are; and its ``words`` and ``rounding``.
     """
-    whole = text_parser.parse_int64(texts, allow_padding=False).faults
-    real = text_parser.parse_float32(texts).faults
+    integer = text_parser.parse_int64(texts, allow_padding=False)
+    decimal = text_parser.parse_float64(texts)
+    whole, real = integer.faults, decimal.faults
     trimmed = text_parser.trim(texts)
     number = (whole != text_parser.CellFault.CAST) | (real != text_parser.CellFault.CAST)
     coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
@@ -98,12 +104,39 @@ def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset
         "booleans": booleans,
         "texts": ~number & ~booleans,
     }
-    return masks, frozenset(others.filter(pa.array(words)).to_pylist())
+    rounding = _describe_rounding(texts, text_parser.is_rounded(integer), decimal.values, decimals)
+    return masks, frozenset(others.filter(pa.array(words)).to_pylist()), rounding
+
+
+def _describe_rounding(
+    texts: pa.Array, rounded: text_parser.Mask, doubles: npt.NDArray[np.float64],
+    decimals: text_parser.Mask,
+) -> str:  # fmt: skip
+    """Return ``ColumnProfile.rounding``.
+
+    Args:
+        texts: Distinct texts.
+        rounded: Which of them are integers that float32 rounds.
+        doubles: Their values.
+        decimals: Which of them are other numbers.
+    """
+    if rounded.any():
+        first = int(np.flatnonzero(rounded)[0])
+        return f"{shown(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
+    numbers = np.flatnonzero(decimals)
+    order = numbers[np.argsort(doubles[numbers], kind="stable")]
+    values = doubles[order]
+    merged = np.flatnonzero((np.diff(values) != 0) & (np.diff(values.astype(np.float32)) == 0))
+    if not len(merged):
+        return ""
+    pair = (shown(texts[number].as_py()) for number in order[merged[0] :][:2].tolist())
+    return f"{' and '.join(pair)} become equal"
 
 
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
     """Return the profile of the cells of both."""
-    return ColumnProfile(first.counts + second.counts, first.words | second.words)
+    rounding = first.rounding or second.rounding
+    return ColumnProfile(first.counts + second.counts, first.words | second.words, rounding)
 
 
 def infer_column(name: str, profile: ColumnProfile) -> Column:

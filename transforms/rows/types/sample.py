@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import NamedTuple
 
 from shardmill.schemas.errors import DeniedError
@@ -14,6 +13,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import read_head
+from shardmill.transforms.rows.file_columns import check_columns
 from shardmill.transforms.rows.types import infer
 from shardmill.transforms.rows.types.typed_cells import Nulls
 from shardmill.transforms.runtime.map_ordered import map_ordered
@@ -31,6 +31,7 @@ class FileSample(NamedTuple):
         profiles: Profile of each column, by its name.
         rows: Number of sampled rows.
         text_bytes: Bytes of text of these rows.
+        complete: Whether these are all rows.
         problem: Why the first bad row cannot be read, or empty.
     """
 
@@ -38,6 +39,7 @@ class FileSample(NamedTuple):
     profiles: Mapping[str, infer.ColumnProfile] = {}
     rows: int = 0
     text_bytes: int = 0
+    complete: bool = False
     problem: str = ""
 
 
@@ -46,42 +48,63 @@ class Sample:
     """The merged sample of all files.
 
     Attributes:
-        columns: Names of the columns that most files have, in the order of the first such file.
-        profiles: Profile of each column.
+        base: Columns of most of the files that have the columns that are needed.
+        profiles: Profile of each column of the files that fit, by its name.
+        partial: For each column that some of these files lack: the key of the first one.
         rows: Number of sampled rows.
         row_bytes: Average bytes of text per row.
-        refs: The files; those that cannot be read are rejected.
-        layouts: Distinct sets of columns, the most frequent first.
+        refs: The files; those that cannot be read or do not fit are rejected.
+        complete: Whether all rows were sampled.
         problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
-    columns: tuple[str, ...]
-    profiles: tuple[infer.ColumnProfile, ...]
+    base: tuple[str, ...]
+    profiles: Mapping[str, infer.ColumnProfile]
+    partial: Mapping[str, str]
     rows: int
     row_bytes: float
     refs: tuple[InputRef, ...]
-    layouts: tuple[tuple[str, ...], ...] = ()
+    complete: bool
     problem: str = ""
 
-    def infer(self, label: str, leave_out: Iterable[str]) -> tuple[Column, ...]:
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        return tuple(self.profiles)
+
+    def infer(self, label: str, leave_out: Iterable[str], *, strict: bool) -> tuple[Column, ...]:
         """Return the inferred columns.
 
         Args:
             label: Name of a column that is required; may be empty.
             leave_out: Names of columns that are not features.
+            strict: Whether columns without a missing cell in the sample are required.
         """
-        pairs = zip(self.columns, self.profiles, strict=True)
-        columns = [
-            infer.infer_column(name, profile) for name, profile in pairs if name not in leave_out
-        ]
+        names = [name for name in self.profiles if name not in leave_out]
+        full = self.profiles.keys() - self.partial.keys() if strict else set()
+        columns = (infer.infer_column(name, self.profiles[name]) for name in names)
         return tuple(
-            replace(column, required=True) if column.name == label else column for column in columns
+            replace(each, required=each.name == label or (each.required and each.name in full))
+            for each in columns
         )
+
+    def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:
+        """Return the names of float32 columns in which rows after the sample are not rounded."""
+        if self.complete:
+            return ()
+        floats = {column.name for column in columns if column.kind == "float32"}
+        return tuple(sorted(floats.difference(self.rounded(columns))))
+
+    def rounded(self, columns: Sequence[Column]) -> list[str]:
+        """Return the names of columns of which float32 rounds integers or merges values."""
+        names = (column.name for column in columns if column.kind == "float32")
+        return [name for name in names if self.profiles[name].rounding]
 
 
 def sample_files(
-    refs: Sequence[InputRef], dialect: Dialect, nulls: Nulls, sample_bytes: int
-) -> Sample:
+    refs: Sequence[InputRef], dialect: Dialect, nulls: Nulls, sample_bytes: int,
+    needed: Iterable[str],
+) -> Sample:  # fmt: skip
     """Sample the first rows of each file.
 
     Args:
@@ -89,6 +112,7 @@ def sample_files(
         dialect: Dialect of the files.
         nulls: Texts of missing cells.
         sample_bytes: Maximal number of bytes to read per file; fewer if there are many files.
+        needed: Columns that each file must have, as far as any file has them.
     """
     usable = [ref for ref in refs if not ref.error]
     each = max(MIN_FILE_BYTES, min(sample_bytes, MAX_TOTAL_BYTES // max(1, len(usable))))
@@ -96,28 +120,54 @@ def sample_files(
         map_ordered(lambda ref: sample_file(ref, dialect, nulls, each), usable, _THREADS)
     )
     valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
-    sampled_refs = (*(ref for ref in refs if ref.error), *(sample.ref for sample in samples))
-    if not valid:
-        return Sample((), (), 0, 1.0, sampled_refs)
-    counts = Counter(frozenset(sample.profiles) for sample in valid)
-    # The most frequent set of columns; of equally frequent ones that of the first file.
-    usual = max(counts, key=lambda names: counts[names])
-    alike = [sample for sample in valid if frozenset(sample.profiles) == usual]
-    columns = tuple(alike[0].profiles)
-    by_column = ([sample.profiles[name] for sample in alike] for name in columns)
-    profiles = tuple(reduce(infer.merge_profiles, profiles) for profiles in by_column)
-    rows = sum(sample.rows for sample in alike)
-    text_bytes = sum(sample.text_bytes for sample in alike)
-    layouts = {frozenset(sample.profiles): tuple(sample.profiles) for sample in reversed(valid)}
+    base, joined, rejected = _join(valid, set(needed), dialect)
+    profiles: dict[str, infer.ColumnProfile] = {}
+    partial: dict[str, str] = {}
+    for sample in joined:
+        for name, profile in sample.profiles.items():
+            known = profiles.get(name)
+            profiles[name] = infer.merge_profiles(known, profile) if known else profile
+    for sample in joined:
+        for name in profiles.keys() - sample.profiles.keys():
+            partial.setdefault(name, sample.ref.key)
+    rows = sum(sample.rows for sample in joined)
+    text_bytes = sum(sample.text_bytes for sample in joined)
+    others = (rejected.get(sample.ref.key, sample.ref) for sample in samples)
     return Sample(
-        columns,
+        base,
         profiles,
+        partial,
         rows,
         max(1.0, text_bytes / max(1, rows)),
-        sampled_refs,
-        tuple(layouts[names] for names, _ in counts.most_common()),
+        (*(ref for ref in refs if ref.error), *others),
+        all(sample.complete for sample in joined),
         next((sample.problem for sample in valid if sample.problem), ""),
     )
+
+
+def _join(
+    valid: Sequence[FileSample], needed: set[str], dialect: Dialect
+) -> tuple[tuple[str, ...], list[FileSample], dict[str, InputRef]]:
+    """Return the columns of most files, the files that fit, and the others by key, rejected."""
+    if not valid:
+        return (), [], {}
+    needed &= set().union(*(sample.profiles for sample in valid))
+    complete = [sample for sample in valid if needed <= sample.profiles.keys()] or valid
+    counts = Counter(frozenset(sample.profiles) for sample in complete)
+    # The most frequent columns; of equally frequent ones the most, then those of the first file.
+    first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
+    base = tuple(first.profiles)
+    known, joined, rejected = set(base), [first], {}
+    for sample in (each for each in valid if each is not first):
+        try:
+            check_columns(tuple(sample.profiles), known, sorted(needed), base, dialect.header)
+        except RejectedError as rejection:
+            ref = sample.ref.rejected(rejection.error, rejection.message)
+            rejected[ref.key] = ref
+        else:
+            joined.append(sample)
+            known.update(sample.profiles)
+    return base, joined, rejected
 
 
 def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
@@ -138,4 +188,5 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
-    return FileSample(ref, profiles, rows, span, problem)
+    complete = head.seekable and ref.size <= sample_bytes
+    return FileSample(ref, profiles, rows, span, complete, problem)

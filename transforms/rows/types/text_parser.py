@@ -27,7 +27,9 @@ NUMBER_CHARACTERS = b"0123456789-+.eE"
 _WHOLE = r"\A[+-]?[0-9]+\z"
 _PADDED = r"\A[+-]?0[0-9]+\z"
 _DECIMAL = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+_POINT_ZERO = r"\A([+-]?[0-9]+)\.0*\z"  # 123.0, as pandas writes integers of a float column
 _NOT_FINITE = r"(?i)\A[+-]?(nan|inf|infinity)\z"
+EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _INT64_DIGITS = 19
 _GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
 
@@ -92,18 +94,20 @@ def matches(texts: pa.Array, pattern: str) -> Mask:
 
 
 def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
-    """Parse texts as int64: ``[+-]?digits``, with white space around.
+    """Parse texts as int64: ``[+-]?digits``, also with ``.0``, with white space around.
 
     Args:
         texts: Binary array without nulls.
         allow_padding: Whether leading zeros are allowed ("007" is 7).
     """
-    plain = _trim_plain(texts, INTEGER_CHARACTERS)
+    plain = _cut_point_zero(texts)
+    if plain is None:
+        plain = _trim_plain(texts, INTEGER_CHARACTERS)
     if plain is not None:
         values = _cast(plain, pa.int64())
         if values is not None and (allow_padding or not _any_padded(plain)):
             return Parsed(values, no_faults(texts))
-    trimmed = trim(texts)
+    trimmed = pc.replace_substring_regex(trim(texts), _POINT_ZERO, r"\1")
     faults = np.full(len(texts), CellFault.CAST, np.uint8)
     whole = matches(trimmed, _WHOLE)
     if not allow_padding:
@@ -124,8 +128,22 @@ def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
     return Parsed(values, faults)
 
 
+def is_rounded(whole: Parsed) -> Mask:
+    """Return which integers float32 cannot hold; false where the text is not an integer."""
+    values = whole.values
+    differs = (values.astype(np.float32) != values) | (np.abs(values) > _EXACT_FLOAT64)
+    rounded: Mask = differs & (whole.faults == CellFault.NONE)
+    return rounded
+
+
 def parse_float32(texts: pa.Array) -> Parsed:
-    """Parse texts as float32: decimals, with exponent and white space around, via float64.
+    """Parse texts as float32, via float64; see ``parse_float64``."""
+    values, faults = parse_float64(texts)
+    return Parsed(_to_float32(values), faults)
+
+
+def parse_float64(texts: pa.Array) -> Parsed:
+    """Parse texts as float64 in the range of float32: decimals, also with exponent and spaces.
 
     Args:
         texts: Binary array without nulls.
@@ -133,18 +151,16 @@ def parse_float32(texts: pa.Array) -> Parsed:
     plain = _trim_plain(texts, NUMBER_CHARACTERS)
     if plain is not None:
         doubles = _cast(plain, pa.float64())
-        if doubles is not None:
-            values = _to_float32(doubles)
-            if np.isfinite(values).all():
-                return Parsed(values, no_faults(texts))
+        if doubles is not None and np.isfinite(_to_float32(doubles)).all():
+            return Parsed(doubles, no_faults(texts))
     trimmed = trim(texts)
     decimal = matches(trimmed, _DECIMAL)
     faults = np.full(len(texts), CellFault.CAST, np.uint8)
     faults[matches(trimmed, _NOT_FINITE)] = CellFault.OVERFLOW
     numbers = as_strings(trimmed.filter(pa.array(decimal)))
-    values = np.zeros(len(texts), np.float32)
-    values[decimal] = _to_float32(pc.cast(numbers, pa.float64()).to_numpy())
-    finite = np.isfinite(values[decimal])
+    values = np.zeros(len(texts), np.float64)
+    values[decimal] = pc.cast(numbers, pa.float64()).to_numpy()
+    finite = np.isfinite(_to_float32(values[decimal]))
     faults[decimal] = np.where(finite, CellFault.NONE, CellFault.OVERFLOW)
     return Parsed(values, faults)
 
@@ -162,6 +178,14 @@ def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
     codes = pc.fill_null(indices, 2).to_numpy(zero_copy_only=False)
     faults = np.where(codes == 2, CellFault.CAST, CellFault.NONE).astype(np.uint8)
     return Parsed((codes == 0).astype(np.int64), faults)
+
+
+def _cut_point_zero(texts: pa.Array) -> pa.Array | None:
+    """Return the texts without ``.0`` if all end with it and are plain integers before it."""
+    if not len(texts) or not pc.all(pc.ends_with(as_strings(texts), ".0")).as_py():
+        return None
+    cut = pc.binary_slice(texts, 0, -2)
+    return None if other_characters(cut, INTEGER_CHARACTERS) else cut
 
 
 def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:

@@ -146,6 +146,22 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
     return TypedCells(typed, Misfits(faults, to_show))
 
 
+def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
+    """Return which rows of a float32 column have an integer that float32 rounds; bool[rows].
+
+    Args:
+        column: The typed values.
+        cells: As given to ``type_cells``.
+    """
+    rounded = np.zeros(len(cells), np.bool_)
+    large = np.abs(column.values.to_numpy()) >= text_parser.EXACT_FLOAT32
+    if column.indices is not None and large.any():
+        rows = np.flatnonzero((column.indices >= 0) & large[column.indices])
+        texts = cells.dictionary.take(cells.indices.take(pa.array(rows)))
+        rounded[rows] = text_parser.is_rounded(text_parser.parse_int64(texts, allow_padding=False))
+    return rounded
+
+
 def _default_value(column: Column) -> pa.Array | None:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:

@@ -31,7 +31,7 @@ def optional(kind, **facts):
 TEXT_COLUMNS = [
     ["1", "01234"], ["1", "-01"], ["1.5", "01.5"], ["NA", "007"],
     ["+491701234567", "+12125550123"], ["1", "18446744073709551615"], ["-9223372036854775809"],
-    ["9223372036854775808", "0.5"], ["1", "1e400"], ["1.5", "1e39"], ["1.5", "inf"], ["no", "no"],
+    ["9223372036854775808.0", "1.0"], ["007.0", "1.0"], ["9223372036854775808", "0.5"], ["1", "1e400"], ["1.5", "1e39"], ["1.5", "inf"], ["no", "no"],
     ["F", "F"], ["F", "M"], ["yes", "false"], ["y", "f"], ["true", "1"],
     ["2024-01-31", "2024-02-01"], ["31.01.2024"], ["12:30"], ["1,000"], ["\uff11"], ["0x10"],
     ["a", "1"], ["a", "NA", "?"], [" ", "1"],
@@ -39,6 +39,9 @@ TEXT_COLUMNS = [
 CASES = {
     "integers": (["1", "-2", "+3", " 4 ", "0", "-0"], Column("c", "int64")),
     "bounds": (["9223372036854775807", "-9223372036854775808"], Column("c", "int64")),
+    "point_zero": (["1.0", "-2.00", "3.", "123456789012345678.0"], Column("c", "int64")),
+    "point_zero_missing": (["1.0", "", "nan", "2"], optional("int64")),
+    "point_zero_and_fraction": (["1.0", "2.5"], Column("c", "float32")),
     "integers_missing": (["1", "", "?", "NA"], optional("int64")),
     "decimals": (["1.5", "2", ".5", "5.", "1e3", "-1E-5"], Column("c", "float32")),
     "decimals_missing": (["1.5", "nan", " N/A "], optional("float32")),
@@ -116,10 +119,10 @@ def test_profiles_merge_in_any_order(parts):
     a, b, c = map(profile, parts)
     whole = profile([text for part in parts for text in part])
     assert (
-        merge_profiles(merge_profiles(a, b), c)
-        == merge_profiles(a, merge_profiles(b, c))
-        == merge_profiles(c, merge_profiles(b, a))
-        == whole
+        merge_profiles(merge_profiles(a, b), c)[:2]
+        == merge_profiles(a, merge_profiles(b, c))[:2]
+        == merge_profiles(c, merge_profiles(b, a))[:2]
+        == whole[:2]  # without the example of rounding
     )
     assert merge_profiles(a, profile([])) == a
 
@@ -127,7 +130,7 @@ def test_profiles_merge_in_any_order(parts):
 def test_ignores_dictionary_values_without_rows():
     dictionary = pa.array([b"x", b"1", b"007"], pa.binary())
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), dictionary)[1:]
-    assert profile_cells(cells, Nulls()) == ({"cells": 2, "integers": 2}, set())
+    assert profile_cells(cells, Nulls()) == ({"cells": 2, "integers": 2}, set(), "")
 
 
 # Whole tables; Python's int() and float() are the judges

@@ -1,0 +1,284 @@
+"""Rows are never lost silently: whole files, gaps, types and digits. pandas is the judge."""
+
+import gzip
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from shardmill.schemas.errors import InputError, ShardmillError
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
+from shardmill.transforms.rows.runs import run_writer
+from tests.support.rows_tools import build_rows, published, rejects_of, run_here
+
+TRAIN = "train:1"
+SMALL = {"splits": TRAIN, "sample_bytes": "64KiB"}
+
+
+def frame_of(examples: list[dict], names: list[str]) -> pd.DataFrame:
+    """Return examples as a sorted table with None for missing values."""
+    rows = [[example.get(name, [None])[0] for name in names] for example in examples]
+    cells = [[c.decode() if isinstance(c, bytes) else c for c in row] for row in rows]
+    return pd.DataFrame(cells, columns=names, dtype=object).sort_values("id", ignore_index=True)
+
+
+def table(first: int, rows: int, **columns) -> pd.DataFrame:
+    """Return a table of ids, prices and other columns."""
+    ids = np.arange(first, first + rows)
+    return pd.DataFrame({"id": ids, "price": ids / 4 + 0.5, "city": "Rome", **columns})
+
+
+def schema_of(folder: Path) -> dict:
+    return {c.name: c for c in parse_schema((folder / "schema.pbtxt").read_text(), "schema")}
+
+
+def failed(**options) -> str:
+    """Return the message of a build that must publish nothing."""
+    before = sorted(options["output"].glob("[!.]*"))
+    try:
+        message = build_rows(**options)[0].check().message
+    except ShardmillError as error:
+        message = str(error)
+    assert message
+    assert "\n" not in message
+    assert sorted(options["output"].glob("[!.]*")) == before
+    return message
+
+
+# Whole files.
+
+NEAR = {"case": "Price", "space": " price", "unicode": "\uff50rice"}
+
+
+@pytest.mark.parametrize("name", NEAR.values(), ids=NEAR)
+def test_a_file_with_a_nearly_equal_column_name_fails_the_build(name, tmp_path, capsys) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        part = table(1_000 * number, 1_000)
+        part = part.rename(columns={"price": name}) if number == 1 else part
+        part.to_csv(folder / f"{number}.csv", index=False)
+    flags = [f"--input={folder}", f"--output={tmp_path / 'ds'}", f"--splits={TRAIN}"]
+    code, out, err = run_here(capsys, "rows", *flags)
+    assert (code, out) == (1, "")
+    assert f"1.csv, its column {name!r} differs from 'price' only in case, spaces or" in err
+    assert not (tmp_path / "ds").exists()
+    options = {"input": folder, "output": tmp_path / "ds", "splits": TRAIN}
+    examples, manifest = published(**options, max_rejected_files=1)
+    assert (len(examples), manifest.inputs.rejected_by_reason) == (3_000, {"columns": 1})
+    # A schema in which the column is optional does not hide it.
+    columns = [replace(each, required=False) for each in schema_of(tmp_path / "ds").values()]
+    (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
+    message = failed(**{**options, "output": tmp_path / "two"}, schema=tmp_path / "schema.pbtxt")
+    assert f"1.csv, its column {name!r} differs from 'price'" in message
+
+
+def test_different_tables_in_one_folder_fail_the_build(tmp_path, capsys) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(13):
+        names = [f"{letter}{number}" for letter in "abc"]
+        pd.DataFrame(np.ones((50, 3), int), columns=names).to_csv(
+            tmp_path / "in" / f"{number:02}.csv", index=False
+        )
+    flags = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'ds'}"]
+    for more in ([], ["--dry_run"], ["--max_rejected_files=11"]):
+        code, _, err = run_here(capsys, "rows", *flags, *more)
+        assert code == 1
+        assert "12 files are not used completely, more than --max_rejected_files=" in err
+        assert "01.csv, it has no column 'a0', 'b0', 'c0', but 'a1', 'b1', 'c1'" in err
+
+
+@pytest.mark.parametrize("names", [("test.csv", "train.csv"), ("z_test.csv", "train.csv")])
+def test_files_with_fewer_columns_join(names, tmp_path) -> None:
+    """Kaggle's test.csv lacks the label; no column is lost in any order of the files."""
+    (tmp_path / "in").mkdir()
+    test, train = table(500, 600), table(0, 500, survived=np.arange(500) % 2)
+    test.to_csv(tmp_path / "in" / names[0], index=False)
+    train.to_csv(tmp_path / "in" / names[1], index=False)
+    options = {"input": tmp_path / "in", "splits": TRAIN}
+    examples, manifest = published(**options, output=tmp_path / "ds")
+    both = pd.concat([train, test]).astype(object)
+    both = both.where(both.notna(), None).reset_index(drop=True)
+    pd.testing.assert_frame_equal(frame_of(examples, list(both)), both)
+    assert any("lack the column 'survived'" in w and names[0] in w for w in manifest.warnings)
+    assert not schema_of(tmp_path / "ds")["survived"].required
+    assert schema_of(tmp_path / "ds")["price"].required
+    message = failed(**options, output=tmp_path / "two", label="survived")
+    assert f"{names[0]}, it has no column 'survived'" in message
+    # A given schema may have optional columns that no file has.
+    columns = [*schema_of(tmp_path / "ds").values(), Column("other", "float32", required=False)]
+    (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
+    _, manifest = published(**options, output=tmp_path / "3", schema=tmp_path / "schema.pbtxt")
+    assert manifest.written == 1_100
+
+
+def test_the_lost_rest_of_a_compressed_file_fails_the_build(tmp_path) -> None:
+    table(0, 50).to_csv(tmp_path / "a.csv", index=False)
+    packed = gzip.compress(table(50, 5_000).to_csv(index=False).encode())
+    (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
+    options = {"input": tmp_path / "*.csv*", "output": tmp_path / "ds", "splits": TRAIN}
+    message = failed(**options, max_reject_fraction=1)
+    assert message.startswith("1 file is not used completely, more than --max_rejected_files=0")
+    assert "b.csv.gz, reading stops here: " in message
+    examples, manifest = published(**options, max_rejected_files=1)
+    assert 50 < len(examples) < 5_050
+    assert manifest.inputs.rejected_by_reason == {"compressed": 1}
+
+
+def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, monkeypatch) -> None:
+    """The change keeps the size: only the version shows it."""
+    path = tmp_path / "in.csv"
+    table(0, 5_000).to_csv(path, index=False)
+    read_range = run_writer.read_range
+
+    def read_and_change(*args):
+        for cells in read_range(*args):
+            with path.open("r+b") as target:
+                target.seek(-1, os.SEEK_END)
+                target.write(b"\n")
+            os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
+            yield cells
+
+    monkeypatch.setattr(run_writer, "read_range", read_and_change)
+    message = failed(input=tmp_path, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1)
+    assert "None of the" in message or "1 of 1 inputs were rejected (changed 1)" in message
+    table(0, 5_000).to_csv(tmp_path / "a.csv", index=False)
+    message = failed(input=tmp_path, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1)
+    assert "1 file is not used completely" in message
+    assert "in.csv, the file changed between listing and reading" in message
+
+
+# Delimiters and headers.
+
+
+@pytest.mark.parametrize(("delimiter", "shown"), [(";", "';'"), ("\t", "'\\t'"), ("|", "'|'")])
+def test_names_the_delimiter_of_a_one_column_read(delimiter, shown, tmp_path) -> None:
+    path = tmp_path / "in.csv"
+    table(0, 50).to_csv(path, index=False, sep=delimiter)
+    options = {"input": path, "splits": TRAIN}
+    with pytest.raises(InputError, match=r"in\.csv, with --delimiter=',' it has the") as error:
+        build_rows(**options, output=tmp_path / "ds")
+    assert f"but with --delimiter={shown} it has 3: set that" in str(error.value)
+    examples, _ = published(**options, output=tmp_path / "ds", delimiter=delimiter)
+    assert frame_of(examples, ["id", "price"])["price"].tolist() == table(0, 50)["price"].tolist()
+    examples, _ = published(**options, output=tmp_path / "one", columns="line", header="first")
+    assert sorted(example["line"][0] for example in examples) == sorted(
+        line.encode() for line in path.read_text().splitlines()[1:]
+    )
+
+
+def test_one_column_of_sentences_is_read(tmp_path) -> None:
+    lines = [f"words; {', '.join('abcdef'[: n % 5])} | and more {n}" for n in range(60)]
+    pd.DataFrame({"text": lines}).to_csv(tmp_path / "in.tsv", index=False, sep="\t")
+    examples, _ = published(input=tmp_path / "in.tsv", output=tmp_path / "ds", splits=TRAIN)
+    assert sorted(example["text"][0].decode() for example in examples) == sorted(lines)
+
+
+def test_warns_of_a_header_of_numbers(tmp_path, capsys) -> None:
+    table(0, 50).to_csv(tmp_path / "in.csv", index=False, header=False)
+    flags = [f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'ds'}"]
+    code, out, _ = run_here(capsys, "rows", *flags)
+    assert code == 0
+    assert "2 of 3 columns have numbers as names, such as '0': set --header=none if" in out
+    _, manifest = published(
+        input=tmp_path / "in.csv", output=tmp_path / "two", header="none", splits=TRAIN
+    )
+    assert manifest.written == 50
+    assert not manifest.warnings
+
+
+def test_files_without_a_header_need_equal_numbers_of_columns(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, columns in enumerate((3, 3, 2, 4)):
+        pd.DataFrame(np.ones((20, columns), int)).to_csv(
+            tmp_path / "in" / f"{number}.csv", index=False, header=False
+        )
+    message = failed(input=tmp_path / "in", output=tmp_path / "ds", header="none")
+    assert message.startswith("2 files are not used completely")
+    assert "2.csv, it has 2 columns, and most files have 3" in message
+
+
+# Rows after the sample.
+
+
+def test_gaps_after_the_sample_are_missing_values(tmp_path) -> None:
+    data = table(0, 20_000, late=np.arange(20_000.0), note="a note")
+    data.loc[12_000:, "late"] = np.nan
+    data.loc[15_000:, "note"] = None
+    data.to_csv(tmp_path / "in.csv", index=False)
+    examples, manifest = published(input=tmp_path / "in.csv", output=tmp_path / "ds", **SMALL)
+    assert manifest.inputs.rejected == 0
+    judge = pd.read_csv(io.StringIO(data.to_csv(index=False)))
+    wanted = judge.astype(object).where(judge.notna(), None)
+    pd.testing.assert_frame_equal(frame_of(examples, list(wanted)), wanted, check_dtype=False)
+    required = {name: column.required for name, column in schema_of(tmp_path / "ds").items()}
+    assert required == judge.notna().all().to_dict()
+
+
+def test_values_after_the_sample_stop_the_build_after_a_handful(tmp_path) -> None:
+    data = table(0, 20_000, code="7")
+    data.loc[19_000:19_019, "code"] = "7b"  # 20 rows: one of a thousand
+    data.to_csv(tmp_path / "in.csv", index=False)
+    options = {"input": tmp_path / "in.csv", "output": tmp_path / "ds", **SMALL}
+    _, manifest = published(**options)
+    assert manifest.inputs.rejected_by_reason == {"cast": 20}
+    assert {reject["column"] for reject in rejects_of(tmp_path / "ds")} == {"code"}
+    data.loc[19_020, "code"] = "7b"
+    data.to_csv(tmp_path / "in.csv", index=False)
+    message = failed(**options, overwrite=True)
+    assert "21 rows do not fit the type of column 'code', which was inferred" in message
+    assert "in.csv:19002, '7b' is not an int64: make it FLOAT or BYTES in the schema" in message
+    options |= {"sample_bytes": "16MiB", "output": tmp_path / "all"}
+    _, manifest = published(**options)
+    assert (manifest.written, manifest.inputs.rejected) == (20_000, 0)
+
+
+# Digits.
+
+
+def test_integers_that_pandas_writes_as_floats_stay_exact(tmp_path) -> None:
+    ids = pd.Series(np.arange(180) * 7.0 + 123_456_001)
+    data = table(0, 180, stamp=ids.where(ids.index % 50 != 0))
+    data.to_csv(tmp_path / "in.csv", index=False)
+    assert "123456008.0" in (tmp_path / "in.csv").read_text()
+    examples, manifest = published(input=tmp_path / "in.csv", output=tmp_path / "ds", splits=TRAIN)
+    stamps = frame_of(examples, ["id", "stamp"])["stamp"]
+    assert stamps.nunique() == data["stamp"].nunique() == 176
+    assert stamps.dropna().tolist() == data["stamp"].dropna().astype(int).tolist()
+    assert not manifest.warnings
+
+
+ROUNDED = {
+    "integer": (["0.5", "123456001.0", "2.5"], "'123456001.0' becomes 123456000"),
+    "equal": (["1617184800.25", "1617184800.5"], "'1617184800.25' and '1617184800.5' become equal"),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_warns_when_float32_rounds(case, tmp_path) -> None:
+    cells, example = ROUNDED[case]
+    (tmp_path / "in.csv").write_text("id,x\n" + "".join(f"{n},{x}\n" for n, x in enumerate(cells)))
+    _, manifest = published(input=tmp_path / "in.csv", output=tmp_path / "ds", splits=TRAIN)
+    assert f"float32 rounds values of 'x': {example}; make such columns BYTES" in str(
+        manifest.warnings
+    )
+
+
+def test_integers_after_the_sample_are_not_rounded(tmp_path) -> None:
+    data = table(0, 20_000, x=0.5)
+    data.loc[15_000:, "x"] = np.arange(5_000) + 123_456_001.0
+    data.to_csv(tmp_path / "in.csv", index=False)
+    options = {"input": tmp_path / "in.csv", "output": tmp_path / "ds", **SMALL}
+    message = failed(**options)
+    rounded = sum(float(np.float32(x)) != x for x in data["x"])
+    assert f"{rounded:,} rows do not fit the type of column 'x'" in message
+    assert "in.csv:15002, '123456001.0' is rounded by float32: make it BYTES in the" in message
+    (schema,) = (tmp_path / "ds").glob(".build-*/schema.pbtxt")
+    (tmp_path / "given.pbtxt").write_text(schema.read_text())
+    options |= {"schema": tmp_path / "given.pbtxt", "output": tmp_path / "given"}
+    _, manifest = published(**options)
+    assert manifest.written == 20_000
