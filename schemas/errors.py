@@ -40,6 +40,10 @@ class DeniedError(StorageError, PermissionError):
     """The permissions of a file or folder do not allow a storage call."""
 
 
+class ResourceError(ShardmillError):
+    """A worker ran out of memory; on a larger machine, or with other options, it may succeed."""
+
+
 class StaleBuildError(ShardmillError):
     """Another builder published and deleted the build folder during this build."""
 

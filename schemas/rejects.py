@@ -14,6 +14,9 @@ REASONS: dict[str, str] = {
     "columns": "the file lacks a required column",
     "compressed": "the compressed file is damaged (no row is used) or cut (earlier rows are used)",
     "decode": "the file has the signature of an image but does not decode",
+    "decoder_crashed": "decoding the file crashes the decoder, also alone in a fresh process",
+    "decoder_memory": "decoding the file needs more memory than --decoder_memory",
+    "decoder_timeout": "decoding the file takes longer than --decoder_seconds",
     "domain": "the text is not in its column's string_domain",
     "empty": "the file has no bytes",
     "encode": "the decoded image cannot be stored in the chosen encoding",
@@ -39,6 +42,8 @@ REASONS: dict[str, str] = {
     "unknown_label": "the label is not in the given labels file",
     "unreadable": "permission to read the file was denied",
 }
+# Reasons that may be gone in the next run, also if the file is the same.
+TRANSIENT = frozenset({"changed", "decoder_timeout", "not_found", "unreadable"})
 
 
 class Reject(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
 from shardmill.pipelines.commands.parser import Group, Parser
@@ -35,7 +37,10 @@ def make_parser() -> Parser:
     )
     build_flags.add_shards(shards)
     shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
-    build_flags.add_running(parser.add_argument_group("running"), "decoding threads per worker")
+    running = parser.add_argument_group("running")
+    build_flags.add_running(running, "decoder processes per worker", "--workers")
+    running.add_argument("--threads", type=int, help=argparse.SUPPRESS)  # the config explains
+    _add_limits(parser.add_argument_group("limits of one image"))
     parser.suggestions = {
         **build_flags.SHARED_SUGGESTIONS,
         "--label_from": LABEL_FROM,
@@ -75,3 +80,13 @@ def _add_pixels(group: Group) -> None:
     add("--encoding", metavar="TYPE", help=f"{', '.join(ENCODINGS)} (default: jpeg)")
     add("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100 (default: 95)")
     add("--channels", type=int, metavar="N", help="3 (default), 1 (grey) or 4 (with alpha)")
+
+
+def _add_limits(group: Group) -> None:
+    add = group.add_argument
+    add("--max_pixels", type=int, metavar="N",
+        help="reject images with more pixels, by their headers (default: 178956970)")  # fmt: skip
+    add("--decoder_memory", metavar="SIZE",
+        help="reject images whose decoding needs more memory (default: 4GiB)")  # fmt: skip
+    add("--decoder_seconds", type=float, metavar="X",
+        help="reject images whose decoding takes more CPU time (default: 60)")  # fmt: skip
