@@ -165,8 +165,7 @@ class Decoder:
         head = REQUEST.pack(*sizes, item.class_id, alone)
         patience = _PATIENCE * spec.limits.seconds
         self._deadline = time.monotonic() + patience
-        self._write(b"".join((head, spec.json, key, label)))
-        self._write(item.data)
+        self._write(b"".join((head, spec.json, key, label)), item.data)
         kind, frames, rest = self._receive(spec.image.channels)
         if kind == Kind.OPENED:
             self.opened = Opened(*OPENED.unpack(rest))
@@ -186,16 +185,20 @@ class Decoder:
         channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
         return EncodedRecord(rest[end:], frames > 1, channels)
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            self._wait(self._writable)
+    def _write(self, head: bytes, data: bytes = b"") -> None:
+        views = [memoryview(head), memoryview(data)]
+        while views:
             try:
-                view = view[os.write(self._input, view) :]
+                written = os.writev(self._input, views)
             except BlockingIOError:
+                self._wait(self._writable)
                 continue
             except BrokenPipeError:
                 self._fail()
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
 
     def _receive(self, channels: int = 0) -> tuple[int, int, bytes]:
         """Return the kind, the number of frames, and the rest of the next reply."""

@@ -158,11 +158,12 @@ def use_pool(size: int) -> Iterator[DecoderPool]:
 
 @functools.cache
 def _end_with_this_process() -> None:
-    atexit.register(_close_all)
+    atexit.register(close_all)
     os.register_at_fork(after_in_child=_forget)
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """End all decoder processes of this process; a pool starts new ones when it is used again."""
     for decoder in list(open_decoders):
         decoder.close()
 

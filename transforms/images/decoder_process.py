@@ -12,10 +12,11 @@ import functools
 import json
 import os
 import resource
+import select
 import signal
+import sys
 import threading
 import traceback
-from queue import SimpleQueue
 from typing import BinaryIO, NamedTuple
 
 from PIL import AvifImagePlugin, Image
@@ -39,6 +40,7 @@ LARGE = 192 << 20  # bytes of memory; such images are decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
 _COPIES = 3  # of the pixels at a time: decoded, converted, composited or resized
 _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients are all kept
+_JOINED = 1 << 20
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
 
 
@@ -64,37 +66,33 @@ class Server:
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests = requests
         self._replies = replies
-        self._inbox: SimpleQueue[Request] = SimpleQueue()
         self._soft_limit, self._hard_limit = resource.getrlimit(resource.RLIMIT_AS)
         self._limit = 0  # that applies now
         self._opened = Opened()
 
-    def run(self) -> None:
-        """Answer requests until the stream ends."""
-        threading.Thread(target=self._receive, daemon=True).start()
+    def run(self) -> int:
+        """Answer requests until the stream ends; return the exit code."""
         self._send(Kind.READY)
         while True:
-            request = self._inbox.get()
+            try:
+                request = self._receive()
+            except MemoryError:
+                return NO_MEMORY_EXIT
+            if request is None:
+                return 0
             spec = _parse_spec(request.spec)
             self._set_limits(spec)
             signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-            try:
-                self._answer(request, spec)
-            finally:
-                signal.setitimer(signal.ITIMER_PROF, 0)
+            self._answer(request, spec)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _receive(self) -> None:
-        """Read requests, and end the process with the stream, whatever the main thread does."""
-        status = 0
-        try:
-            while head := self._requests.read(REQUEST.size):
-                *sizes, class_id, announce = REQUEST.unpack(head)
-                spec, key, label, data = map(self._requests.read, sizes)
-                self._inbox.put(Request(spec, key, label, data, class_id, announce))
-        except MemoryError:
-            status = NO_MEMORY_EXIT
-        finally:
-            os._exit(status)
+    def _receive(self) -> Request | None:
+        head = self._requests.read(REQUEST.size)
+        if len(head) < REQUEST.size:
+            return None
+        *sizes, class_id, announce = REQUEST.unpack(head)
+        spec, key, label, data = map(self._requests.read, sizes)
+        return Request(spec, key, label, data, class_id, announce)
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -134,13 +132,15 @@ class Server:
         self._opened = self._opened._replace(width=width, height=height, needed=needed, fits=fits)
         if always or needed > LARGE:
             self._send(Kind.OPENED, OPENED.pack(*self._opened))
-            self._inbox.get()
+            self._receive()
 
     def _send(self, kind: Kind, payload: bytes = b"", sums: bytes = b"", frames: int = 0) -> None:
-        head = REPLY.pack(kind, frames, len(sums) // CHANNEL.size, len(payload))
-        self._replies.write(head + sums)
+        head = REPLY.pack(kind, frames, len(sums) // CHANNEL.size, len(payload)) + sums
+        if len(payload) < _JOINED:  # one write wakes the worker once
+            self._replies.write(head + payload)
+            return
+        self._replies.write(head)
         self._replies.write(payload)
-        self._replies.flush()
 
 
 _parse_spec = functools.lru_cache(DecoderSpec.from_json)
@@ -181,18 +181,27 @@ def _address_space() -> int:
         return 0
 
 
-def main() -> None:
+def _exit_with_worker(requests: int) -> None:
+    """End this process when the worker closes the stream or dies, also during a request."""
+    poll = select.poll()
+    poll.register(requests, 0)  # waits for the end of the stream only
+    poll.poll()
+    os._exit(0)
+
+
+def main() -> int:
     """Serve standard input and output, which codecs must not use."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides what an interrupt ends
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
-    with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb") as replies:
+    with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb", buffering=0) as replies:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
-        Server(requests, replies).run()
+        threading.Thread(target=_exit_with_worker, args=(requests.fileno(),), daemon=True).start()
+        return Server(requests, replies).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
