@@ -69,12 +69,13 @@ class ImagesConfig(BuildConfig):
                 f"--threads={self.threads} is not a flag of images: use --workers=N, "
                 "the number of decoder processes."
             )
-        if self.workers < 0:
-            raise UsageError(f"--workers={self.workers} must be 1 or more, or 0 for one per core.")
-        if self.limits.memory < _MIN_DECODER_MEMORY:
-            raise UsageError(f"--decoder_memory={self.decoder_memory} must be 1GiB or more.")
-        if not 0 < self.limits.seconds < float("inf"):
-            raise UsageError(f"--decoder_seconds={self.decoder_seconds:g} must be above 0.")
+        for flag, fits, rule in (
+            ("workers", self.workers >= 0, "1 or more, or 0 for one per core"),
+            ("decoder_memory", self.limits.memory >= _MIN_DECODER_MEMORY, "1GiB or more"),
+            ("decoder_seconds", 0 < self.limits.seconds < float("inf"), "above 0"),
+        ):
+            if not fits:
+                raise UsageError(f"--{flag}={getattr(self, flag)} is out of range: {rule}.")
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_names
         _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)

@@ -70,7 +70,7 @@ class ImageSpec:
                 "or 0 to decode every JPEG in full."
             )
         if self.max_pixels < 1:
-            raise UsageError(f"--max_pixels={self.max_pixels} must be 1 or more.")
+            raise UsageError(f"--max_pixels={self.max_pixels} is out of range: 1 or more.")
         if self.target_bytes > MAX_RECORD_BYTES:
             size = self.resize.size
             raise UsageError(
