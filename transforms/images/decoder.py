@@ -132,6 +132,10 @@ class Decoder:
         """Return whether the process has ended."""
         return self._process.poll() is not None
 
+    def kill(self) -> None:
+        """Kill the process; its caller finds out and closes it."""
+        self._process.kill()
+
     def close(self) -> int:
         """End the process; return its exit code, which is negative for a signal."""
         open_decoders.discard(self)

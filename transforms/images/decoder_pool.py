@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 
-from shardmill.schemas.errors import ResourceError
+from shardmill.schemas.errors import ResourceError, ShardmillError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images.decoder import (
     Decoder,
@@ -52,6 +52,7 @@ class DecoderPool:
 
     def __init__(self, size: int) -> None:
         self.users = 0
+        self._cancelled = False
         self._idle_timer: threading.Timer | None = None
         self._slots: SimpleQueue[Decoder | None] = SimpleQueue()
         self._size = size
@@ -76,6 +77,8 @@ class DecoderPool:
                 decoder.close()
                 decoder = None
             while True:
+                if self._cancelled:
+                    raise ShardmillError("The run was interrupted: no more images are decoded.")
                 decoder = decoder or Decoder()
                 try:
                     return _try(decoder, spec, item, alone=bool(failures))
@@ -84,13 +87,18 @@ class DecoderPool:
                 except FailureError as failure:
                     failures.append(failure.kind)
                     decoder.close()
-                    _raise_if_final(failures, item, decoder.opened)
+                    if not self._cancelled:
+                        _raise_if_final(failures, item, decoder.opened)
                     decoder = None
                 except BaseException:
                     decoder.close()
                     raise
         finally:
             self._slots.put(None if decoder is None or decoder.is_dead() else decoder)
+
+    def cancel(self) -> None:
+        """Make all calls fail until none is left."""
+        self._cancelled = self.users > 0
 
     def keep_alive(self) -> None:
         """Cancel the end of idle processes."""
@@ -99,6 +107,7 @@ class DecoderPool:
 
     def close_later(self) -> None:
         """End the processes when they have been idle for a minute."""
+        self._cancelled = False
         self._idle_timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
         self._idle_timer.daemon = True
         self._idle_timer.start()
@@ -160,6 +169,14 @@ def use_pool(size: int) -> Iterator[DecoderPool]:
 def _end_with_this_process() -> None:
     atexit.register(close_all)
     os.register_at_fork(after_in_child=_forget)
+
+
+def cancel_all() -> None:
+    """Make running calls fail at once, as after Ctrl-C; safe in a signal handler."""
+    for pool in list(_state.pools.values()):
+        pool.cancel()
+    for decoder in list(open_decoders):
+        decoder.kill()
 
 
 def close_all() -> None:
