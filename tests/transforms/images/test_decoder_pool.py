@@ -21,9 +21,8 @@ from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
 from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
-from tests.conftest import ROOT, make_image
-
-CODEC = ROOT / "tests" / "support" / "hostile_codec"
+from tests.conftest import make_image
+from tests.support.hostile_files import CODEC, write_hostile
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +32,6 @@ def _plugin(monkeypatch):
     monkeypatch.syspath_prepend(str(CODEC))
     yield
     decoder_pool.close_all()
-
-
-def hostile(path: Path, *action: object, size: tuple[int, int] = (20, 10)) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(" ".join(map(str, ("HOSTILE", *size, *action))))
-    return path
 
 
 def encode(folder: Path, **options) -> dict[str, object]:
@@ -94,7 +87,7 @@ def test_a_file_that_crashes_its_decoder_is_one_reject(tmp_path):
     """The pixels of the others are those of a build without it."""
     wanted = encode(photos(tmp_path / "in"))
     for name, action in CRASHES.items():
-        hostile(tmp_path / "in" / f"05-{name}.bmp", *action)
+        write_hostile(tmp_path / "in" / f"05-{name}.bmp", *action)
     found = encode(tmp_path / "in")
     assert {f"05-{name}.bmp": "decoder_crashed" for name in CRASHES} | wanted == found
     assert len(decoder_pids()) <= 2
@@ -103,7 +96,7 @@ def test_a_file_that_crashes_its_decoder_is_one_reject(tmp_path):
 def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
     photos(tmp_path / "in", 2)
     for action in ("abort", "signal 9", "eat", "signal 15"):
-        hostile(
+        write_hostile(
             tmp_path / "in" / f"{action[:9]}.bmp",
             "first",
             tmp_path / f"{action}.once".replace(" ", ""),
@@ -117,8 +110,8 @@ def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
 
 def test_a_decoder_that_takes_too_much_memory_or_time_is_one_reject(tmp_path):
     photos(tmp_path / "in", 3)
-    hostile(tmp_path / "in/eat.bmp", "eat")
-    hostile(tmp_path / "in/loop.bmp", "loop")
+    write_hostile(tmp_path / "in/eat.bmp", "eat")
+    write_hostile(tmp_path / "in/loop.bmp", "loop")
     found = encode(tmp_path / "in", decoder_memory="1GiB", decoder_seconds=0.5)
     assert {key: item for key, item in found.items() if isinstance(item, str)} == {
         "eat.bmp": "decoder_memory", "loop.bmp": "decoder_timeout",
@@ -128,15 +121,15 @@ def test_a_decoder_that_takes_too_much_memory_or_time_is_one_reject(tmp_path):
 @pytest.mark.heavy
 def test_a_decoder_that_sleeps_or_is_stopped_is_one_reject(tmp_path):
     photos(tmp_path / "in", 3)
-    hostile(tmp_path / "in/sleep.bmp", "sleep")
-    hostile(tmp_path / "in/stop.bmp", "signal", int(signal.SIGSTOP))
+    write_hostile(tmp_path / "in/sleep.bmp", "sleep")
+    write_hostile(tmp_path / "in/stop.bmp", "signal", int(signal.SIGSTOP))
     found = encode(tmp_path / "in", decoder_seconds=0.2)
     rejects = {key: item for key, item in found.items() if isinstance(item, str)}
     assert rejects == {"sleep.bmp": "decoder_timeout", "stop.bmp": "decoder_timeout"}
 
 
 def test_a_killed_decoder_fails_the_build_with_a_sentence(tmp_path):
-    hostile(tmp_path / "in/big.bmp", "signal", int(signal.SIGKILL), size=(9000, 4000))
+    write_hostile(tmp_path / "in/big.bmp", "signal", int(signal.SIGKILL), size=(9000, 4000))
     with pytest.raises(ResourceError) as caught:
         encode(photos(tmp_path / "in"))
     for words in ("in/big.bmp (9000x4000 pixels", "about 0.1 GiB", "killed", "--max_pixels"):
@@ -145,13 +138,13 @@ def test_a_killed_decoder_fails_the_build_with_a_sentence(tmp_path):
 
 
 def test_an_inherited_memory_limit_fails_the_build_with_a_sentence(tmp_path):
-    """It is not a property of the image, and neither is a crash for want of memory."""
+    """It is not a property of the image, and neither is a crash where memory is missing."""
     folder = tmp_path / "in"
     before = resource.getrlimit(resource.RLIMIT_AS)
     limit = max(psutil.Process().memory_info().vms, 1 << 30) + (256 << 20)
     for action in ("eat", "abort"):
         # The pixels fit; decoding is expected to need three times as much.
-        hostile(folder / "a.bmp", action, size=(1000, limit * 6 // 10_000))
+        write_hostile(folder / "a.bmp", action, size=(1000, limit * 6 // 10_000))
         resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
         try:
             with pytest.raises(ResourceError, match=r"a.bmp \(1000x.*ulimit -v"):
@@ -162,7 +155,7 @@ def test_an_inherited_memory_limit_fails_the_build_with_a_sentence(tmp_path):
 
 
 def test_output_of_codecs_is_not_shown_and_does_not_block(tmp_path, capfd):
-    hostile(tmp_path / "in/noise.bmp", "noise")
+    write_hostile(tmp_path / "in/noise.bmp", "noise")
     assert not isinstance(encode(tmp_path / "in")["noise.bmp"], str)
     assert capfd.readouterr() == ("", "")
 
@@ -170,7 +163,7 @@ def test_output_of_codecs_is_not_shown_and_does_not_block(tmp_path, capfd):
 def test_decoders_get_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "secret")
-    hostile(tmp_path / "in/a.bmp", "environment", tmp_path / "seen")
+    write_hostile(tmp_path / "in/a.bmp", "environment", tmp_path / "seen")
     encode(tmp_path / "in")
     seen = (tmp_path / "seen").read_text()
     assert "PYTHONPATH=" in seen
@@ -180,7 +173,9 @@ def test_decoders_get_no_secrets(tmp_path, monkeypatch):
 def test_large_images_are_decoded_one_at_a_time(tmp_path):
     log = tmp_path / "log"
     for number in range(4):
-        hostile(tmp_path / f"in/{number}.bmp", "log", log, size=(10_000, 6_712))  # over 192 MiB
+        write_hostile(
+            tmp_path / f"in/{number}.bmp", "log", log, size=(10_000, 6_712)
+        )  # over 192 MiB
     encode(tmp_path / "in", workers=4)
     lines = log.read_text().splitlines()
     assert len({line.split()[1] for line in lines}) > 1
@@ -212,7 +207,7 @@ def test_bundles_share_processes_which_end_when_idle(tmp_path, monkeypatch):
 
 def test_a_process_killed_while_idle_is_replaced(tmp_path):
     photos(tmp_path / "in", 3)
-    hostile(tmp_path / "in/k.bmp", "first", tmp_path / "once", "signal", 9)
+    write_hostile(tmp_path / "in/k.bmp", "first", tmp_path / "once", "signal", 9)
     wanted = encode(tmp_path / "in", workers=1)
     (pid,) = decoder_pids()
     os.kill(pid, signal.SIGKILL)
@@ -301,7 +296,7 @@ def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
     """One process: a retry alone and a large image wait for each other's lock or process."""
     for number in range(6):
         action = ("abort",) if number % 2 else ("noise",)
-        hostile(tmp_path / f"in/{number}.bmp", *action, size=(10_000, 6_712))
+        write_hostile(tmp_path / f"in/{number}.bmp", *action, size=(10_000, 6_712))
     done = threading.Event()
 
     def run() -> None:
