@@ -40,7 +40,7 @@ REASONS: dict[str, str] = {
     "range": "the number is outside its type or its column's domain",
     "too_large": "more pixels or bytes than is safe to read, decode or scale to",
     "unknown_label": "the label is not in the given labels file",
-    "unreadable": "permission to read the file was denied",
+    "unreadable": "reading the file is not permitted, or the disk reports an error",
 }
 # Reasons that may be gone in the next run, also if the file is the same.
 TRANSIENT = frozenset({"changed", "decoder_timeout", "not_found", "unreadable"})

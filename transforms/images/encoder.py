@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
@@ -31,6 +32,7 @@ _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
 _ATTEMPTS = 3
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors of a disk that no file causes
 _FIRST_DELAY = 0.1  # seconds; each retry waits 4 times longer
 
 
@@ -66,6 +68,11 @@ def _read_once(ref: InputRef) -> bytes:
         raise RejectedError("read", "unreadable", "reading it is not permitted") from error
     except ChangedError as error:
         raise RejectedError("read", "changed", str(error)) from error
+    except StorageError as error:
+        cause = error.__cause__
+        if scheme_of(ref.uri) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
+            raise
+        raise RejectedError("read", "unreadable", cause.strerror or str(cause)) from error
 
 
 @dataclass(frozen=True)
