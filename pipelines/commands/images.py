@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
@@ -11,6 +12,7 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
 from shardmill.transforms.match.labels import LABEL_FROM
 
+_LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 _EXAMPLE = """\
 example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
@@ -18,7 +20,15 @@ example, a folder with one subfolder per label:
 
 def main(argv: list[str]) -> int:
     """Build and publish a dataset of images; return the exit code."""
-    return run_build("images", *parse_build("images", argv))
+    options = parse_build("images", argv)
+    size = options.config.image_spec.resize.size
+    if options.config.resize != "none" and max(size) > _LARGE_SIDE:
+        print(
+            f"shardmill: --image_size={options.config.image_size} makes records of "
+            f"{size.height}x{size.width} pixels, which take seconds each.",
+            file=sys.stderr,
+        )
+    return run_build("images", *options)
 
 
 def make_parser() -> Parser:

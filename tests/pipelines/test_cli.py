@@ -199,3 +199,16 @@ def test_builds_then_reports_up_to_date(tmp_path) -> None:
     other = shardmill("images", "--input=in", "--output=ds", "--image_size=31", cwd=tmp_path)
     assert other.returncode == 1
     assert "add --overwrite" in other.stderr
+
+
+def test_warns_of_very_large_records(tmp_path, capsys) -> None:
+    make_photos(tmp_path / "in", {"a": 1})
+    argv = ["images", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'ds'}", "--dry_run"]
+    for size, resize, warned in (
+        ("5000x8", "stretch", True),
+        ("5000", "none", False),
+        ("4096", "fit", False),
+    ):
+        code, _, err = run_here(capsys, *argv, f"--image_size={size}", f"--resize={resize}")
+        assert code == 0
+        assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned

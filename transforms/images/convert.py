@@ -15,7 +15,6 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.color import MODES, to_channels
-from shardmill.transforms.images.pillow_warnings import ignore_pillow_warnings
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
@@ -128,7 +127,6 @@ class EncodedImage(NamedTuple):
     channels: tuple[Sums, ...]
 
 
-@ignore_pillow_warnings()
 def encode_image(
     data: bytes, spec: ImageSpec, before_load: Callable[[Image.Image], None] = lambda _: None
 ) -> EncodedImage:

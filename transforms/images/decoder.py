@@ -182,8 +182,10 @@ class Decoder:
             raise FailureError("machine" if self.opened.inherited else "memory")
         if kind == Kind.REJECTED:
             raise _parse_reject(rest)
-        if kind != Kind.ENCODED:
+        if kind == Kind.BUG:
             raise RuntimeError(f"a decoder failed: {rest[:_CHUNK].decode(errors='replace')}")
+        if kind != Kind.ENCODED:
+            raise FailureError("crash")
         end = spec.image.channels * CHANNEL.size
         sums = CHANNEL.iter_unpack(rest[:end])
         channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)

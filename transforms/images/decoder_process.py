@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from typing import BinaryIO, NamedTuple
 
 from PIL import AvifImagePlugin, Image
@@ -194,6 +195,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides what an interrupt ends
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    warnings.simplefilter("ignore")  # of large images and damaged metadata
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
     with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb", buffering=0) as replies:
         null = os.open(os.devnull, os.O_RDWR)
