@@ -52,8 +52,8 @@ class ImagesConfig(BuildConfig):
     features: str = ""
     limit: int | None = None
     max_pixels: int = MAX_PIXELS
-    decoder_memory: str = "4GiB"
-    decoder_seconds: float = 60.0
+    decoder_memory: str = "6GiB"
+    decoder_seconds: float = 180.0
     workers: int = 0
 
     def __post_init__(self) -> None:

@@ -97,6 +97,6 @@ def _add_limits(group: Group) -> None:
     add("--max_pixels", type=int, metavar="N",
         help="reject images with more pixels, by their headers (default: 178956970)")  # fmt: skip
     add("--decoder_memory", metavar="SIZE",
-        help="reject images whose decoding needs more memory (default: 4GiB)")  # fmt: skip
+        help="reject images whose decoding needs more memory (default: 6GiB)")  # fmt: skip
     add("--decoder_seconds", type=float, metavar="X",
-        help="reject images whose decoding takes more CPU time (default: 60)")  # fmt: skip
+        help="reject images whose decoding takes more CPU time (default: 180)")  # fmt: skip

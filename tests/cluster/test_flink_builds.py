@@ -1,7 +1,6 @@
 """On a real Flink cluster every command writes the same bytes as on one machine."""
 
 import json
-import os
 
 import pytest
 
@@ -62,7 +61,7 @@ def test_count(cluster, image_case, tmp_path):
 
 def test_files_that_harm_their_decoder_are_rejects(small_cluster, tmp_path, monkeypatch):
     """The workers are threads of the command, which has the plugin on its path."""
-    monkeypatch.setattr(os, "environ", hostile_environment())
+    monkeypatch.setenv("PYTHONPATH", hostile_environment()["PYTHONPATH"])
     case = HostileCase(tmp_path)
     ended = small_cluster.run(*case.args(tmp_path / "out"), kind="LOOPBACK")
     assert ended.code == 0, ended.stderr

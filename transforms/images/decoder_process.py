@@ -37,9 +37,9 @@ from shardmill.transforms.images.decoder_protocol import (
     Opened,
 )
 
-LARGE = 192 << 20  # bytes of memory; such images are decoded one at a time
+LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
-_COPIES = 3  # of the pixels at a time: decoded, converted, composited or resized
+_COPIES = 5  # of the pixels at a time: decoded, composited over white, encoded; 2 for most files
 _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients are all kept
 _JOINED = 1 << 20
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})

@@ -65,8 +65,8 @@ class Limits:
         seconds: CPU time.
     """
 
-    memory: int = 4 << 30
-    seconds: float = 60.0
+    memory: int = 6 << 30
+    seconds: float = 180.0
 
 
 @dataclass(frozen=True)
