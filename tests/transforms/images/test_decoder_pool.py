@@ -83,6 +83,7 @@ CRASHES = {
 }
 
 
+@pytest.mark.heavy
 def test_a_file_that_crashes_its_decoder_is_one_reject(tmp_path):
     """The pixels of the others are those of a build without it."""
     wanted = encode(photos(tmp_path / "in"))
@@ -170,6 +171,7 @@ def test_decoders_get_no_secrets(tmp_path, monkeypatch):
     assert "secret" not in seen
 
 
+@pytest.mark.heavy
 def test_large_images_are_decoded_one_at_a_time(tmp_path):
     log = tmp_path / "log"
     for number in range(4):
@@ -191,6 +193,7 @@ def test_records_larger_than_a_pipe(tmp_path):
 # Processes
 
 
+@pytest.mark.heavy
 def test_bundles_share_processes_which_end_when_idle(tmp_path, monkeypatch):
     monkeypatch.setattr(decoder_pool, "_IDLE_SECONDS", 0.5)
     photos(tmp_path / "in", 30)
@@ -255,6 +258,7 @@ busy.encode(spec, Item("a", "a", sys.argv[1].encode()), contextlib.nullcontext()
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("action", ["sleep", "loop"])
 def test_no_decoder_outlives_its_parent(number, action):
@@ -292,6 +296,7 @@ def test_exit_codes_without_a_reply():
     assert kinds[-signal.SIGKILL] == kinds[-signal.SIGTERM] == "killed"
 
 
+@pytest.mark.heavy
 def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
     """One process: a retry alone and a large image wait for each other's lock or process."""
     for number in range(6):
