@@ -12,10 +12,15 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.decode import MAX_PIXELS
+from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelFrom, LabelSpec, parse_labels
+
+_MIN_DECODER_MEMORY = 1 << 30  # twice the largest file that is read
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,9 @@ class ImagesConfig(BuildConfig):
         UsageError: A value breaks a rule, or two values conflict.
     """
 
-    not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels", "limit"}
+    not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
+        "labels", "limit", "workers",
+    }  # fmt: skip
 
     label_from: str = "directory"
     label_pattern: str = ""
@@ -44,6 +51,10 @@ class ImagesConfig(BuildConfig):
     shard_by: str = ""
     features: str = ""
     limit: int | None = None
+    max_pixels: int = MAX_PIXELS
+    decoder_memory: str = "6GiB"
+    decoder_seconds: float = 180.0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +64,18 @@ class ImagesConfig(BuildConfig):
             raise UsageError(f"--icc={self.icc} is unknown: use ignore or srgb.")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"--limit={self.limit} must be 1 or more.")
+        if self.threads:
+            raise UsageError(
+                f"--threads={self.threads} is not a flag of images: use --workers=N, "
+                "the number of decoder processes."
+            )
+        for flag, fits, rule in (
+            ("workers", self.workers >= 0, "1 or more, or 0 for one per core"),
+            ("decoder_memory", self.limits.memory >= _MIN_DECODER_MEMORY, "1GiB or more"),
+            ("decoder_seconds", 0 < self.limits.seconds < float("inf"), "above 0"),
+        ):
+            if not fits:
+                raise UsageError(f"--{flag}={getattr(self, flag)} is out of range: {rule}.")
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_names
         _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)
@@ -71,7 +94,13 @@ class ImagesConfig(BuildConfig):
             quality=self.quality,
             channels=self.channels,
             icc=self.icc == "srgb",
+            max_pixels=self.max_pixels,
         )
+
+    @property
+    def limits(self) -> Limits:
+        """Memory and time that decoding one image may take."""
+        return Limits(parse_bytes(self.decoder_memory, "decoder_memory"), self.decoder_seconds)
 
     @property
     def by_label(self) -> bool:
@@ -107,7 +136,7 @@ class ImagesConfig(BuildConfig):
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
-        return ImageEncoder(self.image_spec, self.feature_names, packing, self.threads)
+        return ImageEncoder(self.image_spec, self.feature_names, packing, self.workers, self.limits)
 
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""

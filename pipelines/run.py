@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -252,6 +253,9 @@ def _interruptible(runner: Runner) -> Iterator[list[int]]:
         signals.append(number)
         for each in handled:
             signal.signal(each, signal.SIG_DFL)
+        decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
+        if decoders is not None:  # the runner waits for its threads, and they for decoders
+            decoders.cancel_all()
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -36,12 +36,12 @@ class StorageError(ShardmillError):
     """A storage call failed after its retries; retrying the whole step may succeed."""
 
 
-class ResourceError(ShardmillError):
-    """This machine has too little of something, such as memory, for one input."""
-
-
 class DeniedError(StorageError, PermissionError):
     """The permissions of a file or folder do not allow a storage call."""
+
+
+class ResourceError(ShardmillError):
+    """A worker ran out of memory; on a larger machine, or with other options, it may succeed."""
 
 
 class StaleBuildError(ShardmillError):

@@ -14,6 +14,9 @@ REASONS: dict[str, str] = {
     "columns": "the file does not have the columns of the dataset",
     "compressed": "the compressed file is damaged (no row is used) or cut short (earlier rows are)",
     "decode": "the file has the signature of an image but does not decode",
+    "decoder_crashed": "decoding the file crashes the decoder, also alone in a fresh process",
+    "decoder_memory": "decoding the file needs more memory than --decoder_memory",
+    "decoder_timeout": "decoding the file takes longer than --decoder_seconds",
     "domain": "the text is not in its column's string_domain",
     "empty": "the file has no bytes",
     "encode": "the decoded image cannot be stored in the chosen encoding",
@@ -37,11 +40,10 @@ REASONS: dict[str, str] = {
     "range": "the number is outside its type or its column's domain",
     "too_large": "more pixels or bytes than is safe to read, decode or scale to",
     "unknown_label": "the label is not in the given labels file",
-    "unreadable": "permission to read the file was denied",
+    "unreadable": "reading the file is not permitted, or the disk reports an error",
 }
-
 # Reasons that depend on the time of reading: the next run reads such an input again.
-TRANSIENT = frozenset({"changed", "not_found", "unreadable"})
+TRANSIENT = frozenset({"changed", "decoder_timeout", "not_found", "unreadable"})
 
 
 class Reject(NamedTuple):

@@ -81,6 +81,7 @@ LIGHT_MODULES = """shardmill shardmill.loaders shardmill.pipelines.cli
     shardmill.schemas.dataset.manifest shardmill.schemas.dataset.shard_names
     shardmill.schemas.schema_pbtxt.image_features shardmill.schemas.tfrecord.member_index
     shardmill.schemas.storage.s3 shardmill.schemas.storage.gcs shardmill.schemas.tfrecord.ranges
+    shardmill.transforms.images.decoder_process
     shardmill.transforms.runtime.process_pool shardmill.transforms.verify.verify
     shardmill.pipelines.commands.verify shardmill.pipelines.commands.show
     shardmill.pipelines.commands.clean shardmill.pipelines.commands.steps"""

@@ -32,6 +32,7 @@ REGEXES = {
     "input": PLACE, "output": PLACE, "manifest": PLACE, "root": PLACE, "schema": PLACE,
     "quality": r"^([1-9][0-9]?|100)$", "image_size": r"^[0-9]+(x[0-9]+)?$",
     "shard_bytes": SIZE,
+    "decoder_memory": SIZE,
     "sample_bytes": SIZE,
     "max_reject_fraction": r"^(0(\.[0-9]+)?|1(\.0+)?)$",
 }  # fmt: skip
@@ -87,7 +88,7 @@ def _parameters() -> Iterator[dict[str, Any]]:
         parser = find_parser(command)
         for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way
             for action in group._group_actions:  # noqa: SLF001
-                if action.dest not in LEFT_OUT:
+                if action.dest not in LEFT_OUT and action.help != argparse.SUPPRESS:
                     flags.setdefault(action.dest, {})[command] = (group.title or "", action)
                     found = parser.suggestions.get(f"--{action.dest}", ())
                     words.setdefault(action.dest, set()).update(found)

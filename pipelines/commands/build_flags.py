@@ -75,15 +75,16 @@ def add_shards(group: Group) -> None:
     add("--compression", metavar="TYPE", help=f"{' or '.join(COMPRESSIONS)} (default: gzip)")
 
 
-def add_running(group: Group, threads: str) -> None:
+def add_running(group: Group, counted: str, flag: str = "--threads") -> None:
     """Add the flags that say how a build runs.
 
     Args:
         group: Group of the help text.
-        threads: What ``--threads`` counts.
+        counted: What ``--threads`` counts.
+        flag: Name of that flag.
     """
     add = group.add_argument
     add("--max_reject_fraction", type=float, metavar="X",
         help="fail if a larger fraction of inputs is rejected (default: 0.05)")  # fmt: skip
-    add("--threads", type=int, metavar="N", help=f"{threads} (default: one per core)")
+    add(flag, type=int, metavar="N", help=f"{counted} (default: one per core)")
     add_debug(group, "tracebacks and Beam's log")

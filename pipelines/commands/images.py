@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
 from shardmill.pipelines.commands.parser import Group, Parser
@@ -9,6 +12,7 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
 from shardmill.transforms.match.labels import LABEL_FROM
 
+_LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 _EXAMPLE = """\
 example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
@@ -16,7 +20,15 @@ example, a folder with one subfolder per label:
 
 def main(argv: list[str]) -> int:
     """Build and publish a dataset of images; return the exit code."""
-    return run_build("images", *parse_build("images", argv))
+    options = parse_build("images", argv)
+    size = options.config.image_spec.resize.size
+    if options.config.resize != "none" and max(size) > _LARGE_SIDE:
+        print(
+            f"shardmill: --image_size={options.config.image_size} makes records of "
+            f"{size.height}x{size.width} pixels, which take seconds each.",
+            file=sys.stderr,
+        )
+    return run_build("images", *options)
 
 
 def make_parser() -> Parser:
@@ -35,7 +47,10 @@ def make_parser() -> Parser:
     )
     build_flags.add_shards(shards)
     shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
-    build_flags.add_running(parser.add_argument_group("running"), "decoding threads per worker")
+    running = parser.add_argument_group("running")
+    build_flags.add_running(running, "decoder processes per worker", "--workers")
+    running.add_argument("--threads", type=int, help=argparse.SUPPRESS)  # the config explains
+    _add_limits(parser.add_argument_group("limits of one image"))
     parser.suggestions = {
         **build_flags.SHARED_SUGGESTIONS,
         "--label_from": LABEL_FROM,
@@ -76,3 +91,13 @@ def _add_pixels(group: Group) -> None:
     add("--encoding", metavar="TYPE", help=f"{', '.join(ENCODINGS)} (default: jpeg)")
     add("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100 (default: 95)")
     add("--channels", type=int, metavar="N", help="3 (default), 1 (grey) or 4 (with alpha)")
+
+
+def _add_limits(group: Group) -> None:
+    add = group.add_argument
+    add("--max_pixels", type=int, metavar="N",
+        help="reject images with more pixels, by their headers (default: 178956970)")  # fmt: skip
+    add("--decoder_memory", metavar="SIZE",
+        help="reject images whose decoding needs more memory (default: 6GiB)")  # fmt: skip
+    add("--decoder_seconds", type=float, metavar="X",
+        help="reject images whose decoding takes more CPU time (default: 180)")  # fmt: skip

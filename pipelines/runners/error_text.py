@@ -19,7 +19,13 @@ _ERROR_LINE = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MUL
 _PYTHON_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 _KINDS = {
     kind.__name__: kind
-    for kind in (errors.InputError, errors.OutputError, errors.StorageError, errors.StaleBuildError)
+    for kind in (
+        errors.InputError,
+        errors.OutputError,
+        errors.ResourceError,
+        errors.StaleBuildError,
+        errors.StorageError,
+    )
 }
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_CAUSE = 300

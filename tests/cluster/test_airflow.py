@@ -39,7 +39,7 @@ PLANTED = ("AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY", "_AIRFLOW_WWW_USER_PASSWORD")
 def settings(base: Path, timeout: str) -> str:
     """Return the TOML settings of all tests; JSON strings and lists are valid TOML."""
     python, show = sys.executable, json.dumps
-    big = ["--image_size=448", "--encoding=png", "--shard_examples=10", "--threads=1"]
+    big = ["--image_size=448", "--encoding=png", "--shard_examples=10", "--workers=1"]
     tables: dict[str, dict] = {
         "datasets.titanic": {
             "command": "rows", "input": f"{base}/in/titanic/{{{{ day() }}}}",

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import shardmill
 from tests.support.flink_cluster import counters_in
+from tests.support.hostile_files import HostileCase, hostile_environment
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
@@ -56,6 +57,15 @@ def test_count(cluster, image_case, tmp_path):
             manifest["build"].pop(field)
     assert found == wanted
     assert {path.name for path in tmp_path.iterdir()} == {"here.json", "there.json"}
+
+
+def test_files_that_harm_their_decoder_are_rejects(small_cluster, tmp_path, monkeypatch):
+    """The workers are threads of the command, which has the plugin on its path."""
+    monkeypatch.setenv("PYTHONPATH", hostile_environment()["PYTHONPATH"])
+    case = HostileCase(tmp_path)
+    ended = small_cluster.run(*case.args(tmp_path / "out"), kind="LOOPBACK")
+    assert ended.code == 0, ended.stderr
+    case.check(tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["EXTERNAL", "LOOPBACK"])

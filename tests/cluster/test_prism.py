@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ROOT, shardmill, start_shardmill
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
+from tests.support.hostile_files import HostileCase, hostile_environment
 
 pytest_plugins = ["tests.support.flink_cluster"]
 
@@ -74,6 +75,13 @@ def test_the_same_bytes(name, request, tmp_path):
     again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
     assert again.returncode == 0, again.stderr
     assert again.stdout == f"{tmp_path / 'out'} is up to date: nothing was written.\n"
+
+
+def test_files_that_harm_their_decoder_are_rejects(tmp_path):
+    case = HostileCase(tmp_path)
+    done = shardmill(*case.args(tmp_path / "out"), *FLAGS, env=hostile_environment())
+    assert done.returncode == 0, done.stderr
+    case.check(tmp_path / "out")
 
 
 def test_the_same_counters(image_case, tmp_path):

@@ -328,9 +328,8 @@ def test_job_matches_the_cluster() -> None:
     assert flags["flink_master"] == f"http://{manager}:{config['rest.port']}"
     # More than the free slots would be a usage error while a pod is being replaced.
     assert "parallelism" not in flags
-    slots = config["taskmanager.numberOfTaskSlots"]
     cores = int(container("flink-taskmanager", "worker-pool")["resources"]["requests"]["cpu"])
-    assert int(flags["threads"]) * slots == cores
+    assert int(flags["workers"]) == cores  # of all slots: they share one Python worker
     # The pods share no disk, so no files may be staged.
     assert flags["experiments"] == "disable_logging_submission_environment"
     assert not {"setup_file", "requirements_file", "extra_package"} & set(flags)

@@ -19,7 +19,7 @@ WORKERS = [
     [f"--direct_running_mode={mode}", "--direct_num_workers=2"]
     for mode in ("multi_processing", "multi_threading")[: 1 + SOAK]
 ]
-FLAGS = [["--threads=1"], ["--threads=7"], *(pytest.param(f, marks=HEAVY) for f in WORKERS)]
+FLAGS = [["{}=1"], ["{}=7"], *(pytest.param(f, marks=HEAVY) for f in WORKERS)]
 
 
 def make_input(kind: str, folder: Path) -> dict[str, object]:
@@ -38,6 +38,7 @@ def test_bytes_do_not_depend_on_processes_threads_or_workers(kind, flags, tmp_pa
     options = make_input(kind, tmp_path / "in") | {"num_shards": 3}
     build_dataset(kind, **options, output=tmp_path / "here")
     argv = [f"--{name}={value}" for name, value in options.items()]
+    flags = [flag.format("--workers" if kind == "images" else "--threads") for flag in flags]
     done = shardmill(kind, *argv, f"--output={tmp_path}/there", *flags)  # has another hash seed
     assert done.returncode == 0, done.stderr
     files = dataset_files(tmp_path / "here")

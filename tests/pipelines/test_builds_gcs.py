@@ -249,7 +249,8 @@ def test_killed_build_resumes_from_its_files(case, inputs, strict_bucket, front,
     assert build(pipeline, source, local, **options).status == "published"
     remote, output = upload(source, f"{strict_bucket}/in"), f"{strict_bucket}/out"
     hold = Hold(front, "upload", ending, number)
-    kill_at(hold, *flags_of(pipeline, remote, output, threads=1, **options))
+    one = {"workers" if pipeline == "images" else "threads": 1}
+    kill_at(hold, *flags_of(pipeline, remote, output, **one, **options))
     paths = [entry.path for entry in GcsStorage().walk(output)]
     assert sum(f"/{folder}/" in path and path.endswith(".json") for path in paths) == finished
     front.reset()
@@ -298,7 +299,8 @@ def test_rejects_objects_replaced_or_deleted_after_matching(pipeline, inputs, st
             GcsStorage().delete(f"{remote}/{key}")
 
     once(front, kind, name, change)
-    options = {"max_reject_fraction": 0.5, "threads": 1, "num_shards": 1, "splits": "train:1"}
+    options = {"max_reject_fraction": 0.5, "num_shards": 1, "splits": "train:1"}
+    options["workers" if pipeline == "images" else "threads"] = 1
     if pipeline == "rows":
         options["max_rejected_files"] = 2
     outcome = build(pipeline, remote, f"{strict_bucket}/out", **options)

@@ -55,7 +55,14 @@ MISTAKES = [
     (["--seed=-1"], 2, "out of range"),
     ([f"--seed={2**64}"], 2, "out of range"),
     (["--limit=0"], 2, "--limit=0 must be 1 or more"),
-    (["--threads=-1"], 2, "--threads=-1 must be 1 or more"),
+    (["--workers=-1"], 2, "--workers=-1 is out of range: 1 or more"),
+    (["--threads=2"], 2, "--threads=2 is not a flag of images: use --workers=N"),
+    (["--max_pixels=0"], 2, "--max_pixels=0 is out of range: 1 or more"),
+    (["--decoder_memory=1023MiB"], 2, "--decoder_memory=1023MiB is out of range: 1GiB or more"),
+    (["--decoder_memory=much"], 2, "--decoder_memory=much is not a size"),
+    (["--decoder_seconds=0"], 2, "--decoder_seconds=0.0 is out of range: above 0"),
+    (["--decoder_seconds=nan"], 2, "--decoder_seconds=nan is out of range: above 0"),
+    (["--image_size=30000"], 2, "would take 2,700,000,000 bytes, and a tf.train.Example can hold"),
     (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
     (["--icc=yes"], 2, "--icc=yes is unknown"),
     (["--group_pattern=("], 2, "not a regular expression"),
@@ -192,3 +199,16 @@ def test_builds_then_reports_up_to_date(tmp_path) -> None:
     other = shardmill("images", "--input=in", "--output=ds", "--image_size=31", cwd=tmp_path)
     assert other.returncode == 1
     assert "add --overwrite" in other.stderr
+
+
+def test_warns_of_very_large_records(tmp_path, capsys) -> None:
+    make_photos(tmp_path / "in", {"a": 1})
+    argv = ["images", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'ds'}", "--dry_run"]
+    for size, resize, warned in (
+        ("5000x8", "stretch", True),
+        ("5000", "none", False),
+        ("4096", "fit", False),
+    ):
+        code, _, err = run_here(capsys, *argv, f"--image_size={size}", f"--resize={resize}")
+        assert code == 0
+        assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned

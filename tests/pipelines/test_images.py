@@ -251,11 +251,12 @@ def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> Non
         return ImagesConfig(input=str(photos), output=str(tmp_path), **options).config_id()
 
     plain = build_id()
-    same = [{"threads": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5}, {"limit": 5}]
+    same = [{"workers": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5}, {"limit": 5}]
     other = [
         {"image_size": "225"}, {"seed": 1}, {"quality": 90}, {"splits": "train:1"},
         {"num_shards": 2}, {"features": "image/key"}, {"reducing_gap": 0.0}, {"icc": "srgb"},
         {"shard_bytes": "1MiB"}, {"compression": "none"}, {"group_pattern": "a"},
+        {"max_pixels": 9}, {"decoder_memory": "5GiB"}, {"decoder_seconds": 61.0},
     ]  # fmt: skip
     assert {build_id(**options) for options in same} == {plain}
     ids = {build_id(**options) for options in other}

@@ -358,7 +358,7 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
     shutil.copytree(source, mine)
     assert run(mine, output).code == 0
     before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
-    for flags in ((), ("--threads=1", "--update", "--keep=3", "--max_reject_fraction=0.9")):
+    for flags in ((), ("--workers=1", "--update", "--keep=3", "--max_reject_fraction=0.9")):
         assert "up to date: nothing was written" in run(mine, output, *flags).stdout
     labels = tmp_path / "labels.txt"
     labels.write_text("cat\ndog\nemu\n")

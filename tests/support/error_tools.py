@@ -10,7 +10,7 @@ FOLDERS = ("schemas", "loaders", "transforms", "pipelines")
 # Errors whose messages reach the user, as a whole or in part.
 OURS = {
     "UsageError", "InputError", "OutputError", "StorageError", "DeniedError", "StaleBuildError",
-    "FormatError", "ChangedError", "PreconditionError", "ShardmillError", "SchemaMismatchError",
+    "FormatError", "ChangedError", "PreconditionError", "ResourceError", "ShardmillError", "SchemaMismatchError",
 }  # fmt: skip
 ANY = "\N{HORIZONTAL ELLIPSIS}"  # replaces a value
 

@@ -70,6 +70,28 @@ def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: by
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks) + png_chunk(b"IEND", b"")
 
 
+def lossless_jpeg(pixels: np.ndarray, bits: int = 8) -> bytes:
+    """Return a lossless JPEG (ITU-T T.81, annex H; predictor 1); shape [height, width, channels]."""
+    height, width, channels = pixels.shape
+    left = np.roll(pixels.astype(int), 1, axis=1)
+    left[1:, 0], left[0, 0] = pixels[:-1, 0], 1 << (bits - 1)
+    text = []
+    for difference in (pixels.astype(int) - left).ravel().tolist():
+        size = abs(difference).bit_length()  # coded with 5 bits, and the difference with as many
+        value = difference if difference > 0 else difference + (1 << size) - 1
+        text.append(f"{size:05b}" + (f"{value:0{size}b}" if size else ""))
+    coded = "".join(text)
+    coded += "1" * (-len(coded) % 8)
+    scan = int(coded, 2).to_bytes(len(coded) // 8, "big").replace(b"\xff", b"\xff\0")
+    frame = struct.pack(">BHHB", bits, height, width, channels)
+    frame += b"".join(bytes((number, 0x11, 0)) for number in range(channels))
+    table = bytes((0, 0, 0, 0, 0, 17, *bytes(11), *range(17)))
+    start = bytes((channels, *(b for number in range(channels) for b in (number, 0)), 1, 0, 0))
+    parts = [(b"\xff\xc3", frame), (b"\xff\xc4", table), (b"\xff\xda", start)]
+    head = b"".join(marker + struct.pack(">H", len(body) + 2) + body for marker, body in parts)
+    return b"\xff\xd8" + head + scan + b"\xff\xd9"
+
+
 def tiff(pixels: np.ndarray, bits: int, *, sample_format: int = 1, photometric: int = 1) -> bytes:
     """Return an uncompressed grey TIFF 6.0 in the byte order of the array."""
     mark, order = (b"MM", ">") if pixels.dtype.byteorder == ">" else (b"II", "<")

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageCms
 
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.images.decode import plain_message
+from shardmill.transforms.images.decode import reject_failures
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
@@ -50,12 +50,9 @@ def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Imag
 
 
 def _convert(image: Image.Image, mode: str, action: str = "") -> Image.Image:
-    """Convert the mode of an image; any exception rejects the image."""
-    try:
+    """Convert the mode of an image; any failure rejects it."""
+    with reject_failures("decode", "color", action or f"convert to {mode}"):
         return image.convert(mode)
-    except Exception as error:  # Pillow's conversions raise many types
-        message = f"cannot {action or f'convert to {mode}'}: {plain_message(error)}"
-        raise RejectedError("decode", "color", message) from error
 
 
 def _over_white(image: Image.Image) -> Image.Image:
@@ -65,16 +62,13 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    try:
+    with reject_failures("decode", "icc", "apply the ICC profile"):
         alpha = None
         if image.mode in _ALPHA or "transparency" in image.info:
             alpha = image.convert("RGBA").getchannel("A")
         done = _apply_profile(image, ImageCms.ImageCmsProfile(io.BytesIO(profile)))
         if alpha is not None:
             done.putalpha(alpha)
-    except Exception as error:  # littlecms by way of Pillow
-        message = f"cannot apply the ICC profile: {plain_message(error)}"
-        raise RejectedError("decode", "icc", message) from error
     return done
 
 

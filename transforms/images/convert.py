@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,10 +15,11 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.color import MODES, to_channels
-from shardmill.transforms.images.pillow_warnings import ignore_pillow_warnings
 from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
+# A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
+MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
 _AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
@@ -33,6 +35,7 @@ class ImageSpec:
         quality: JPEG quality, 1 to 100.
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
         icc: Whether embedded ICC profiles are converted to sRGB.
+        max_pixels: Largest width times height that is decoded, or scaled to before cropping.
 
     Raises:
         UsageError: A value is out of range, or two values exclude each other.
@@ -45,6 +48,7 @@ class ImageSpec:
     quality: int = 95
     channels: int = 3
     icc: bool = False
+    max_pixels: int = decode.MAX_PIXELS
 
     def __post_init__(self) -> None:
         if self.interpolation not in INTERPOLATIONS:
@@ -63,6 +67,15 @@ class ImageSpec:
             raise UsageError(
                 f"--reducing_gap={self.reducing_gap:g} is out of range: 1 or more, "
                 "or 0 to decode every JPEG in full."
+            )
+        if self.max_pixels < 1:
+            raise UsageError(f"--max_pixels={self.max_pixels} is out of range: 1 or more.")
+        if self.target_bytes > MAX_RECORD_BYTES:
+            size = self.resize.size
+            raise UsageError(
+                f"--image_size={size.height}x{size.width} is out of range: the pixels of an image "
+                f"would take {self.target_bytes:,} bytes, and a tf.train.Example can hold "
+                f"{MAX_RECORD_BYTES:,}."
             )
 
     @property
@@ -84,11 +97,17 @@ class ImageSpec:
         )
         return (spec.size.height, spec.size.width, self.channels) if is_fixed else None
 
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of the pixels of the target; 0 if images keep their size."""
+        size = self.resize.size
+        return 0 if self.resize.resize == "none" else size.width * size.height * self.channels
+
     def expected_bytes(self) -> int | None:
         """Return the approximate size of a record in bytes; None if it depends on the input."""
-        if self.resize.resize == "none":
+        pixels = self.target_bytes
+        if not pixels:
             return None
-        pixels = self.resize.size.width * self.resize.size.height * self.channels
         return {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}[self.encoding] + 256
 
 
@@ -108,27 +127,34 @@ class EncodedImage(NamedTuple):
     channels: tuple[Sums, ...]
 
 
-@ignore_pillow_warnings()
-def encode_image(data: bytes, spec: ImageSpec) -> EncodedImage:
-    """Convert the content of an image file.
+def encode_image(
+    data: bytes, spec: ImageSpec, before_load: Callable[[Image.Image], None] = lambda _: None
+) -> EncodedImage:
+    """Convert the content of an image file, in this process.
+
+    Args:
+        data: Content of the file.
+        spec: How it is converted.
+        before_load: See ``decode.decode_image``.
 
     Raises:
         RejectedError: The file cannot be converted.
     """
-    decoded = decode.decode_image(data, spec.resize, spec.gap)
+    decoded = decode.decode_image(data, spec.resize, spec.gap, spec.max_pixels, before_load)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
     image = _pad_or_crop(_scale(image, decoded, spec), spec.resize)
     channels = sum_pixels(image.histogram())
-    return EncodedImage(
-        _encode_pixels(image, spec), Size(*image.size), decoded.multi_frame, channels
-    )
+    encoded = _encode_pixels(image, spec)
+    if len(encoded) > MAX_RECORD_BYTES:
+        raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
+    return EncodedImage(encoded, Size(*image.size), decoded.multi_frame, channels)
 
 
 def _scale(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:
     """Scale and rotate; to rotate the scaled image is cheaper and gives the same pixels."""
     scaled = spec.resize.scaled(decoded.size)
     width, height = (scaled.height, scaled.width) if decoded.orientation >= 5 else scaled
-    if width * height > max(decode.MAX_PIXELS, spec.resize.size.width * spec.resize.size.height):
+    if width * height > max(spec.max_pixels, spec.resize.size.width * spec.resize.size.height):
         raise RejectedError(
             "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
         )
@@ -159,10 +185,8 @@ def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
     if image.info:  # profile, EXIF, resolution and comment, which Pillow would write
         image = image.copy()
         image.info = {}
-    try:
+    with decode.reject_failures("encode", "encode"):
         image.save(buffer, spec.encoding, **options)
-    except Exception as error:  # Pillow's encoders raise many types
-        raise RejectedError("encode", "encode", decode.with_type(error)) from error
     return buffer.getvalue()
 
 

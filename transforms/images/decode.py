@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -18,7 +17,6 @@ from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 MAX_FILE_BYTES = 1 << 29
-_LARGE_PIXELS = 1 << 24
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
@@ -37,10 +35,11 @@ _TRANSPOSE = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 274
+# JPEG markers (ITU-T T.81, table B.1): of frames, and those without a segment.
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_HUFFMAN_DCT = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive frames
+_BARE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
-
-# Large images are decoded one at a time, so that a folder of them cannot exhaust the memory.
-_large_image_lock = threading.Lock()
 
 Box = tuple[float, float, float, float]
 
@@ -75,13 +74,18 @@ def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(_TRANSPOSE[orientation]) if orientation in _TRANSPOSE else image
 
 
-def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
+def decode_image(
+    data: bytes, spec: ResizeSpec, gap: float = 0.0, max_pixels: int = MAX_PIXELS,
+    before_load: Callable[[Image.Image], None] = lambda _: None,
+) -> Decoded:  # fmt: skip
     """Decode the first frame of an image.
 
     Args:
         data: Content of the file.
         spec: How the image will be resized. A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
         gap: See ``resize.draft_size``; 0 decodes at full size.
+        max_pixels: Largest width times height.
+        before_load: Called with the image, whose header has been read, before it is decoded.
 
     Raises:
         RejectedError: The bytes are not an image, are damaged, or have too many pixels.
@@ -90,18 +94,20 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
         raise RejectedError("decode", "empty", "the file has no bytes")
     image = _open(data)
     width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {MAX_PIXELS:,}")
+    if width * height > max_pixels:
+        raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {max_pixels:,}")
     multi_frame = _is_animated(image)
     fix_reader(image, data)
     tile = image.tile[0] if image.tile else None
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
         orientation = _orientation(image)
-        box = _draft(image, spec, gap, swapped=orientation >= 5)
-        _load(image)
+        # libjpeg-turbo scales no other frames, and a lossless one makes Pillow corrupt the heap.
+        if jpeg_frame(data) in _HUFFMAN_DCT:
+            box = _draft(image, spec, gap, swapped=orientation >= 5)
+        _load(image, before_load)
     else:
-        _load(image)
+        _load(image, before_load)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         orientation = _orientation(image)
         width, height = image.size
@@ -110,35 +116,66 @@ def decode_image(data: bytes, spec: ResizeSpec, gap: float = 0.0) -> Decoded:
     return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 
 
-def _load(image: Image.Image) -> None:
-    is_large = image.width * image.height > _LARGE_PIXELS
-    with _large_image_lock if is_large else contextlib.nullcontext(), _reject_damage():
+def jpeg_frame(data: bytes) -> int | None:
+    """Return the second byte of the first frame marker of a JPEG; None if there is none.
+
+    Bytes between segments are skipped, as libjpeg does.
+    """
+    at = 0
+    while at + 4 <= len(data):
+        marker = data[at + 1]
+        if data[at] != 0xFF or marker == 0xFF:
+            at += 1
+        elif marker in _FRAMES:
+            return marker
+        elif marker in _BARE:
+            at += 2
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def _load(image: Image.Image, before_load: Callable[[Image.Image], None]) -> None:
+    before_load(image)
+    with reject_failures("decode", "decode"):
         image.load()
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
     try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError as error:
-        description = describe_format(data[:512])
-        start = f"like {description}" if description else f"with {data[:16]!r}"
-        message = f"no image format is recognized; the file begins {start}"
-        raise RejectedError("decode", "not_an_image", message) from error
-    except Image.DecompressionBombError as error:
-        raise RejectedError("decode", "too_large", plain_message(error)) from error
-    except Exception as error:  # Image.open: Pillow's parsers raise many types
-        raise RejectedError("decode", "decode", with_type(error)) from error
+        with reject_failures("decode", "decode"):
+            return Image.open(io.BytesIO(data), formats=FORMATS)
+    except RejectedError as error:
+        if not isinstance(error.__cause__, UnidentifiedImageError):
+            raise
+    description = describe_format(data[:512])
+    start = f"like {description}" if description else f"with {data[:16]!r}"
+    message = f"no image format is recognized; the file begins {start}"
+    raise RejectedError("decode", "not_an_image", message)
 
 
 @contextlib.contextmanager
-def _reject_damage() -> Iterator[None]:
-    """Reject the image if one of Pillow's decoders raises any exception."""
+def reject_failures(stage: str, reason: str, action: str = "") -> Iterator[None]:
+    """Reject the image if Pillow raises any exception that the image itself can cause.
+
+    Args:
+        stage: Stage of the reject.
+        reason: Reason of the reject.
+        action: What fails, for the message; empty to name the type of the exception.
+
+    Raises:
+        RejectedError: An exception of Pillow.
+        MemoryError: The memory ran out, which depends on the machine too.
+    """
     try:
         yield
-    except (Image.DecompressionBombError, MemoryError) as error:
+    except (MemoryError, RejectedError):
+        raise
+    except Image.DecompressionBombError as error:
         raise RejectedError("decode", "too_large", with_type(error)) from error
-    except Exception as error:  # Pillow's decoders raise many types
-        raise RejectedError("decode", "decode", with_type(error)) from error
+    except Exception as error:  # Pillow's codecs and parsers raise many types
+        message = f"cannot {action}: {plain_message(error)}" if action else with_type(error)
+        raise RejectedError(stage, reason, message) from error
 
 
 def with_type(error: BaseException) -> str:
@@ -183,6 +220,6 @@ def _draft(image: Image.Image, spec: ResizeSpec, gap: float, *, swapped: bool) -
     if smallest is None:
         return None
     wanted = (smallest.height, smallest.width) if swapped else (smallest.width, smallest.height)
-    with _reject_damage():
+    with reject_failures("decode", "decode"):
         drafted = image.draft(None, wanted)
     return drafted[1] if drafted else None

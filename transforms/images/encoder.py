@@ -1,40 +1,46 @@
-"""Encode image files as tf.train.Examples on a pool of threads."""
+"""Encode image files as tf.train.Examples in decoder processes."""
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import deflate
 import numpy as np
 
-from shardmill.schemas.errors import ChangedError, StorageError
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.errors import ChangedError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
-from shardmill.schemas.schema_pbtxt import image_features as names
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
-from shardmill.transforms.images.convert import ImageSpec, codec_versions, encode_image
+from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
-from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.transforms.images.decoder import Item
+from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.statistics.sums import Summary
 
-_IN_FLIGHT_BYTES = 64 << 20  # of files that are read ahead; a larger file is read alone
+_IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
+# Records that keep the size of the image, in bytes per byte of a compressed file.
+_GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
 _ATTEMPTS = 3
-_FIRST_DELAY = 0.2  # seconds; each retry waits 4 times longer
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors of a disk that no file causes
+_FIRST_DELAY = 0.1  # seconds; each retry waits 4 times longer
 
 
 def read_input(ref: InputRef) -> bytes:
     """Return the content of an input file.
 
-    Errors of the storage are retried, then raised: they say nothing about the input.
+    Every failure is retried: a network file system may lose a file for a moment, and a file may be
+    replaced. Errors of the storage are raised: they say nothing about the input.
 
     Raises:
         RejectedError: The file is too large, missing or not readable, or has changed since it was
@@ -43,23 +49,30 @@ def read_input(ref: InputRef) -> bytes:
     """
     if ref.size > MAX_FILE_BYTES:
         raise RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
-    storage = open_storage(ref.uri)
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(_ATTEMPTS):
         try:
-            return storage.read_unchanged(ref.uri, ref.size, ref.version)
-        except FileNotFoundError as error:
-            raise RejectedError(
-                "read", "not_found", "the file was there when it was listed"
-            ) from error
-        except PermissionError as error:
-            raise RejectedError("read", "unreadable", "reading it is not permitted") from error
-        except ChangedError as error:
-            raise RejectedError("read", "changed", str(error)) from error
-        except StorageError:
-            if attempt == _ATTEMPTS:
+            return _read_once(ref)
+        except (RejectedError, StorageError):
+            if attempt == _ATTEMPTS - 1:
                 raise
-            time.sleep(_FIRST_DELAY * 4 ** (attempt - 1))
+            time.sleep(_FIRST_DELAY * 4**attempt)
     raise AssertionError("unreachable")
+
+
+def _read_once(ref: InputRef) -> bytes:
+    try:
+        return open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
+    except FileNotFoundError as error:
+        raise RejectedError("read", "not_found", "the file was there when it was listed") from error
+    except PermissionError as error:
+        raise RejectedError("read", "unreadable", "reading it is not permitted") from error
+    except ChangedError as error:
+        raise RejectedError("read", "changed", str(error)) from error
+    except StorageError as error:
+        cause = error.__cause__
+        if scheme_of(ref.uri) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
+            raise
+        raise RejectedError("read", "unreadable", cause.strerror or str(cause)) from error
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,15 @@ class ImageEncoder:
         spec: How images are converted.
         feature_names: Names of the features of a record.
         packing: How members are packed.
-        threads: Decoding threads per worker process; 0 for one per CPU core.
+        workers: Decoder processes per worker process; 0 for one per core of the machine it runs on.
+        limits: Memory and time of one image.
     """
 
     spec: ImageSpec
     feature_names: FeatureNames
     packing: Packing
-    threads: int = 0
+    workers: int = 0
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def expected_bytes(self) -> int | None:
@@ -98,34 +113,35 @@ class ImageEncoder:
         return [dict(feature) for feature in self.feature_names.describe()]
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
-        """Yield an example or reject for each reference, in order; decode ahead on all threads."""
+        """Yield an example or reject for each reference, in order; read and decode ahead."""
         ids = {label: number for number, label in enumerate(labels)}
-        threads = self.threads or usable_cores()
-        yield from map_ordered(
-            lambda ref: self.encode_one(ref, ids), refs, threads, window=8 * threads,
-            size_of=lambda ref: ref.size, max_size=_IN_FLIGHT_BYTES,
-        )  # fmt: skip
+        task = DecoderSpec(self.spec, self.feature_names, self.limits)
+        workers = self.workers or usable_cores()
+        threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
+        with use_pool(workers) as pool:
+            yield from map_ordered(
+                lambda ref: _encode_one(pool, task, ref, ids), refs, min(threads, len(refs)),
+                window=4 * threads, size_of=self._size_of, max_size=_IN_FLIGHT_BYTES // pool.users,
+            )  # fmt: skip
 
-    def encode_one(self, ref: InputRef, ids: dict[str, int]) -> Example | Reject:
-        """Return the example of one image, or the reject.
+    def _size_of(self, ref: InputRef) -> int:
+        """Return the bytes of a file and, approximately, of its record."""
+        return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
 
-        Args:
-            ref: Reference to the image.
-            ids: Class ID of each label.
-        """
-        try:
-            image = encode_image(read_input(ref), self.spec)
-        except RejectedError as error:
-            return Reject(ref.key, ref.uri, error.stage, error.error, error.message)
-        values: dict[str, bytes | int] = {
-            names.ENCODED: image.data,
-            names.FORMAT: self.spec.encoding.encode(),
-            names.HEIGHT: image.size.height,
-            names.WIDTH: image.size.width,
-            names.KEY: ref.key.encode(),
-        }
-        if ref.label is not None:
-            values[names.CLASS_ID] = ids[ref.label]
-            values[names.CLASS_TEXT] = ref.label.encode()
-        record = encode_example(self.feature_names.rename(values))
-        return Example(record, ref.label, image.multi_frame, Summary(channels=image.channels))
+
+def _encode_one(
+    pool: DecoderPool, task: DecoderSpec, ref: InputRef, ids: dict[str, int]
+) -> Example | Reject:
+    """Return the example of one image, or the reject."""
+    class_id = -1 if ref.label is None else ids[ref.label]
+    try:
+        item = Item(ref.uri, ref.key, read_input(ref), ref.label, class_id)
+        image = pool.encode(task, item)
+    except RejectedError as error:
+        return Reject(ref.key, ref.uri, error.stage, error.error, error.message)
+    except MemoryError as error:
+        raise ResourceError(
+            f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
+            "can have: add memory, or set --workers lower."
+        ) from error
+    return Example(image.record, ref.label, image.multi_frame, Summary(channels=image.channels))

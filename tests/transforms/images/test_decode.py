@@ -15,7 +15,7 @@ from PIL import Image, ImageCms, PngImagePlugin
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.images.convert import encode_image
-from shardmill.transforms.images.decode import MAX_FILE_BYTES, plain_message
+from shardmill.transforms.images.decode import MAX_FILE_BYTES, jpeg_frame, plain_message
 from shardmill.transforms.images.encoder import read_input
 from tests.conftest import make_image
 from tests.support.pixel_tools import (
@@ -28,6 +28,7 @@ from tests.support.pixel_tools import (
     as_array,
     corners,
     full,
+    lossless_jpeg,
     pixels,
     png,
     png_chunk,
@@ -238,6 +239,43 @@ def test_rejects_decompression_bombs_by_their_headers(monkeypatch):
         assert rejection(data).error == "too_large"
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # Pillow has no limit then
     assert rejection(png(20_000, 20_000, 8, 0, b"\0")).error == "too_large"
+
+
+def test_max_pixels_alone_decides_from_the_header():
+    data = saved(Image.new("L", (300, 200), 9), "PNG")
+    assert rejection(data, full(max_pixels=59_999)).message == "300x200 pixels exceed 59,999"
+    assert encode_image(data, full(max_pixels=60_000)).size == (300, 200)
+
+
+@pytest.mark.parametrize("frame", range(0xC0, 0xD0))
+def test_finds_the_frame_of_a_jpeg(frame):
+    data = saved(make_image(1), "JPEG", progressive=frame == 0xC2, comment=b"\xff\xc3 comment")
+    assert jpeg_frame(data) == (0xC2 if frame == 0xC2 else 0xC0)
+    assert jpeg_frame(data[:80]) is None
+    is_frame = frame not in (0xC4, 0xC8, 0xCC)
+    head = b"\xff\xd8\xff\x01 junk\xff\0\xff\xff\xff"
+    assert jpeg_frame(head + bytes((frame, 0, 2, 9))) == (frame if is_frame else None)
+
+
+# Pillow aborts, fails or returns noise if libjpeg is asked to scale one of these.
+@pytest.mark.parametrize("shape", [(64, 64), (300, 401), (600, 400)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_decodes_lossless_jpegs_in_full(shape, channels):
+    picture = np.asarray(make_image(3, *shape, mode="L" if channels == 1 else "RGB"))
+    picture = picture.reshape(shape[1], shape[0], channels)
+    data = lossless_jpeg(picture)
+    kept = as_array(encode_image(data, full(channels)), channels)
+    found = as_array(encode_image(data, sized(32, 32, channels=channels)), channels)
+    png = saved(Image.fromarray(kept.astype(np.uint8).squeeze()), "PNG")
+    assert (found == as_array(encode_image(png, sized(32, 32, channels=channels)), channels)).all()
+    if channels == 1:
+        assert (kept == picture).all()
+
+
+@pytest.mark.parametrize("bits", [12, 16])
+def test_rejects_deep_lossless_jpegs(bits):
+    data = lossless_jpeg(np.full((64, 64, 1), 1 << (bits - 2)), bits)
+    assert rejection(data, sized(8, 8)).error in ("decode", "not_an_image")
 
 
 def test_rejects_thin_images_that_a_crop_would_enlarge_too_much():

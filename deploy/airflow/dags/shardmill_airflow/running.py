@@ -131,7 +131,8 @@ class Command:
         if code == 128 + signal.SIGKILL:
             return (
                 f"{what} was killed by SIGKILL, most often because the machine ran out of memory: "
-                "add memory, or set --threads=1. The next attempt reuses the finished parts."
+                "add memory, or set --workers=1 (images) or --threads=1 (rows, arrays). "
+                "The next attempt reuses the finished parts."
             )
         output = self.last.get(True) or self.last.get(False) or "it printed nothing"
         if code == keeper.CANNOT_RUN:

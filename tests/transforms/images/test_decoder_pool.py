@@ -1,0 +1,313 @@
+"""Files that crash, stop or starve their decoder, in decoder processes with a plugin of the tests."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.schemas.errors import ResourceError, ShardmillError
+from shardmill.schemas.rejects import Reject
+from shardmill.transforms.images import decoder as decoders
+from shardmill.transforms.images import decoder_pool
+from shardmill.transforms.match.transform import find_input, walk_input
+from shardmill.transforms.match.walk import WalkTask
+from tests.conftest import make_image
+from tests.support.hostile_files import CODEC, write_hostile
+
+
+@pytest.fixture(autouse=True)
+def _plugin(monkeypatch):
+    """Start decoders that load the plugin."""
+    decoder_pool.close_all()
+    monkeypatch.syspath_prepend(str(CODEC))
+    yield
+    decoder_pool.close_all()
+
+
+def encode(folder: Path, **options) -> dict[str, object]:
+    """Encode a folder; return the examples and the reasons of rejects by key."""
+    options = {"image_size": "16", "label_from": "none", "workers": 2, **options}
+    encoder = ImagesConfig(str(folder), str(folder / "out"), **options).encoder
+    refs = walk_input(find_input(str(folder)), WalkTask("", deep=True))
+    refs = sorted(ref for ref in refs if not ref.error)
+    items = list(encoder.encode(refs, []))
+    assert len(items) == len(refs)
+    return {
+        ref.key: item.error if isinstance(item, Reject) else item
+        for ref, item in zip(refs, items, strict=True)
+    }
+
+
+def photos(folder: Path, count: int = 12) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        make_image(number, 40, 30).save(folder / f"{number:02d}.jpg")
+    return folder
+
+
+def decoder_pids() -> set[int]:
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if "decoder_process" in " ".join(child.cmdline())}
+
+
+def gone(pids: set[int], seconds: float = 10) -> bool:
+    """Wait until processes have ended; a zombie has not been reaped."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not any(psutil.pid_exists(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+CRASHES = {
+    "abort": ("abort",),
+    "segv": ("segv",),
+    "bus": ("signal", int(signal.SIGBUS)),
+    "ill": ("signal", int(signal.SIGILL)),
+    "exit": ("exit", 1),
+    "exit0": ("exit", 0),
+    "forge_kind": ("forge", "ff"),
+    "forge_size": ("forge", "030103ffffffffffffffff"),
+    "forge_reject": ("forge", "040000" + "02" + "00" * 7 + "5b5d"),
+}
+
+
+@pytest.mark.heavy
+def test_a_file_that_crashes_its_decoder_is_one_reject(tmp_path):
+    """The pixels of the others are those of a build without it."""
+    wanted = encode(photos(tmp_path / "in"))
+    for name, action in CRASHES.items():
+        write_hostile(tmp_path / "in" / f"05-{name}.bmp", *action)
+    found = encode(tmp_path / "in")
+    assert {f"05-{name}.bmp": "decoder_crashed" for name in CRASHES} | wanted == found
+    assert len(decoder_pids()) <= 2
+
+
+def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
+    photos(tmp_path / "in", 2)
+    for action in ("abort", "signal 9", "eat", "signal 15"):
+        write_hostile(
+            tmp_path / "in" / f"{action[:9]}.bmp",
+            "first",
+            tmp_path / f"{action}.once".replace(" ", ""),
+            action,
+        )
+    assert "Reject" not in repr(encode(tmp_path / "in"))
+    assert not [
+        v for v in encode(tmp_path / "in", decoder_memory="1GiB").values() if isinstance(v, str)
+    ]
+
+
+def test_a_decoder_that_takes_too_much_memory_or_time_is_one_reject(tmp_path):
+    photos(tmp_path / "in", 3)
+    write_hostile(tmp_path / "in/eat.bmp", "eat")
+    write_hostile(tmp_path / "in/loop.bmp", "loop")
+    found = encode(tmp_path / "in", decoder_memory="1GiB", decoder_seconds=0.5)
+    assert {key: item for key, item in found.items() if isinstance(item, str)} == {
+        "eat.bmp": "decoder_memory", "loop.bmp": "decoder_timeout",
+    }  # fmt: skip
+
+
+@pytest.mark.heavy
+def test_a_decoder_that_sleeps_or_is_stopped_is_one_reject(tmp_path):
+    photos(tmp_path / "in", 3)
+    write_hostile(tmp_path / "in/sleep.bmp", "sleep")
+    write_hostile(tmp_path / "in/stop.bmp", "signal", int(signal.SIGSTOP))
+    found = encode(tmp_path / "in", decoder_seconds=0.2)
+    rejects = {key: item for key, item in found.items() if isinstance(item, str)}
+    assert rejects == {"sleep.bmp": "decoder_timeout", "stop.bmp": "decoder_timeout"}
+
+
+def test_a_killed_decoder_fails_the_build_with_a_sentence(tmp_path):
+    write_hostile(tmp_path / "in/big.bmp", "signal", int(signal.SIGKILL), size=(9000, 4000))
+    with pytest.raises(ResourceError) as caught:
+        encode(photos(tmp_path / "in"))
+    for words in ("in/big.bmp (9000x4000 pixels", "about 0.2 GiB", "killed", "--max_pixels"):
+        assert words in str(caught.value)
+    assert encode(tmp_path / "in", max_pixels=9000 * 4000 - 1)["big.bmp"] == "too_large"
+
+
+def test_an_inherited_memory_limit_fails_the_build_with_a_sentence(tmp_path):
+    """It is not a property of the image, and neither is a crash where memory is missing."""
+    folder = tmp_path / "in"
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = max(psutil.Process().memory_info().vms, 1 << 30) + (256 << 20)
+    for action in ("eat", "abort"):
+        # The pixels fit; decoding is expected to need five times as much.
+        write_hostile(folder / "a.bmp", action, size=(1000, limit * 6 // 10_000))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        try:
+            with pytest.raises(ResourceError, match=r"a.bmp \(1000x.*ulimit -v"):
+                encode(folder, decoder_memory="1000GiB", max_pixels=10**12, workers=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+            decoder_pool.close_all()
+
+
+def test_output_of_codecs_is_not_shown_and_does_not_block(tmp_path, capfd):
+    write_hostile(tmp_path / "in/noise.bmp", "noise")
+    assert not isinstance(encode(tmp_path / "in")["noise.bmp"], str)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_decoders_get_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "secret")
+    write_hostile(tmp_path / "in/a.bmp", "environment", tmp_path / "seen")
+    encode(tmp_path / "in")
+    seen = (tmp_path / "seen").read_text()
+    assert "PYTHONPATH=" in seen
+    assert "secret" not in seen
+
+
+@pytest.mark.heavy
+def test_large_images_are_decoded_one_at_a_time(tmp_path):
+    log = tmp_path / "log"
+    for number in range(4):
+        write_hostile(
+            tmp_path / f"in/{number}.bmp", "log", log, size=(10_000, 6_712)
+        )  # over 320 MiB
+    encode(tmp_path / "in", workers=4)
+    lines = log.read_text().splitlines()
+    assert len({line.split()[1] for line in lines}) > 1
+    assert [line.split()[0] for line in lines] == ["begin", "end"] * 4
+
+
+def test_records_larger_than_a_pipe(tmp_path):
+    make_image(1, 3000, 2000).save(tmp_path / "a.png")
+    example = encode(tmp_path, image_size="3000x2000", encoding="raw")["a.png"]
+    assert make_image(1, 3000, 2000).resize((2000, 3000), 2).tobytes() in example.record
+
+
+# Processes
+
+
+@pytest.mark.heavy
+def test_bundles_share_processes_which_end_when_idle(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoder_pool, "_IDLE_SECONDS", 0.5)
+    photos(tmp_path / "in", 30)
+    with ThreadPoolExecutor(3) as bundles:
+        found = list(bundles.map(lambda _: encode(tmp_path / "in"), range(6)))
+    assert found == [found[0]] * 6
+    pids = decoder_pids()
+    assert 1 <= len(pids) <= 2
+    assert encode(tmp_path / "in") == found[0]
+    assert decoder_pids() == pids
+    assert gone(pids)
+    assert encode(tmp_path / "in") == found[0]
+
+
+def test_a_process_killed_while_idle_is_replaced(tmp_path):
+    photos(tmp_path / "in", 3)
+    write_hostile(tmp_path / "in/k.bmp", "first", tmp_path / "once", "signal", 9)
+    wanted = encode(tmp_path / "in", workers=1)
+    (pid,) = decoder_pids()
+    os.kill(pid, signal.SIGKILL)
+    assert encode(tmp_path / "in", workers=1) == wanted
+    assert gone({pid})
+
+
+def test_a_forked_process_starts_its_own(tmp_path):
+    wanted = encode(photos(tmp_path / "in"), workers=1)
+    before = decoder_pids()
+    pid = os.fork()
+    if not pid:  # the child of the fork
+        with contextlib.suppress(BaseException):
+            os._exit(0 if encode(tmp_path / "in", workers=1) == wanted else 3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert encode(tmp_path / "in", workers=1) == wanted
+    assert decoder_pids() == before
+
+
+def test_a_process_that_does_not_start_is_one_sentence(tmp_path, monkeypatch):
+    photos(tmp_path / "in", 1)
+    (tmp_path / "broken/PIL").mkdir(parents=True)
+    (tmp_path / "broken/PIL/__init__.py").write_text("raise ImportError('no PIL here')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "broken"), *sys.path])
+    with pytest.raises(ShardmillError, match=r"did not start \(ImportError: no PIL here\)"):
+        encode(tmp_path / "in", workers=1)
+
+
+PARENT = """
+import sys
+from shardmill.transforms.images.decoder import Decoder, Item
+from shardmill.transforms.images.decoder_pool import use_pool
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
+from shardmill.transforms.images import decoder_pool
+spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureNames.parse("", labelled=False), Limits())
+idle = Decoder()
+busy = Decoder()
+print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
+import contextlib
+busy.encode(spec, Item("a", "a", sys.argv[1].encode()), contextlib.nullcontext(), alone=False)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("action", ["sleep", "loop"])
+def test_no_decoder_outlives_its_parent(number, action):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PARENT, f"HOSTILE 20 10 {action}"]
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as parent:
+        *pids, beam = parent.stdout.readline().split()
+        assert beam == b"False"
+        time.sleep(0.2)
+        parent.send_signal(number)
+        parent.wait(30)
+    assert gone({int(pid) for pid in pids})
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_decoders(tmp_path):
+    photos(tmp_path / "in", 3)
+    wanted = encode(tmp_path / "in", workers=1)
+    (pid,) = decoder_pids()
+    assert os.getsid(pid) != os.getsid(0)
+    os.kill(pid, signal.SIGINT)
+    time.sleep(0.1)
+    assert encode(tmp_path / "in", workers=1) == wanted
+    assert decoder_pids() == {pid}
+
+
+def test_exit_codes_without_a_reply():
+    """Other signals say nothing about the image."""
+    kinds = {code: decoders._failure_kind(code, decoders.Opened()) for code in range(-31, 80)}
+    assert {code for code, kind in kinds.items() if kind == "crash"} == {
+        -4, -6, -7, -8, -11, *(set(range(80)) - {77}),
+    }  # fmt: skip
+    assert kinds[-signal.SIGPROF] == "timeout"
+    assert kinds[-signal.SIGKILL] == kinds[-signal.SIGTERM] == "killed"
+
+
+@pytest.mark.heavy
+def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
+    """One process: a retry alone and a large image wait for each other's lock or process."""
+    for number in range(6):
+        action = ("abort",) if number % 2 else ("noise",)
+        write_hostile(tmp_path / f"in/{number}.bmp", *action, size=(10_000, 6_712))
+    done = threading.Event()
+
+    def run() -> None:
+        with ThreadPoolExecutor(3) as bundles:
+            list(bundles.map(lambda _: encode(tmp_path / "in", workers=1), range(3)))
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert done.wait(120)

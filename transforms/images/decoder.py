@@ -1,0 +1,272 @@
+"""Decoder: a process that decodes images for this one, and why it failed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager
+from typing import IO, Literal, NamedTuple, NoReturn
+
+from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.transforms.images.convert import MAX_RECORD_BYTES
+from shardmill.transforms.images.decoder_protocol import (
+    CHANNEL,
+    NO_MEMORY_EXIT,
+    OPENED,
+    REPLY,
+    REQUEST,
+    DecoderSpec,
+    Kind,
+    Opened,
+)
+from shardmill.transforms.statistics.sums import Sums
+
+_MODULE = "shardmill.transforms.images.decoder_process"
+# No secrets: what a hostile file makes of a decoder could send them away.
+_ENVIRONMENT = frozenset(
+    {"DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "TMPDIR",
+     "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+)  # fmt: skip
+# Threads and memory of a process depend on the image alone, not on the cores of the machine.
+_SETTINGS = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+             "PYTHONSAFEPATH": "1"}  # fmt: skip
+_START_SECONDS = 120.0
+_PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU time
+_EXIT_SECONDS = 5.0
+_PIPE_BYTES = 1 << 18  # most files are written with one call
+_CHUNK = 1 << 18
+_KINDS = frozenset(map(int, Kind))
+_MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
+_CRASHES = frozenset(
+    -number
+    for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+)
+
+FailureKind = Literal["crash", "killed", "machine", "memory", "stalled", "timeout"]
+open_decoders: set[Decoder] = set()
+
+
+class Item(NamedTuple):
+    """An image to encode.
+
+    Attributes:
+        uri: Path or URI, for messages.
+        key: Its key.
+        data: Content of the file.
+        label: Label text, or None.
+        class_id: Number of the label; -1 for none.
+    """
+
+    uri: str
+    key: str
+    data: bytes
+    label: str | None = None
+    class_id: int = -1
+
+
+class EncodedRecord(NamedTuple):
+    """The record of an image, and what the manifest needs; see ``convert.EncodedImage``."""
+
+    record: bytes
+    multi_frame: bool
+    channels: tuple[Sums, ...]
+
+
+class FailureError(Exception):
+    """A decoder process failed."""
+
+    def __init__(self, kind: FailureKind) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+class Decoder:
+    """A decoder process.
+
+    Raises:
+        ShardmillError: It does not start.
+    """
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(map(os.path.abspath, sys.path))
+        kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-m", _MODULE],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                env={**kept, **_SETTINGS, "PYTHONPATH": path}, cwd=os.sep, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _not_started(str(error)) from error
+        open_decoders.add(self)
+        self.opened = Opened()
+        self._deadline = time.monotonic() + _START_SECONDS
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self._pipes: list[IO[bytes]] = [pipe for pipe in pipes if pipe]
+        self._input, self._output, errors = (pipe.fileno() for pipe in self._pipes)
+        self._writable, self._readable = select.poll(), select.poll()
+        self._writable.register(self._input, select.POLLOUT)
+        self._readable.register(self._output, select.POLLIN)
+        os.set_blocking(self._input, False)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):  # the pipes of all processes of a user are limited
+                fcntl.fcntl(self._input, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        try:
+            self._receive()
+        except FailureError as error:
+            self._process.kill()
+            text = os.read(errors, _CHUNK).decode(errors="replace").strip()
+            self.close()
+            raise _not_started(text.rpartition("\n")[2] or "it gives no reason") from error
+        self._pipes[2].close()
+
+    def is_dead(self) -> bool:
+        """Return whether the process has ended."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """Kill the process; its caller finds out and closes it."""
+        self._process.kill()
+
+    def close(self) -> int:
+        """End the process; return its exit code, which is negative for a signal."""
+        open_decoders.discard(self)
+        self._process.kill()
+        self.close_pipes()
+        return self._process.wait()
+
+    def close_pipes(self) -> None:
+        """Close the pipes, so that the process ends."""
+        for pipe in self._pipes:
+            pipe.close()
+
+    def encode(
+        self, spec: DecoderSpec, item: Item, large: AbstractContextManager[object], *, alone: bool
+    ) -> EncodedRecord:
+        """Return the record of an image.
+
+        Args:
+            spec: What to do with it.
+            item: The image.
+            large: Entered while a large image is decoded.
+            alone: Whether to treat every image as a large one.
+
+        Raises:
+            RejectedError: The image cannot be encoded.
+            FailureError: The process failed: close it.
+        """
+        self.opened = Opened()
+        key, label = item.key.encode(), (item.label or "").encode()
+        sizes = len(spec.json), len(key), len(label), len(item.data)
+        head = REQUEST.pack(*sizes, item.class_id, alone)
+        patience = _PATIENCE * spec.limits.seconds
+        self._deadline = time.monotonic() + patience
+        self._write(b"".join((head, spec.json, key, label)), item.data)
+        kind, frames, rest = self._receive(spec.image.channels)
+        if kind == Kind.OPENED:
+            self.opened = Opened(*OPENED.unpack(rest))
+            with large:
+                self._deadline = time.monotonic() + patience
+                self._write(bytes(REQUEST.size))
+                kind, frames, rest = self._receive(spec.image.channels)
+        if kind == Kind.NO_MEMORY:
+            self.opened = Opened(*OPENED.unpack(rest))
+            raise FailureError("machine" if self.opened.inherited else "memory")
+        if kind == Kind.REJECTED:
+            raise _parse_reject(rest)
+        if kind == Kind.BUG:
+            raise RuntimeError(f"a decoder failed: {rest[:_CHUNK].decode(errors='replace')}")
+        if kind != Kind.ENCODED:
+            raise FailureError("crash")
+        end = spec.image.channels * CHANNEL.size
+        sums = CHANNEL.iter_unpack(rest[:end])
+        channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
+        return EncodedRecord(rest[end:], frames > 1, channels)
+
+    def _write(self, head: bytes, data: bytes = b"") -> None:
+        views = [memoryview(head), memoryview(data)]
+        while views:
+            try:
+                written = os.writev(self._input, views)
+            except BlockingIOError:
+                self._wait(self._writable)
+                continue
+            except BrokenPipeError:
+                self._fail()
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
+
+    def _receive(self, channels: int = 0) -> tuple[int, int, bytes]:
+        """Return the kind, the number of frames, and the rest of the next reply."""
+        data = bytearray(self._read())
+        while len(data) < REPLY.size:
+            data += self._read()
+        kind, frames, found, size = REPLY.unpack_from(data)
+        # A codec may have written to the memory of the process, or to its pipe.
+        wanted = channels if kind == Kind.ENCODED else 0
+        fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != OPENED.size
+        if kind not in _KINDS or found != wanted or size > _MAX_PAYLOAD or fixed:
+            raise FailureError("crash")
+        end = REPLY.size + found * CHANNEL.size + size
+        while len(data) < end:
+            data += self._read()
+        return kind, frames, bytes(memoryview(data)[REPLY.size : end])
+
+    def _read(self) -> bytes:
+        self._wait(self._readable)
+        return os.read(self._output, _CHUNK) or self._fail()
+
+    def _wait(self, poll: select.poll) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise FailureError("stalled")
+
+    def _fail(self) -> NoReturn:
+        """Raise the failure of a process that has ended."""
+        try:
+            code = self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise FailureError("crash") from None
+        raise FailureError(_failure_kind(code, self.opened))
+
+
+def _failure_kind(code: int, opened: Opened) -> FailureKind:
+    """Return why a process ended.
+
+    Args:
+        code: Its exit code.
+        opened: What it sent of the image.
+    """
+    if code == -signal.SIGPROF:
+        return "timeout"
+    if code == NO_MEMORY_EXIT:
+        return "machine"
+    if code < 0 and code not in _CRASHES:
+        return "killed"
+    # Codecs crash, or call exit(), where an allocation fails.
+    return "crash" if opened.fits else "machine" if opened.inherited else "memory"
+
+
+def _not_started(reason: str) -> ShardmillError:
+    return ShardmillError(
+        f"The process that decodes images did not start ({reason}): check memory, the limits of "
+        f"processes (ulimit -u) and that {sys.executable} can import shardmill."
+    )
+
+
+def _parse_reject(data: bytes) -> Exception:
+    with contextlib.suppress(ValueError, TypeError):
+        stage, reason, message = json.loads(data)
+        if reason in REASONS and isinstance(stage, str) and isinstance(message, str):
+            return RejectedError(stage, reason, message)
+    return FailureError("crash")

@@ -1,0 +1,196 @@
+"""The decoder processes of a worker, which all its bundles and threads share."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+from shardmill.schemas.errors import ResourceError, ShardmillError
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.images.decoder import (
+    Decoder,
+    EncodedRecord,
+    FailureError,
+    FailureKind,
+    Item,
+    open_decoders,
+)
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Opened
+
+_IDLE_SECONDS = 60.0
+_REJECTS: dict[FailureKind, tuple[str, str]] = {
+    "crash": ("decoder_crashed", "decoding it ended the process twice, the second time alone"),
+    "memory": ("decoder_memory", "decoding it needs more than --decoder_memory"),
+    "stalled": ("decoder_timeout", "decoding it did not end"),
+    "timeout": ("decoder_timeout", "decoding it takes longer than --decoder_seconds"),
+}
+
+
+class _State:
+    """The pools of this process, and the lock of large images."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.large_image = threading.Lock()
+        self.pools: dict[int, DecoderPool] = {}
+
+
+class DecoderPool:
+    """Decoder processes, started when they are needed; see ``use_pool``.
+
+    Args:
+        size: Number of processes.
+
+    Attributes:
+        users: Number of calls that use the pool.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.users = 0
+        self._cancelled = False
+        self._idle_timer: threading.Timer | None = None
+        self._slots: SimpleQueue[Decoder | None] = SimpleQueue()
+        self._size = size
+        for _ in range(size):
+            self._slots.put(None)
+
+    def encode(self, spec: DecoderSpec, item: Item) -> EncodedRecord:
+        """Return the record of an image; waits for a free process.
+
+        Args:
+            spec: What to do with it.
+            item: The image.
+
+        Raises:
+            RejectedError: The image cannot be encoded.
+            ResourceError: The memory of the machine does not suffice.
+        """
+        decoder = self._slots.get()
+        failures: list[FailureKind] = []
+        try:
+            if decoder is not None and decoder.is_dead():  # it was killed while it was idle
+                decoder.close()
+                decoder = None
+            while True:
+                if self._cancelled:
+                    raise ShardmillError("The run was interrupted: no more images are decoded.")
+                decoder = decoder or Decoder()
+                try:
+                    return _try(decoder, spec, item, alone=bool(failures))
+                except RejectedError:
+                    raise
+                except FailureError as failure:
+                    failures.append(failure.kind)
+                    decoder.close()
+                    if not self._cancelled:
+                        _raise_if_final(failures, item, decoder.opened)
+                    decoder = None
+                except BaseException:
+                    decoder.close()
+                    raise
+        finally:
+            self._slots.put(None if decoder is None or decoder.is_dead() else decoder)
+
+    def cancel(self) -> None:
+        """Make all calls fail until none is left."""
+        self._cancelled = self.users > 0
+
+    def keep_alive(self) -> None:
+        """Cancel the end of idle processes."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+
+    def close_later(self) -> None:
+        """End the processes when they have been idle for a minute."""
+        self._cancelled = False
+        self._idle_timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+        self._idle_timer.daemon = True
+        self._idle_timer.start()
+
+    def _close_idle(self) -> None:
+        with _state.lock:
+            for _ in range(0 if self.users else self._size):
+                decoder = self._slots.get()
+                if decoder is not None:
+                    decoder.close()
+                self._slots.put(None)
+
+
+def _try(decoder: Decoder, spec: DecoderSpec, item: Item, *, alone: bool) -> EncodedRecord:
+    if not alone:
+        return decoder.encode(spec, item, _state.large_image, alone=False)
+    with _state.large_image:
+        return decoder.encode(spec, item, contextlib.nullcontext(), alone=True)
+
+
+def _raise_if_final(failures: list[FailureKind], item: Item, opened: Opened) -> None:
+    """Raise the error of an image that failed, unless it must be tried again."""
+    last = failures[-1]
+    if last in ("killed", "machine"):
+        if len(failures) > 1:
+            needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
+            raise ResourceError(
+                f"{item.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
+                f"needs {needed} memory to be decoded, which this machine did not give "
+                f"({'the process was killed' if last == 'killed' else 'ulimit -v'}): add memory, "
+                "or set --max_pixels below its size, so that it is rejected."
+            )
+    elif last == "timeout" or failures.count(last) == 2:
+        raise RejectedError("decode", *_REJECTS[last])
+
+
+@contextlib.contextmanager
+def use_pool(size: int) -> Iterator[DecoderPool]:
+    """Give this process's pool of a size, whose processes end when it has not been used for long.
+
+    Args:
+        size: Number of processes.
+    """
+    _end_with_this_process()
+    with _state.lock:
+        pool = _state.pools.setdefault(size, DecoderPool(size))
+        pool.users += 1
+        pool.keep_alive()
+    try:
+        yield pool
+    finally:
+        with _state.lock:
+            pool.users -= 1
+            if not pool.users:
+                pool.close_later()
+
+
+@functools.cache
+def _end_with_this_process() -> None:
+    atexit.register(close_all)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def cancel_all() -> None:
+    """Make running calls fail at once, as after Ctrl-C; safe in a signal handler."""
+    for pool in list(_state.pools.values()):
+        pool.cancel()
+    for decoder in list(open_decoders):
+        decoder.kill()
+
+
+def close_all() -> None:
+    """End all decoder processes of this process; a pool starts new ones when it is used again."""
+    for decoder in list(open_decoders):
+        decoder.close()
+
+
+def _forget() -> None:
+    """Leave the processes to the parent of a forked process; open pipes would keep them alive."""
+    for decoder in open_decoders:
+        decoder.close_pipes()
+    open_decoders.clear()
+    _state.__init__()  # type: ignore[misc]
+
+
+_state = _State()

@@ -1,0 +1,209 @@
+"""A process that decodes images: ``python -m shardmill.transforms.images.decoder_process``.
+
+It reads requests from standard input and ends when that is closed, so it never outlives the worker
+that started it. A file that crashes a codec, or takes too much memory or time, ends this process
+and not the worker. It imports neither Beam nor TensorFlow and starts in about 0.2 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from typing import BinaryIO, NamedTuple
+
+from PIL import AvifImagePlugin, Image
+
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt import image_features as names
+from shardmill.transforms.images.convert import EncodedImage, encode_image
+from shardmill.transforms.images.decoder_protocol import (
+    CHANNEL,
+    NO_MEMORY_EXIT,
+    OPENED,
+    REPLY,
+    REQUEST,
+    DecoderSpec,
+    Kind,
+    Opened,
+)
+
+LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
+_ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
+_COPIES = 5  # of the pixels at a time: decoded, composited over white, encoded; 2 for most files
+_COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients are all kept
+_JOINED = 1 << 20
+_DAMAGE = frozenset({"color", "decode", "encode", "icc"})
+
+
+class Request(NamedTuple):
+    """A request; see ``REQUEST``."""
+
+    spec: bytes
+    key: bytes
+    label: bytes
+    data: bytes
+    class_id: int
+    announce: bool
+
+
+class Server:
+    """Answers requests.
+
+    Args:
+        requests: Stream of requests.
+        replies: Stream of replies.
+    """
+
+    def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
+        self._requests = requests
+        self._replies = replies
+        self._soft_limit, self._hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        self._limit = 0  # that applies now
+        self._opened = Opened()
+
+    def run(self) -> int:
+        """Answer requests until the stream ends; return the exit code."""
+        self._send(Kind.READY)
+        while True:
+            try:
+                request = self._receive()
+            except MemoryError:
+                return NO_MEMORY_EXIT
+            if request is None:
+                return 0
+            spec = _parse_spec(request.spec)
+            self._set_limits(spec)
+            signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
+            self._answer(request, spec)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _receive(self) -> Request | None:
+        head = self._requests.read(REQUEST.size)
+        if len(head) < REQUEST.size:
+            return None
+        *sizes, class_id, announce = REQUEST.unpack(head)
+        spec, key, label, data = map(self._requests.read, sizes)
+        return Request(spec, key, label, data, class_id, announce)
+
+    def _set_limits(self, spec: DecoderSpec) -> None:
+        memory = spec.limits.memory
+        inherited = resource.RLIM_INFINITY != self._soft_limit < memory
+        self._opened = Opened(inherited=inherited)
+        self._limit = self._soft_limit if inherited else memory
+        Image.MAX_IMAGE_PIXELS = -(-spec.image.max_pixels // 2)  # Pillow allows twice as many
+        with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+            resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
+
+    def _answer(self, request: Request, spec: DecoderSpec) -> None:
+        announced = functools.partial(self._announce, always=request.announce)
+        try:
+            image = encode_image(request.data, spec.image, announced)
+            record = encode_example(spec.features.rename(_features(image, request, spec)))
+        except RejectedError as error:
+            out = "out of memory" in error.message or not self._opened.fits
+            if error.error in _DAMAGE and out:
+                self._send(Kind.NO_MEMORY, OPENED.pack(*self._opened))
+                return
+            body = [error.stage, error.error, error.message]
+            self._send(Kind.REJECTED, json.dumps(body).encode())
+        except MemoryError:
+            self._send(Kind.NO_MEMORY, OPENED.pack(*self._opened))
+        except Exception:  # noqa: BLE001 - the worker raises it again
+            self._send(Kind.BUG, traceback.format_exc().encode())
+        else:
+            sums = b"".join(CHANNEL.pack(s.values, s.total, s.squares) for s in image.channels)
+            self._send(Kind.ENCODED, record, sums, 1 + image.multi_frame)
+
+    def _announce(self, image: Image.Image, *, always: bool) -> None:
+        """Report an image that needs much memory, and wait until it may be decoded."""
+        scale = (*getattr(image, "decoderconfig", ()), 1)[0]  # of a JPEG
+        width, height = image.width * scale, image.height * scale
+        needed = _memory_needed(image, width * height)
+        fits = _address_space() + needed <= self._limit
+        self._opened = self._opened._replace(width=width, height=height, needed=needed, fits=fits)
+        if always or needed > LARGE:
+            self._send(Kind.OPENED, OPENED.pack(*self._opened))
+            self._receive()
+
+    def _send(self, kind: Kind, payload: bytes = b"", sums: bytes = b"", frames: int = 0) -> None:
+        head = REPLY.pack(kind, frames, len(sums) // CHANNEL.size, len(payload)) + sums
+        if len(payload) < _JOINED:  # one write wakes the worker once
+            self._replies.write(head + payload)
+            return
+        self._replies.write(head)
+        self._replies.write(payload)
+
+
+_parse_spec = functools.lru_cache(DecoderSpec.from_json)
+
+
+def _features(image: EncodedImage, request: Request, spec: DecoderSpec) -> dict[str, bytes | int]:
+    values: dict[str, bytes | int] = {
+        names.ENCODED: image.data,
+        names.FORMAT: spec.image.encoding.encode(),
+        names.HEIGHT: image.size.height,
+        names.WIDTH: image.size.width,
+        names.KEY: request.key,
+    }
+    if request.class_id >= 0:
+        values[names.CLASS_ID] = request.class_id
+        values[names.CLASS_TEXT] = request.label
+    return values
+
+
+def _memory_needed(image: Image.Image, pixels: int) -> int:
+    """Return an estimate of the memory that decoding and converting an image need, in bytes.
+
+    Args:
+        image: The image, whose header is read; a JPEG may be decoded at a reduced size.
+        pixels: Pixels of the file.
+    """
+    each = 1 if image.mode in _ONE_BYTE else 4
+    coefficients = _COEFFICIENTS * pixels if image.info.get("progressive") else 0
+    return image.width * image.height * each * _COPIES + coefficients
+
+
+def _address_space() -> int:
+    """Return the bytes of address space that this process uses; 0 if the system hides them."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _exit_with_worker(requests: int) -> None:
+    """End this process when the worker closes the stream or dies, also during a request."""
+    poll = select.poll()
+    poll.register(requests, 0)  # waits for the end of the stream only
+    poll.poll()
+    os._exit(0)
+
+
+def main() -> int:
+    """Serve standard input and output, which codecs must not use."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides what an interrupt ends
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    warnings.simplefilter("ignore")  # of large images and damaged metadata
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
+    with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb", buffering=0) as replies:
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        threading.Thread(target=_exit_with_worker, args=(requests.fileno(),), daemon=True).start()
+        return Server(requests, replies).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

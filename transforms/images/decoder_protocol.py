@@ -1,0 +1,99 @@
+"""Messages between a worker and its decoder processes: numbers and bytes.
+
+They contain no pickles: a decoder that a hostile file took over must not run code in the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
+from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.resize import ResizeSpec, Size
+
+# Bytes of spec, key, label and file; class id, or -1 for no label; whether to send ``Opened``.
+# A request of zeros only answers ``Opened``: decode it now.
+REQUEST = struct.Struct("<IIIQq?")
+# Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload.
+REPLY = struct.Struct("<BBBQ")
+CHANNEL = struct.Struct("<QQQ")  # number, sum and sum of the squares of its values
+OPENED = struct.Struct("<QQQ??")
+NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself
+
+
+class Kind(IntEnum):
+    """Kind of a reply, and its payload."""
+
+    READY = 1  # after the start; empty
+    OPENED = 2  # the header of a large image is read; ``Opened``
+    ENCODED = 3  # the sums of the channels, then the record
+    REJECTED = 4  # JSON of stage, reason and message
+    NO_MEMORY = 5  # ``Opened``
+    BUG = 6  # a traceback
+
+
+class Opened(NamedTuple):
+    """What is known of an image before it is decoded.
+
+    Attributes:
+        width: Width in pixels.
+        height: Height in pixels.
+        needed: Estimated bytes of memory that decoding and converting it need.
+        fits: Whether they fit the limit of the process.
+        inherited: Whether this limit is that of the machine or the shell and below
+            ``DecoderSpec.memory``.
+    """
+
+    width: int = 0
+    height: int = 0
+    needed: int = 0
+    fits: bool = True
+    inherited: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one image in a decoder process.
+
+    Attributes:
+        memory: Bytes of address space.
+        seconds: CPU time.
+    """
+
+    memory: int = 6 << 30
+    seconds: float = 180.0
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """What a decoder process does with an image.
+
+    Attributes:
+        image: How it is converted.
+        features: Features of its record.
+        limits: Memory and time.
+    """
+
+    image: ImageSpec
+    features: FeatureNames
+    limits: Limits
+
+    @cached_property
+    def json(self) -> bytes:
+        """The spec as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> DecoderSpec:
+        """Return the spec of a JSON text."""
+        body = json.loads(data)
+        resize = body["image"].pop("resize")
+        resize = ResizeSpec(Size(*resize.pop("size")), **resize)
+        pairs = tuple((name, source) for name, source in body["features"]["pairs"])
+        image = ImageSpec(resize=resize, **body["image"])
+        return cls(image, FeatureNames(pairs), Limits(**body["limits"]))
