@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, stated_records
 from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
@@ -142,5 +143,11 @@ def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:
         if count.fault is None and stated is not None and stated != count.records:
             yield f"{file.ref.key}: the name says {stated:,} records, it has {count.records:,}"
     yield from missing_shards(file.ref.key for file in files)
+    versions = {part for file in files for part in file.ref.key.split("/") if is_generation(part)}
+    if versions:
+        yield (
+            f"the files of {len(versions):,} versions of datasets were counted ({min(versions)}): "
+            "give the folder of one dataset to count its current version"
+        )
     if files and not any(file.result.num_bytes for file in files):
         yield "all files are empty"

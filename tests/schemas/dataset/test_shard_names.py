@@ -9,9 +9,12 @@ from shardmill.schemas.dataset.shard_names import (
     LABEL_TEMPLATE,
     ShardName,
     ShardTemplate,
+    check_file_names,
+    is_generation,
+    new_generation,
     quote_label,
 )
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import OutputError, UsageError
 
 numbers = st.integers(0, 10**7)
 labels = st.text(min_size=1, max_size=20)
@@ -72,3 +75,36 @@ def test_rejects_unsafe_patterns(text: str, message: str) -> None:
         ShardTemplate(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_that_one_disk_could_not_hold_together() -> None:
+    """Such as those of macOS and Windows, which ignore case and the form of Unicode text."""
+    check_file_names(["train-a.gz", "train-b.gz", "validation-\u00e9.gz", "ss.gz"])
+    for names in (
+        ["US.gz", "us.gz"], ["e\u0301.gz", "\u00e9.gz"], ["E\u0301.gz", "\u00e9.gz"],
+        ["stra\u00dfe.gz", "STRASSE.gz"], ["x.gz", "Labels.TXT"], ["manifest.json"],
+    ):  # fmt: skip
+        with pytest.raises(OutputError, match="would be one file on disks that ignore case"):
+            check_file_names(names)
+    for name in ("con", "NUL.gz", "Com1.tfrecord.gz", "aux.a.b"):
+        with pytest.raises(OutputError, match="name of a device on Windows"):
+            check_file_names([name])
+    check_file_names(["conference.gz", "com10.gz", "a" * 255])
+    with pytest.raises(OutputError, match="a name of 256 bytes, and file systems allow 255"):
+        check_file_names(["a" * 250 + "\u00e9\u00e9\u00e9"])
+
+
+def test_generations() -> None:
+    made = [new_generation() for _ in range(100)]
+    assert len({*made}) == 100
+    assert all(map(is_generation, made))
+    for other in (
+        "gen-1",
+        made[0][:-1],
+        made[0] + "0",
+        made[0].upper(),
+        f"{made[0]}\n",
+        "",
+        "current",
+    ):
+        assert not is_generation(other)

@@ -350,6 +350,24 @@ def test_verify_names_a_command_that_repairs_damage_of_the_same_size(source, old
     assert faults.zygote().run("verify", output).code == 0
 
 
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [("ж" * 53, "bytes, and file systems allow 255"), ("CAT", "disks that ignore case")],
+)
+def test_impossible_names_are_rejected_before_anything_is_written(
+    source, old, tmp_path, label, message
+):
+    photos, output = shutil.copytree(source, tmp_path / "photos"), copy_of(old, tmp_path / "out")
+    shutil.copytree(photos / "cat", photos / label)
+    before = files_of(output)
+    ended = run(photos, output, "--shard_by=label", "--overwrite")
+    assert ended.code == 1
+    assert message in ended.sentence
+    assert files_of(output) == before
+    for command in ("verify", "clean"):
+        assert faults.zygote().run(command, output).code == 0
+
+
 # What release 0.1.0 left.
 
 
