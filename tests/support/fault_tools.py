@@ -104,6 +104,8 @@ class Watched:
     image: Path | str = ""
     commit: Path | str = ""
     fail: str = ""
+    deny: Path | str = ""
+    errno: int = 0
 
 
 @dataclass

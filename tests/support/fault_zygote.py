@@ -44,20 +44,25 @@ class Watch:
             file system does from time to time. Empty for none.
         fail: Changes that fail instead of the signal: ``one``, those in ``at``, or ``all`` from
             the first of these on.
+        deny: A path that cannot be opened, also if it is not below the root; empty for none.
+        errno: Number of the error.
     """
 
     def __init__(  # noqa: PLR0917
         self, root: str, since: str, at: list[int], number: int, copies: str, log: str,
-        image: str, commit: str, fail: str,
+        image: str, commit: str, fail: str, deny: str, errno: int,
     ) -> None:  # fmt: skip
         self.root, self.since, self.at, self.number = root, since, at, number
         self.copies, self.image, self.commit, self.fail = copies, image, commit, fail
+        self.deny, self.errno = deny, errno
         self.log = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644) if log else -1
         self.count = 0
         self.begun = not since
         self.lock = threading.Lock()
 
     def __call__(self, event: str, args: tuple) -> None:
+        if self.deny and event == "open" and args[0] == self.deny:
+            raise OSError(self.errno, os.strerror(self.errno), self.deny)
         paths = self._paths(event, args)
         if paths and event != "open" and os.path.lexists(paths[0]) == (event in _NEW):
             return  # another process made this change before
@@ -176,6 +181,11 @@ def _wait(order: dict) -> dict:
     return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss}
 
 
+def _import(order: dict) -> dict:
+    """Import a module, so that no later child needs to."""
+    return {"imported": importlib.import_module(order["module"]).__name__}
+
+
 def _import_commands() -> None:
     """Import what commands import, apart from TensorFlow, so that no child needs to."""
     import shardmill.pipelines
@@ -201,7 +211,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        answer = {"start": _start, "wait": _wait}[order["order"]](order)
+        answer = {"start": _start, "wait": _wait, "import": _import}[order["order"]](order)
         children ^= {answer["pid"]} if "pid" in answer else set()
         children -= {order["pid"]} if "code" in answer else set()
         print(json.dumps(answer), flush=True)
