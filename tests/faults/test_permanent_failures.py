@@ -4,6 +4,7 @@ Changes are counted and not named, so a new one is covered too.
 """
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,22 @@ from tests.support.gcs_builds import PIPELINES
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
 
-MOMENTS = 12  # of each kind of input
+MOMENTS = 8  # of each kind of input, and those around the publication
+MANIFEST = "whole/manifest.json"
 ONCE, FROM_THERE = "one", "all"
 
 
-def moments(count: int) -> list[tuple[int, str]]:
-    """Return the numbers of changes, and whether all later changes fail too."""
+def moments(count: int, publication: Iterable[int]) -> list[tuple[int, str]]:
+    """Return the numbers of changes, and whether all later changes fail too.
+
+    Args:
+        count: Number of changes.
+        publication: Those around the publication, which are always included.
+    """
     if SOAK:
         return list(itertools.product(range(1, count + 1), (ONCE, FROM_THERE)))
-    return [(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(spread(count, MOMENTS))]
+    some = [(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(spread(count, MOMENTS))]
+    return sorted({*some, *itertools.product(publication, (ONCE, FROM_THERE))})
 
 
 def check_failure(case: Case, ended: Ended, version: str, *, unknown: bool = False) -> None:
@@ -45,14 +53,11 @@ def check_failure(case: Case, ended: Ended, version: str, *, unknown: bool = Fal
 
 def test_changes_of_the_disk_fail(case, tmp_path):
     """Each change raises EIO, as a broken disk does."""
-    log, codes = tmp_path / "log", []
-    assert (
-        case.run(
-            case.publish_old(tmp_path / "whole"), watch=Watched(tmp_path / "whole", log=log)
-        ).code
-        == 0
-    )
-    for number, how in moments(len(log.read_text().splitlines())):
+    log, codes, whole = tmp_path / "log", [], tmp_path / "whole"
+    assert case.run(case.publish_old(whole), watch=Watched(whole, log=log)).code == 0
+    lines = log.read_text().splitlines()
+    publication = [n for n, line in enumerate(lines, 1) if line.endswith(f"{whole}/manifest.json")]
+    for number, how in moments(len(lines), publication):
         output = case.publish_old(tmp_path / f"{number}{how}")
         ended = case.run(output, watch=Watched(output, at=(number,), fail=how))
         print(number, how, ended.code, ended.said)
@@ -82,7 +87,7 @@ def test_calls_fail_after_they_were_carried_out(case, tmp_path):
     assert ended.code == 0, ended.stderr
     assert {"sync", "replace_if", "copy", "delete_tree"} <= {*calls}
     codes = []
-    for number, how in moments(len(calls)):
+    for number, how in moments(len(calls), [calls.index("replace_if") + 1]):
         output = case.publish_old(tmp_path / f"{number}{how}")
         ended, calls = run(output, number, how)
         unknown = calls[number - 1] == "replace_if"
@@ -95,22 +100,30 @@ def test_calls_fail_after_they_were_carried_out(case, tmp_path):
 
 @pytest.mark.parametrize("kind", PIPELINES)
 def test_calls_of_a_bucket_fail(kind, cases, strict_bucket, front, tmp_path):
-    """Each call is denied; every third is carried out and its answer lost, and then denied."""
+    """Each call is denied once, or its answer is lost and all later ones of its kind are denied."""
     case, codes = cases.remote(kind, strict_bucket), []
     whole = case.publish_old(f"{strict_bucket}/whole")
     front.calls.clear()
     assert case.run(whole).code == 0
-    for turn, (number, how) in enumerate(moments(len(front.calls))):
+    calls = list(enumerate(front.calls, 1))
+    publication = [n for n, call in calls if (call.kind, call.name) == ("upload", MANIFEST)]
+    assert publication
+    for number, how in moments(len(calls), publication):
         output = case.publish_old(f"{strict_bucket}/{number}{how}")
         front.reset()
-        lost = turn % 3 == 2
-        if lost:
-            front.fail("*", "lose", skip=number - 1)
-        front.fail("*", "403", 1 if how == ONCE else 10**6, skip=number - 1 + lost)
+        if how == ONCE:
+            front.fail("*", "403", skip=number - 1)
+        else:
+            kinds = [call.kind for _, call in calls[:number]]
+            earlier = kinds.count(kinds[-1]) - 1
+            front.fail(kinds[-1], "lose", skip=earlier)
+            front.fail(kinds[-1], "403", 10**6, skip=earlier)
         ended = case.run(output)
         front.reset()
-        print(number, how, lost, ended.code, ended.said)
-        check_failure(case, ended, case.version(output, tmp_path / "copy"), unknown=lost)
+        print(number, how, ended.code, ended.said)
+        check_failure(
+            case, ended, case.version(output, tmp_path / "copy"), unknown=how == FROM_THERE
+        )
         codes.append(ended.code)
         case.finish(output, folder=tmp_path / "copy")
     assert {*codes} == {0, 1}

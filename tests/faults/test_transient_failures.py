@@ -22,7 +22,7 @@ ERRORS = ("ENOENT", "EACCES", "ESTALE", *("EIO", "ETIMEDOUT") * SOAK)
 
 
 def copied(case: Case, folder: Path) -> Case:
-    """Return the case with inputs of its own."""
+    """Return the case with a copy of its inputs."""
     return replace(case, source=shutil.copytree(case.source, folder / case.kind))
 
 

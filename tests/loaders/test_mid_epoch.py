@@ -90,7 +90,7 @@ def test_epoch_ends_on_its_version(ds, publish):
 
 
 def test_second_publication_deletes_the_version(ds, publish):
-    """Each reader finishes from its buffers or raises; plain tf.data has errors of its own."""
+    """Each reader finishes from its buffers or raises; plain tf.data is left out."""
     old, failed = publish(1), {}
     begun = {name: read(ds) for name, read in readers(ds).items() if name != "tf.data"}
     found = {name: [*islice(epoch, BEGUN)] for name, epoch in begun.items()}

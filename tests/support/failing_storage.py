@@ -1,4 +1,4 @@
-"""Let calls of the local storage fail after they were carried out, whatever they are called."""
+"""Let any changing call of the local storage fail after it was carried out."""
 
 import contextlib
 import functools

@@ -80,7 +80,7 @@ class Case:
         """Run the command without failures, and assert that only its dataset is left."""
         ended = self.run(output, flag)
         assert ended.code == 0, ended.stderr
-        # The failed run has published, or may still be running for all that a bucket can tell.
+        # The failed run has published, or, in a bucket, its files look like those of a running publication.
         if "up to date" in ended.stdout or isinstance(output, str):
             clean = zygote().run("clean", output, "--older_than=0")
             assert clean.code == 0, clean.stderr
