@@ -70,17 +70,13 @@ def _temporary_file(path: str) -> Iterator[BinaryIO]:
     """Open a new temporary file; delete it at the end unless the block renamed it."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
-    temporary = _temporary_name(folder, name)
+    temporary = os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-
-
-def _temporary_name(folder: str, name: str) -> str:
-    return os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
 
 
 class LocalStorage(Storage):
@@ -264,12 +260,18 @@ class LocalReader:
 def replace_link(path: str, target: str) -> None:
     """Point a symbolic link to a target, unless the path is another kind of file. Atomic.
 
+    The temporary link has a fixed name, so that the next call replaces one of a killed process.
+    Of concurrent calls one may fail.
+
     Raises:
         OSError: The file system has no symbolic links, or does not accept this one.
     """
     if not os.path.islink(path) and os.path.lexists(path):
         return
-    temporary = _temporary_name(*os.path.split(path))
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
     os.symlink(target, temporary)
     os.replace(temporary, path)
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
+READS = ("get", "download", "list", "bucket", "GET", "HEAD")  # all other kinds change something
+
 
 class Answer(NamedTuple):
     """An answer of the service."""
@@ -58,7 +60,8 @@ class Fault:
 
     def takes(self, call: Any) -> bool:
         """Report whether the fault applies to a call, and count it."""
-        fits = self.kind in ("*", call.kind) and call.name.endswith(self.name) and self.times > 0
+        kinds = (call.kind, "*", *([] if call.kind in READS else ["write"]))
+        fits = self.kind in kinds and call.name.endswith(self.name) and self.times > 0
         if fits and self.skip:
             self.skip -= 1
             return False
@@ -153,7 +156,7 @@ class Proxy:
         """Let the next calls of a kind fail.
 
         Args:
-            kind: Kind of the calls, or ``*`` for all.
+            kind: Kind of the calls, ``write`` for all that change anything, or ``*`` for all.
             how: ``lose`` executes the call and closes the connection without an answer; ``late``
                 executes it and answers after a pause, ``slow`` pauses before; ``drop`` only closes
                 the connection, ``reset`` with a TCP reset; ``truncate`` announces the whole answer

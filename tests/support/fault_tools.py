@@ -101,6 +101,11 @@ class Watched:
     number: int = signal.SIGKILL
     copies: Path | str = ""
     log: Path | str = ""
+    image: Path | str = ""
+    commit: Path | str = ""
+    fail: str = ""
+    deny: Path | str = ""
+    errno: int = 0
 
 
 @dataclass
@@ -202,19 +207,13 @@ def check_manifest(folder: Path) -> dict:
     return manifest
 
 
-def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]:
-    """Assert that a folder has exactly the files of a dataset; return those of its generation.
+def check_published(folder: Path) -> dict[str, bytes]:
+    """Assert that the published generation is whole; return its files.
 
-    Earlier generations that the manifest names are complete too. Of the manifest, whose other
-    fields depend on the run, only the splits are returned.
+    Of the manifest, whose other fields depend on the run, only the splits are returned.
     """
     manifest = check_manifest(folder)
-    generation, earlier = manifest["generation"], manifest.get("previous", [])
-    found = {path.name for path in folder.iterdir()}
-    assert found - set(allowed) == {"manifest.json", "current", generation, *earlier}
-    assert os.readlink(folder / "current") == generation
-    for name in earlier:
-        check_manifest(folder / name)
+    generation = manifest["generation"]
     folder = folder / generation
     splits = check_manifest(folder)["splits"]
     own = {shard["file"] for split in splits.values() for shard in split["shards"]}
@@ -223,6 +222,26 @@ def check_dataset(folder: Path, allowed: Iterable[str] = ()) -> dict[str, bytes]
     assert json.dumps(splits) == json.dumps(manifest["splits"]).replace(f"{generation}/", "")
     files = {name: (folder / name).read_bytes() for name in sorted(own)}
     return files | {"manifest.json": json.dumps(splits).encode()}
+
+
+def check_dataset(
+    folder: Path, allowed: Iterable[str] = (), *, link: bool = True
+) -> dict[str, bytes]:
+    """Assert that a folder has exactly the files of a dataset; see ``check_published``.
+
+    Earlier generations that the manifest names are complete too. Copies from object stores have no
+    link to the current one.
+    """
+    files = check_published(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    generation, earlier = manifest["generation"], manifest.get("previous", [])
+    found = {path.name for path in folder.iterdir()} - set(allowed)
+    assert found == {"manifest.json", generation, *earlier, *(["current"] if link else [])}
+    if link:
+        assert os.readlink(folder / "current") == generation
+    for name in earlier:
+        check_manifest(folder / name)
+    return files
 
 
 def build_folder(output: Path) -> Path:

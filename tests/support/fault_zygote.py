@@ -4,12 +4,13 @@ Starting Python with Beam takes seconds; a fork takes milliseconds. Each child i
 runs the command from its first line, and can be killed, stopped or interrupted like any other. Its
 string hashes have another seed than those of the tests.
 
-Orders are JSON lines on stdin, answers are JSON lines on stdout. A child can send itself a signal
-right before its n-th change to the file system below a folder, or copy the folder right before
-each change, which is what a kill at that moment would leave: an audit hook of the interpreter is
-called before each change, in any library.
+Orders are JSON lines on stdin, answers are JSON lines on stdout. An audit hook of the interpreter
+is called right before each change to the file system below a folder, in any library. There a child
+can send itself a signal, let the change fail, copy the folder (which is what a kill at that moment
+would leave) or the disk (which is what a power failure would leave).
 """
 
+import errno
 import gc
 import importlib
 import json
@@ -21,6 +22,7 @@ import sys
 import threading
 import traceback
 
+_BLOCK = 1 << 16
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _TWO_PATHS = ("os.rename", "os.link")
 _NEW = ("os.mkdir", "os.symlink")
@@ -37,19 +39,30 @@ class Watch:
         number: The signal.
         copies: Folder for copies of the root, one before each change; empty for none.
         log: File to which changes are written, one a line; empty for none.
+        image: Image of the mounted disk of the root, which is then copied instead of the root.
+        commit: File on that disk; its metadata are written to the disk before each copy, as the
+            file system does from time to time. Empty for none.
+        fail: Changes that fail instead of the signal: ``one``, those in ``at``, or ``all`` from
+            the first of these on.
+        deny: A path that cannot be opened, also if it is not below the root; empty for none.
+        errno: Number of the error.
     """
 
-    def __init__(
-        self, root: str, since: str, at: list[int], number: int, copies: str, log: str
-    ) -> None:
+    def __init__(  # noqa: PLR0917
+        self, root: str, since: str, at: list[int], number: int, copies: str, log: str,
+        image: str, commit: str, fail: str, deny: str, errno: int,
+    ) -> None:  # fmt: skip
         self.root, self.since, self.at, self.number = root, since, at, number
-        self.copies = copies
+        self.copies, self.image, self.commit, self.fail = copies, image, commit, fail
+        self.deny, self.errno = deny, errno
         self.log = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644) if log else -1
         self.count = 0
         self.begun = not since
         self.lock = threading.Lock()
 
     def __call__(self, event: str, args: tuple) -> None:
+        if self.deny and event == "open" and args[0] == self.deny:
+            raise OSError(self.errno, os.strerror(self.errno), self.deny)
         paths = self._paths(event, args)
         if paths and event != "open" and os.path.lexists(paths[0]) == (event in _NEW):
             return  # another process made this change before
@@ -61,11 +74,15 @@ class Watch:
         with self.lock:
             self.count += 1
             count = self.count
+            if self.image:
+                copy_disk(self.image, f"{self.copies}/{count:04d}", self.commit)
         if self.log >= 0:
             os.write(self.log, f"{count} {event} {' '.join(paths)}\n".encode())
-        if self.copies and os.path.isdir(self.root):
+        if self.copies and not self.image and os.path.isdir(self.root):
             shutil.copytree(self.root, f"{self.copies}/{count:04d}", symlinks=True)
-        if count in self.at:
+        if self.fail and (count in self.at or (self.fail == "all" and count > min(self.at))):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if count in self.at and not self.fail:
             os.kill(os.getpid(), self.number)
 
     def _paths(self, event: str, args: tuple) -> list[str]:
@@ -84,6 +101,36 @@ class Watch:
 
     def _below(self, path: str) -> bool:
         return path == self.root or path.startswith(self.root + "/")
+
+
+def copy_disk(image: str, copy: str, commit: str = "") -> None:
+    """Copy the image of a mounted disk: what a power failure at this moment would leave.
+
+    Args:
+        image: The image.
+        copy: Path of the copy.
+        commit: See ``Watch``.
+    """
+    if commit:
+        os.utime(commit)
+        descriptor = os.open(commit, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    data = b""
+    while data != (data := _read(image)):  # the system may write to the disk meanwhile
+        pass
+    with open(copy, "wb") as file:
+        for start in range(0, len(data), _BLOCK):
+            block = data[start : start + _BLOCK]
+            if block.count(0) < len(block):
+                file.seek(start)
+                file.write(block)
+        file.truncate(len(data))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _child(order: dict) -> int:
@@ -134,6 +181,11 @@ def _wait(order: dict) -> dict:
     return {"code": os.waitstatus_to_exitcode(status), "peak": used.ru_maxrss}
 
 
+def _import(order: dict) -> dict:
+    """Import a module, so that no later child needs to."""
+    return {"imported": importlib.import_module(order["module"]).__name__}
+
+
 def _import_commands() -> None:
     """Import what commands import, apart from TensorFlow, so that no child needs to."""
     import shardmill.pipelines
@@ -159,7 +211,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        answer = {"start": _start, "wait": _wait}[order["order"]](order)
+        answer = {"start": _start, "wait": _wait, "import": _import}[order["order"]](order)
         children ^= {answer["pid"]} if "pid" in answer else set()
         children -= {order["pid"]} if "code" in answer else set()
         print(json.dumps(answer), flush=True)

@@ -254,7 +254,8 @@ def announce(
 
 def _plan_and_announce(census: Census, spec: SinkSpec, encoder: Encoder[InputRef]) -> Plan:
     def can_use(ref: InputRef) -> bool:
-        return not any(isinstance(item, Reject) for item in encode_refs(encoder, [ref], ()))
+        items = encode_refs(encoder, [ref._replace(label="")], [""])  # with any label
+        return not any(isinstance(item, Reject) for item in items)
 
     plan = make_plan(spec, encoder.expected_bytes, census, can_use)
     inputs = census.refs - sum(census.series[series][0] for series in plan.reused)

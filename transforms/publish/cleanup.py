@@ -32,7 +32,6 @@ _FIXED = (
     shard_names.LABELS,
     shard_names.REJECTS,
     shard_names.JOURNAL,
-    shard_names.CURRENT,
 )
 _UUID = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp")

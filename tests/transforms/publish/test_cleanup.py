@@ -186,9 +186,7 @@ def test_zero_age_deletes_even_files_from_the_future(output):
 # Names of leftovers.
 
 OUR_FOLDERS = (publications.BUILD, ".build-", "gen-20260101T000000Z-0123456789ab")
-OUR_FILES = (
-    OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp", f".current.{HEX}.tmp",
-)  # fmt: skip
+OUR_FILES = (OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp")
 OUR_EMPTY_FILES = (".build-probe-a_3kz09q",)
 FOREIGN_FOLDERS = (
     f".outcome-{HEX[:11]}4.json", f".schema.pbtxt.{HEX}.tmp", ".build", "build-c0de5c0de5c0de50",

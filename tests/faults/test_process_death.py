@@ -1,0 +1,101 @@
+"""A kill at any change leaves a whole dataset, and the next run finishes without leftovers."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.support.fault_cases import spread
+from tests.support.fault_proxy import READS
+from tests.support.fault_tools import Watched, zygote
+from tests.support.gcs_builds import PIPELINES
+
+pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
+pytestmark = pytest.mark.heavy
+
+MOMENTS = 10  # of each kind of input; a copy of a folder is what a kill there leaves
+
+
+def check_order(found: list[str]) -> None:
+    """Assert that the old version is published until the new one is."""
+    assert found == sorted(found, reverse=True)
+    assert {*found} == {"old", "new"}
+
+
+def test_kill_before_any_change_of_the_disk(case, tmp_path):
+    """All moments are checked, and the next run of some."""
+    output, copies = tmp_path / "out", tmp_path / "copies"
+    case.publish_old(output)
+    assert case.run(output, watch=Watched(output, copies=copies)).code == 0
+    moments = sorted(copies.iterdir())
+    assert len(moments) > 50
+    check_order([case.version(moment) for moment in moments])
+    for number in spread(len(moments), MOMENTS):
+        case.finish(moments[number - 1])
+
+
+def test_kill_before_any_change_of_the_first_publication(case, tmp_path):
+    output, copies = tmp_path / "out", tmp_path / "copies"
+    watch = Watched(output, since="/gen-", copies=copies)
+    assert case.run(output, watch=watch).code == 0
+    moments = sorted(copies.iterdir())
+    published = [(moment / "manifest.json").exists() for moment in moments]
+    assert published == sorted(published)
+    assert {*published} == {False, True}
+    first = published.index(True)
+    assert {case.version(moment) for moment in moments[first:]} == {"new"}
+    for number in (1, first, first + 1):
+        case.finish(moments[number - 1])
+
+
+def test_repeated_kills(case, tmp_path):
+    """Each run gets a little further."""
+    output, kills, found = tmp_path / "out", 0, []
+    case.publish_old(output)
+    while case.run(output, watch=Watched(output, at=(5 + 7 * kills,))).code:
+        found.append(case.version(output))
+        kills += 1
+        assert kills < 40
+    assert kills > 3
+    assert {*found} <= {"old", "new"}
+    case.finish(output)
+
+
+class Hold:
+    """Stops the command at its n-th call that changes something, and all later ones."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.lock = number, threading.Lock()
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, call) -> None:
+        with self.lock:
+            self.left -= call.kind not in READS
+            held = self.left <= 0 and call.kind not in READS
+        if held:
+            self.reached.set()
+            self.released.wait(60)
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp_path):
+    """The service still executes the calls that it has received."""
+    case, found = cases.remote(kind, strict_bucket), []
+    whole = case.publish_old(f"{strict_bucket}/whole")
+    front.calls.clear()
+    assert case.run(whole).code == 0
+    count = sum(call.kind not in READS for call in front.calls)
+    for number in spread(count, MOMENTS):
+        output = case.publish_old(f"{strict_bucket}/{number}")
+        front.hook = hold = Hold(number)
+        command = zygote().start(*case.argv(output))
+        assert hold.reached.wait(60)
+        command.send(signal.SIGKILL)
+        assert command.wait().code == -signal.SIGKILL
+        hold.released.set()
+        time.sleep(0.2)
+        front.reset()
+        found.append(case.version(output, tmp_path / "copy"))
+        case.finish(output, folder=tmp_path / "copy")
+    check_order(found)

@@ -1,0 +1,145 @@
+"""Builds of each kind of input that replace a published dataset, for the tests of failures."""
+
+import functools
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.fault_tools import (
+    SOAK,
+    Ended,
+    Watched,
+    check_dataset,
+    check_published,
+    zygote,
+)
+from tests.support.gcs_builds import PIPELINES, download, flags_of, make_inputs, upload
+
+KINDS = PIPELINES
+OLD, NEW = {"seed": 1, "num_shards": 2}, {"seed": 2, "num_shards": 3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset that is published, and the command that publishes a new version of it.
+
+    Attributes:
+        kind: The command.
+        source: Its inputs, on disk or in a bucket.
+        old: The published dataset, to be copied.
+        versions: Files of the two versions, built without failures.
+    """
+
+    kind: str
+    source: Path | str
+    old: Path
+    versions: dict[str, dict[str, bytes]]
+
+    def argv(self, output: Path | str, flag: str = "--update", **options: object) -> list[str]:
+        """Return the command of the new version."""
+        flags = flags_of(self.kind, self.source, output, **{**NEW, **options})
+        return [*flags, flag] if flag else flags
+
+    def publish_old(self, output: Path | str) -> Path | str:
+        """Copy the old version to an output, on disk or in a bucket; return the output."""
+        if isinstance(output, str):
+            return upload(self.old, output)
+        return shutil.copytree(self.old, output, symlinks=True)
+
+    def run(
+        self,
+        output: Path | str,
+        flag: str = "--update",
+        watch: Watched | None = None,
+        **options: object,
+    ) -> Ended:
+        """Run the command of the new version."""
+        return zygote().run(*self.argv(output, flag, **options), watch=watch)
+
+    def version(self, output: Path | str, folder: Path | None = None) -> str:
+        """Return the version that is published; assert that it is whole.
+
+        Args:
+            output: The output, on disk or in a bucket.
+            folder: Empty folder for a copy of a bucket.
+        """
+        found = check_published(fetch(output, folder))
+        (name,) = [name for name, files in self.versions.items() if files == found]
+        return name
+
+    def check_new(self, output: Path | str, folder: Path | None = None) -> None:
+        """Assert that an output has the new version and no other files."""
+        local = isinstance(output, Path)
+        assert check_dataset(fetch(output, folder), link=local) == self.versions["new"]
+
+    def finish(
+        self, output: Path | str, flag: str = "--update", folder: Path | None = None
+    ) -> None:
+        """Run the command without failures, and assert that only its dataset is left."""
+        ended = self.run(output, flag)
+        assert ended.code == 0, ended.stderr
+        # The failed run has published, or, in a bucket, its files look like those of a running publication.
+        if "up to date" in ended.stdout or isinstance(output, str):
+            clean = zygote().run("clean", output, "--older_than=0")
+            assert clean.code == 0, clean.stderr
+        self.check_new(output, folder)
+
+
+def fetch(output: Path | str, folder: Path | None) -> Path:
+    """Return an output on disk, or a copy of one in a bucket."""
+    if isinstance(output, Path):
+        return output
+    assert folder is not None
+    shutil.rmtree(folder, ignore_errors=True)
+    return download(output, folder)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """Return some of the numbers from 1 to count at equal distances; in `make soak` all."""
+    if SOAK or count <= wanted:
+        return list(range(1, count + 1))
+    return sorted({1 + round(step * (count - 1) / (wanted - 1)) for step in range(wanted)})
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Makes one case of each kind when it is needed first.
+
+    Attributes:
+        folder: Folder for inputs and datasets.
+    """
+
+    folder: Path
+
+    @functools.cache  # noqa: B019 - one object a session
+    def local(self, kind: str) -> Case:
+        """Return a case whose inputs are on disk."""
+        if not (self.folder / "in").exists():
+            make_inputs(self.folder / "in")
+        case = Case(kind, self.folder / "in" / kind, self.folder / f"{kind}-old", {})
+        old = zygote().run(*case.argv(case.old, **OLD))
+        new = zygote().run(*case.argv(self.folder / f"{kind}-new"))
+        assert old.code == new.code == 0, old.stderr + new.stderr
+        case.versions["old"] = check_dataset(case.old)
+        case.versions["new"] = check_dataset(self.folder / f"{kind}-new")
+        assert case.versions["old"].keys() != case.versions["new"].keys()
+        return case
+
+    def remote(self, kind: str, bucket: str) -> Case:
+        """Return a case whose inputs are in a bucket."""
+        case = self.local(kind)
+        zygote().ask(order="import", module="google.cloud.storage")
+        return replace(case, source=upload(Path(case.source), f"{bucket}/in/{kind}"))
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(tmp_path_factory.mktemp("cases"))
+
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest, cases: Cases) -> Case:
+    """A case of each kind, whose inputs are on disk."""
+    return cases.local(request.param)
