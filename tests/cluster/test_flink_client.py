@@ -112,5 +112,5 @@ def test_foreign_output(cluster, image_case, arrays_case, tmp_path):
     assert cluster.run(*arrays_case.args(output)).code == 0
     ended = cluster.run(*image_case.args(output))
     assert ended.code == 1
-    assert "--overwrite" in ended.sentence
+    assert "add --update" in ended.sentence
     assert published(output)[0] == arrays_case.files
