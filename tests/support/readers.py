@@ -112,7 +112,7 @@ def _masked_crc(data: bytes) -> int:
 
 def dataset_splits(folder: Path) -> dict[str, dict]:
     """Return the splits of the manifest: counts, weights, statistics and shards."""
-    splits: dict[str, dict] = json.loads((folder / "manifest.json").read_text())["splits"]
+    splits: dict[str, dict] = json.loads((current(folder) / "manifest.json").read_text())["splits"]
     return splits
 
 
