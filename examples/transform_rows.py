@@ -9,7 +9,7 @@ usage:
 
 ``ds`` has the rows as transformed by preprocessing.py, and ``current/transform_fn/``, the transform
 with the statistics of the training rows. The exported model applies it to raw rows. ``raw`` has the
-same rows untransformed and in the same order, so each served record is compared with that of ``ds``.
+same rows untransformed and in the same order, so each served record is compared with ``ds``.
 """
 
 from __future__ import annotations
