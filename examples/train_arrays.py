@@ -16,6 +16,7 @@ import sys
 import keras
 import tensorflow as tf
 
+import shardmill
 from shardmill.loaders import feature_spec, open_dataset, steps_per_epoch
 
 BATCH = 32
@@ -32,8 +33,7 @@ def batches(folder: str, split: str) -> tf.data.Dataset:
         values = tf.io.decode_raw(parsed["x"][:, 0], tf.float32)
         return tf.reshape(values, (-1, *SHAPE)), parsed["y"][:, 0]
 
-    files = sorted(tf.io.gfile.glob(f"{folder}/{split}-*"))
-    records = tf.data.TFRecordDataset(files, compression_type="GZIP")
+    records = tf.data.TFRecordDataset(shardmill.files(folder, split), compression_type="GZIP")
     if split == "train":
         records = records.shuffle(10_000, seed=0)
     # tf.data fails if the number of batches differs from the manifest.

@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+import shardmill
 from shardmill.loaders import feature_spec, open_dataset, steps_per_epoch
 
 LABEL = "survived"
@@ -32,7 +33,7 @@ FILL = {"age": float("nan"), "fare": float("nan"), "embarked": ""}
 def batches(folder: Path, split: str, epochs: int | None) -> tf.data.Dataset:
     """Returns batches of a split: a dict of features, and labels."""
     return tf.data.experimental.make_batched_features_dataset(
-        f"{folder}/{split}-*",
+        shardmill.files(folder, split),
         BATCH,
         feature_spec(folder, features=[LABEL, *NUMBERS, *TEXTS], fill=FILL),
         reader=lambda files: tf.data.TFRecordDataset(files, compression_type="GZIP"),

@@ -7,9 +7,9 @@ usage:
     --preprocessing=examples/preprocessing.py
   python examples/transform_rows.py ds raw model
 
-``ds`` has the rows as transformed by preprocessing.py, and ``transform_fn/``, the transform with
-the statistics of the training rows. The exported model applies it to raw rows. ``raw`` has the same
-rows untransformed and in the same order, so each served record is compared with that of ``ds``.
+``ds`` has the rows as transformed by preprocessing.py, and ``current/transform_fn/``, the transform
+with the statistics of the training rows. The exported model applies it to raw rows. ``raw`` has the
+same rows untransformed and in the same order, so each served record is compared with ``ds``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import keras
 import tensorflow as tf
 import tensorflow_transform as tft
 
+import shardmill
 from shardmill.loaders import steps_per_epoch
 
 LABEL = "survived"
@@ -32,8 +33,7 @@ EPOCHS = 8
 
 def records(folder: Path, split: str) -> tf.data.Dataset:
     """Returns the serialized records of a split in file order."""
-    files = sorted(map(str, folder.glob(f"{split}-*")))
-    return tf.data.TFRecordDataset(files, compression_type="GZIP")
+    return tf.data.TFRecordDataset(shardmill.files(folder, split), compression_type="GZIP")
 
 
 def make_model(transform: tft.TFTransformOutput) -> keras.Model:
@@ -113,7 +113,7 @@ def compare(served: tf.Module, spec: dict, raw: Path, folder: Path) -> int:
 def main(folder: Path, raw: Path, export: Path) -> None:
     """Trains and exports the model, and compares served features with those of training."""
     keras.utils.set_random_seed(0)
-    transform = tft.TFTransformOutput(str(folder / "transform_fn"))
+    transform = tft.TFTransformOutput(str(folder / "current" / "transform_fn"))
     module = ServingModule(train(folder, transform), transform)
     signatures = {"serving_default": module.predict, "features": module.features}
     tf.saved_model.save(module, str(export), signatures=signatures)

@@ -141,7 +141,8 @@ def airflow(base):
 
 def examples_in(folder: Path) -> list[dict]:
     """Return all examples of a dataset, read by TensorFlow."""
-    return [each for shard in sorted(folder.glob("*.tfrecord.gz")) for each in tf_examples(shard)]
+    shards = sorted(folder.glob("current/*.tfrecord.gz"))
+    return [each for shard in shards for each in tf_examples(shard)]
 
 
 def gone(run: Run, task: str, number: int, seconds: float = 15) -> None:
@@ -192,12 +193,34 @@ def test_a_finished_task_that_runs_again_is_up_to_date(airflow, base):
     run = airflow.trigger("shardmill_titanic", "again", day=DAY)
     assert run.wait()["rows"] == "success"
     output = base / "ds" / "titanic" / DAY
-    before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    assert len(before) > 5
     number = run.tries_of("rows")
     run.clear("rows")
     wait_until(lambda: run.tries_of("rows") > number and run.state_of("rows") == "success")
     assert f"{output} is up to date: nothing was written." in run.log("rows", number + 1).events
-    assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_a_changed_input_becomes_a_new_version(airflow, base):
+    """Its run updates the dataset and triggers training; files of the version before stay."""
+    day, output = "2026-01-19", base / "ds" / "flowers" / "2026-01-19"
+    make_photos(base / "in" / "flowers" / day, {"cat": 12, "dog": 9})
+    assert airflow.trigger("shardmill_flowers", "early", day=day).wait()["check"] == "success"
+    before = {path: path.read_bytes() for path in (output / "current").resolve().iterdir()}
+    make_photos(base / "in" / "flowers" / day, {"cat": 24, "dog": 9})
+    run = airflow.trigger("shardmill_flowers", "late", day=day)
+    assert run.wait() == {"images": "success", **LATER_TASKS}
+    assert len(examples_in(output)) == 33
+    assert {path: path.read_bytes() for path in before} == before
+    trained = json.loads((output / "manifest.json").read_text())["splits"]["train"]["num_examples"]
+    said = f"trained {-(-trained // 4)} steps on {output}"
+    wait_until(
+        lambda: any(
+            said in each.log("train", 1).text
+            for each in airflow.runs("shardmill_flowers_training") if each.state() == "success"
+        )
+    )  # fmt: skip
 
 
 def test_a_scheduled_build_of_yesterday_triggers_training(airflow, base):

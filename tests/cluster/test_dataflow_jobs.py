@@ -48,12 +48,23 @@ def test_count(client, service):
     assert client.run([*argv, f"--template_location={place}"])[:2] == (0, f"Staged {place}\n")
 
 
-def test_an_error_of_ours_in_a_worker_is_reported_unchanged(client, front, service):
-    front.fail("compose", "403", times=99)
+@pytest.mark.parametrize(
+    ("kind", "ending", "begins", "state"),
+    [
+        ("download", "/.publish.json", "Cannot read ", State.JOB_STATE_FAILED),
+        # A part or a shard that cannot be written is a result: the service does not retry it.
+        ("upload", ".part", "Cannot write ", State.JOB_STATE_DONE),
+        ("compose", "", "Cannot compose ", State.JOB_STATE_DONE),
+    ],
+)
+def test_an_error_of_ours_in_a_worker_is_reported_unchanged(
+    kind, ending, begins, state, client, front, service
+):
+    front.fail(kind, "403", times=99, name=ending)
     said = client.sentence()
-    assert said.startswith("Cannot compose ")
+    assert said.startswith(begins)
     assert "passed through" not in said
-    assert service.works[0].job.current_state == State.JOB_STATE_FAILED
+    assert service.works[0].job.current_state == state
 
 
 def bad_inputs(client) -> None:

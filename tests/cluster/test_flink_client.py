@@ -6,8 +6,10 @@ import pytest
 
 from tests.conftest import shardmill
 from tests.support.flink_cluster import EARLY, finished_parts, published, started_build, wait_until
+from tests.support.hostile_files import hostile_environment
+from tests.support.worker_failures import FAILURES, failing_build
 
-pytest_plugins = ["tests.support.flink_cluster"]
+pytest_plugins = ["tests.support.flink_cluster", "tests.support.worker_failures"]
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -95,7 +97,11 @@ def test_nothing_usable(many, cluster, tmp_path):
     ended = cluster.run("images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}")
     assert ended.code == 1
     assert "none could become a record" in ended.sentence
-    job = ended.job
+    assert_ran_once(cluster, ended.job)
+
+
+def assert_ran_once(cluster, job):
+    """Assert that a job ended normally, and none of its tasks was retried."""
     assert cluster.state(job) == "FINISHED"
     attempts = [
         task["attempt"]
@@ -106,11 +112,22 @@ def test_nothing_usable(many, cluster, tmp_path):
     assert set(attempts) == {0}
 
 
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_worker_without_disk_or_memory(failure, small_cluster, small_disk, tmp_path, monkeypatch):
+    """The failure of a part or run is a value for the command, and Flink does not retry it."""
+    monkeypatch.setenv("PYTHONPATH", hostile_environment()["PYTHONPATH"])
+    args, words = failing_build(failure, tmp_path, small_disk)
+    ended = small_cluster.run(*args, kind="LOOPBACK")  # the command has the hostile plugin
+    assert ended.code == 1
+    assert words in ended.sentence
+    assert_ran_once(small_cluster, ended.job)
+
+
 def test_foreign_output(cluster, image_case, arrays_case, tmp_path):
     """Another dataset in the output stays untouched."""
     output = tmp_path / "out"
     assert cluster.run(*arrays_case.args(output)).code == 0
     ended = cluster.run(*image_case.args(output))
     assert ended.code == 1
-    assert "--overwrite" in ended.sentence
+    assert "add --update" in ended.sentence
     assert published(output)[0] == arrays_case.files

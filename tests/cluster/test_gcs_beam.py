@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import ROOT, shardmill
 from tests.support.gcs_builds import build
 from tests.support.gcs_server import find_emulator, free_port
@@ -42,7 +43,9 @@ def test_beams_file_system_reads_a_published_dataset(album, strict_bucket, front
     front.reset()
     # Else Beam searches for credentials for half a minute.
     env = {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path / "none")}
-    command = [sys.executable, "-c", READ, output, str(tmp_path / "found")]
+    folder = GcsStorage().list_dir(output)
+    (generation,) = [entry.path for entry in folder if entry.kind == "dir"]
+    command = [sys.executable, "-c", READ, generation, str(tmp_path / "found")]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, timeout=280
     )

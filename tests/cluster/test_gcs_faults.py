@@ -68,7 +68,12 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
 
 
 # Permanent faults; tests/faults has denied calls of every kind.
-PERMANENT = [("upload", "400", ".json"), ("upload", "spoil", ".part"), ("compose", "400", "")]
+PERMANENT = [
+    ("upload", "400", ".json"),
+    ("upload", "spoil", ".part"),
+    ("compose", "400", ""),
+    ("rewrite", "400", "rejects.jsonl"),
+]
 
 
 @pytest.mark.parametrize("fault", PERMANENT, ids="-".join)
@@ -95,7 +100,27 @@ def test_a_permanent_fault_is_one_sentence_and_the_next_run_resumes(
     after = {entry.path: entry.version for entry in GcsStorage().walk(output)}
     assert before.items() <= after.items()  # nothing published has changed
     outcome = build("rows", f"{inputs}/rows", output, num_shards=1, overwrite=True)
-    assert outcome.status in ("published", "up_to_date"), outcome
+    assert outcome.status == "published", outcome
+    assert outcome.parts_made == 0 or kind in ("upload", "download", "list")
+    if ending == "out/manifest.json":  # the failed call may have published its generation
+        assert main(["clean", output, "--older_than=0"]) == 0
+    album.check("rows", output, tmp_path / "out", num_shards=1)
+
+
+def test_earlier_files_that_cannot_be_deleted_are_a_remark(
+    album, strict_bucket, front, tmp_path, capsys
+):
+    """The dataset is published before anything is deleted, so the command succeeds."""
+    inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
+    assert build("rows", f"{inputs}/rows", output).status == "published"
+    front.fail("delete", "403", times=10**6)
+    args = [f"--input={inputs}/rows", f"--output={output}", "--label=word", "--num_shards=1"]
+    capsys.readouterr()
+    assert main(["rows", *args, "--update", "--keep=0"]) == 0
+    said = capsys.readouterr()
+    front.reset()
+    assert f"run `shardmill clean {output}`" in said.out + said.err
+    assert main(["clean", output, "--older_than=0"]) == 0
     album.check("rows", output, tmp_path / "out", num_shards=1)
 
 

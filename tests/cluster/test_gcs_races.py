@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import SOAK, make_photos
 from tests.support.fault_proxy import Storm
 from tests.support.fault_tools import check_dataset, zygote
 from tests.support.gcs_builds import download
+from tests.support.readers import current
 from tests.transforms.verify.test_verify import findings_of
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -50,29 +50,36 @@ def wanted(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], dict[str, byte
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("who", ["the same", "others", "others with --overwrite"])
+@pytest.mark.parametrize(
+    "who", ["the same", "others", "others with --update", "others with --overwrite"]
+)
 def test_two_builders(who, seed, wanted, strict_bucket, front, tmp_path):
+    """One dataset is published whole; a builder that lost says so, and keeps its parts."""
     source, sets = wanted
     output = f"{strict_bucket}/out"
     configs = [ONE, ONE if who == "the same" else OTHER]
-    flags = ("--overwrite",) if who == "others with --overwrite" else ()
+    flags = (who.split()[-1],) if "--" in who else ()
     Schedule(front, seed)
     argv = ["images", f"--input={source}", f"--output={output}", *COMMON]
     commands = [zygote().start(*argv, *config, *flags) for config in configs]
     ended = [command.wait() for command in commands]
     front.reset()
     for one in ended:
-        if who == "others" and one.code:
-            assert "holds a dataset of other inputs or options" in one.sentence
+        if who != "the same" and one.code:
+            found_at_planning = "holds a dataset of other inputs or options" in one.sentence
+            assert not (found_at_planning and flags)
+            lost = f"Another command has changed the dataset at {output} since this one started"
+            assert found_at_planning or lost in one.sentence
         else:
             assert (one.code, one.said) == (0, "")
-    if who == "others":
-        assert sorted(one.code for one in ended) == [0, 1]
-    assert sum("Published" in one.stdout for one in ended) >= 1
+    lost = sum(one.code for one in ended)
+    assert lost == 1 if who == "others" else lost <= 1
+    published = sum("Published" in one.stdout for one in ended)
+    assert published == (1 if who == "the same" else 2 - lost)
     assert findings_of(output) == []
-    # The loser without --overwrite keeps its parts for a later run with it.
-    names = {e.path[len(output) + 1 :].split("/")[0] for e in GcsStorage().walk(output)}
-    left = {name for name in names if name.startswith(".build-")}
-    assert len(left) <= (who == "others")
-    files = check_dataset(download(output, tmp_path / "out"), left)
+    folder = download(output, tmp_path / "out")
+    left = {path.name for path in folder.glob(".build-*")}
+    assert len(left) <= lost
+    (folder / "current").symlink_to(current(folder).name)  # buckets have no links
+    files = check_dataset(folder, left)
     assert files in [sets[config] for config in configs]

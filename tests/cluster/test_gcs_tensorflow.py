@@ -13,10 +13,10 @@ import hashlib, json, sys
 import tensorflow as tf
 from shardmill.loaders import feature_spec, steps_per_epoch
 folder = sys.argv[1]
-records = tf.data.TFRecordDataset(tf.io.gfile.glob(folder + "/*.tfrecord.gz"), "GZIP")
+records = tf.data.TFRecordDataset(tf.io.gfile.glob(folder + "/gen-*/*.tfrecord.gz"), "GZIP")
 found = [hashlib.sha256(record.numpy()).hexdigest() for record in records]
 spec = feature_spec(folder, features=["image/encoded", "image/class/label"])
-files = tf.data.Dataset.list_files(folder + "/train-*", seed=0)
+files = tf.data.Dataset.list_files(folder + "/gen-*/train-*", seed=0)
 records = files.interleave(lambda file: tf.data.TFRecordDataset(file, "GZIP"))
 train = records.batch(5).map(lambda batch: tf.io.parse_example(batch, spec))
 sizes = [len(batch["image/class/label"]) for batch in train]

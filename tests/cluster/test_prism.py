@@ -14,8 +14,9 @@ from tests.conftest import ROOT, shardmill, start_shardmill
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
 from tests.support.hostile_files import HostileCase, hostile_environment
+from tests.support.worker_failures import FAILURES, failing_build
 
-pytest_plugins = ["tests.support.flink_cluster"]
+pytest_plugins = ["tests.support.flink_cluster", "tests.support.worker_failures"]
 
 PRISM = Path(os.environ.get("PRISM", ROOT / ".cache" / "bin" / "prism"))
 FLAGS = ["--runner=PrismRunner", f"--prism_location={PRISM}"]
@@ -82,6 +83,17 @@ def test_files_that_harm_their_decoder_are_rejects(tmp_path):
     done = shardmill(*case.args(tmp_path / "out"), *FLAGS, env=hostile_environment())
     assert done.returncode == 0, done.stderr
     case.check(tmp_path / "out")
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_worker_without_disk_or_memory_is_one_sentence(failure, small_disk, tmp_path):
+    args, words = failing_build(failure, tmp_path, small_disk)
+    done = shardmill(*args, *FLAGS, env=hostile_environment())
+    assert done.returncode == 1
+    message = PROGRESS_LINES.sub("", done.stderr)
+    assert words in message
+    assert message.startswith("shardmill: ")
+    assert message.count("\n") == 1
 
 
 def test_the_same_counters(image_case, tmp_path):

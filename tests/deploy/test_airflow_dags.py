@@ -320,6 +320,22 @@ def test_parses_settings():
     assert found.runner_flags(dataset) == []
 
 
+@pytest.mark.parametrize("mode", ["--update", "--overwrite"])
+@pytest.mark.parametrize("place", ["flags", "runners"])
+def test_builds_update_a_dataset_unless_the_settings_overwrite_it(mode, place):
+    (dataset,) = (found := parse_settings(tomllib.loads(GOOD + 'flags = ["--seed=1"]'))).datasets
+    assert found.build_flags(dataset) == ["--update", "--seed=1"]
+    if place == "flags":
+        dataset = dataclasses.replace(dataset, flags=[mode, "--seed=1"])
+    else:
+        found = dataclasses.replace(found, runners={"local": [mode]})
+    flags = found.build_flags(dataset)
+    assert sorted(flags) == sorted([mode, "--seed=1"])
+    places = [f"--input={dataset.input}", f"--output={dataset.output}", "--image_size=8"]
+    config, *_ = parse_build("images", [*places, *flags])
+    assert (config.update, config.overwrite) == (mode == "--update", mode == "--overwrite")
+
+
 def test_docs_explain_every_setting_and_have_valid_examples():
     text = (ROOT / "docs" / "airflow.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
@@ -345,9 +361,11 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     found = load_settings()
     assert set(found.runners) == {"local", "flink", "dataflow"}
     (dataset,) = found.datasets
-    argv = [f"--input={dataset.input}", f"--output={dataset.output}", *dataset.flags]
-    config, rest, _ = parse_build("images", [*argv, *found.runners[runner]])
+    dataset = dataclasses.replace(dataset, runner=runner)
+    argv = [f"--input={dataset.input}", f"--output={dataset.output}"]
+    config, rest, _ = parse_build("images", [*argv, *found.build_flags(dataset)])
     assert config.image_size
+    assert config.update
     name, options = take_runner(rest)
     assert (
         name == {"local": "in-memory", "flink": "FlinkRunner", "dataflow": "DataflowRunner"}[runner]

@@ -66,10 +66,10 @@ def test_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
 def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
     for name in ("newer", "torn", "short"):
-        shutil.copytree("ds", name)
+        shutil.copytree("ds", name, symlinks=True)
     manifest = json.loads(Path("newer/manifest.json").read_text())
     Path("newer/manifest.json").write_text(json.dumps({**manifest, "version": 99}))
-    shard = "train-00000-of-00002.tfrecord.gz"
+    shard = "current/train-00000-of-00002.tfrecord.gz"
     Path("torn", shard).unlink()
     Path("short", shard).write_bytes(Path("ds", shard).read_bytes()[:-1])
     rows = re.findall(r'^\| `(\w+\("[^`]+\))` \| (.+) \|$', PAGE.read_text(), re.MULTILINE)

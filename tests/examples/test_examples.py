@@ -43,7 +43,7 @@ def test_custom_pipeline(tmp_path) -> None:
     found = {
         (e["text"][0], e["class"][0])
         for name in manifest.files
-        for e in tf_examples(tmp_path / "ds" / name)
+        for e in tf_examples(tmp_path / "ds/current" / name)
     }
     assert found == {
         (f"{label} number {n}".encode(), i)

@@ -54,7 +54,7 @@ def sizes(dataset: Path) -> tuple[int, int]:
     from tests.support.readers import gzip_records
 
     each = {
-        split: sum(len(gzip_records(path)) for path in dataset.glob(f"{split}-*"))
+        split: sum(len(gzip_records(path)) for path in dataset.glob(f"current/{split}-*"))
         for split in ("train", "validation")
     }
     assert sum(each.values()) == 1797

@@ -11,6 +11,7 @@ from shardmill.schemas.storage import open_storage
 from tests.conftest import build_dataset, shardmill
 from tests.pipelines.test_count import count, records_of
 from tests.support.gcs_builds import upload
+from tests.support.readers import current
 from tests.support.record_tools import make_payloads, write_records
 from tests.transforms.verify.test_verify import findings_of
 
@@ -59,11 +60,11 @@ def test_verifies_dataset_in_a_bucket(photos, tmp_path, strict_bucket) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24)
     uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
     assert findings_of(uri) == []
-    name = "train-00000-of-00001.tfrecord.gz"
-    data = bytearray((tmp_path / "ds" / name).read_bytes())
+    name, generation = "train-00000-of-00001.tfrecord.gz", current(tmp_path / "ds")
+    data = bytearray((generation / name).read_bytes())
     data[-30] ^= 4
-    open_storage(uri).replace(f"{uri}/{name}", bytes(data))
-    open_storage(uri).replace(f"{uri}/stray", b"x")
+    open_storage(uri).replace(f"{uri}/{generation.name}/{name}", bytes(data))
+    open_storage(uri).replace(f"{uri}/{generation.name}/stray", b"x")
     found = findings_of(uri)
     assert {finding.file for finding in found} == {name, "stray"}
 

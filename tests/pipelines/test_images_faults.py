@@ -28,6 +28,7 @@ from tests.support.fault_tools import (
     zygote,
 )
 
+pytest_plugins = ["tests.support.worker_failures"]
 pytestmark = pytest.mark.heavy
 
 FEW = ("--num_shards=8",)
@@ -61,18 +62,6 @@ def tree(folder: Path) -> set[str]:
 
 
 # Full disks.
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Mount a file system of 1 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk is not permitted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def fill(disk: Path, leave: int) -> Path:

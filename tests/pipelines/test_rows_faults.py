@@ -129,7 +129,7 @@ def test_rejects_inputs_that_change_during_the_build(tmp_path, moment):
         assert own == (0 if f"{number}.csv" in rejected else 100)
     again = zygote().run("rows", *flags)
     assert again.code == 1  # the inputs differ now
-    assert "--overwrite" in again.sentence
+    assert "add --update" in again.sentence
 
 
 # Rows and files that are too large.
@@ -185,7 +185,7 @@ def test_keeps_unusual_column_names(tmp_path):
     (example,) = tf_examples(next(output.glob("current/train*")))
     assert example == {name: [number] for number, name in enumerate(ODD.values())}
     for name in ("schema.pbtxt", "rejects.jsonl"):
-        assert not set((output / name).read_text()) & set("\x00\x07\x1b\r")
+        assert not set((output / "current" / name).read_text()) & set("\x00\x07\x1b\r")
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
@@ -206,7 +206,7 @@ def test_rejects_labels_with_control_characters(tmp_path):
     path.write_bytes(HEADER + GOOD + b'1,2.5,"new\nline"\n1,2.5,\x1b[31mred\n')
     manifest = published(path, tmp_path / "out", "--label=word")
     assert reasons(manifest) == {"label_text": 2}
-    assert len((tmp_path / "out/labels.txt").read_text().splitlines()) == 7
+    assert len((tmp_path / "out/current/labels.txt").read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize("rows", [1_000_000] if SOAK else [30_000])

@@ -19,12 +19,13 @@ from tests.support.docs_code import run_checked
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("sh", "console", "python")
-# Durations and times, which differ from run to run.
+# Durations, times and names of generations, which differ from run to run.
 _CHANGING = [
     (re.compile(r"^  time .*\n", re.MULTILINE), ""),
     (re.compile(r"^  [\d.,]+ s, [\d.,]+ \w*B/s$", re.MULTILINE), "  (time)"),
     (re.compile(r"finished .* ago, at \S+,"), "finished (time),"),
     (re.compile(r"built \d{4}-\d\d-\d\d \d\d:\d\d"), "built (time)"),
+    (re.compile(r"gen-\d{8}T\d{6}Z-[0-9a-f]{12}"), "gen-(time)"),
 ]
 # Characters that need a shell.
 _SHELL = re.compile(r"[|<>;&`$*]")

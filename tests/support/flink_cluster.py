@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import ROOT, make_photos, shardmill
 from tests.support.fault_tools import Ended
+from tests.support.readers import dataset_files
 from tests.support.servers import free_port, wait_until
 
 SCRIPTS = ROOT / "deploy" / "flink"
@@ -288,19 +289,19 @@ def kill(process: int | psutil.Process) -> None:
 
 
 def published(folder: Path) -> tuple[dict[str, bytes], dict]:
-    """Return the files of a dataset, and its manifest without the fields about the run.
+    """Return the files of a generation, and its manifest without the fields about the run.
 
-    Asserts that nothing else is in the folder.
+    Asserts that the dataset has one generation, and nothing else is in its folders.
     """
-    manifest = json.loads((folder / "manifest.json").read_text())
+    generation = json.loads((folder / "manifest.json").read_text())["generation"]
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "current", generation}
+    manifest = json.loads((folder / generation / "manifest.json").read_text())
     own = {shard["file"] for split in manifest["splits"].values() for shard in split["shards"]}
-    own |= {
-        name for name in ("schema.pbtxt", "labels.txt", "rejects.jsonl") if (folder / name).exists()
-    }
-    assert {path.name for path in folder.iterdir()} == own | {"manifest.json"}
-    for name in ("runner", "finished"):
+    files = dataset_files(folder)
+    assert own < files.keys() <= own | {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
+    for name in ("runner", "finished", "command"):
         assert manifest["build"].pop(name)
-    return {name: (folder / name).read_bytes() for name in sorted(own)}, manifest
+    return files, manifest
 
 
 @dataclass(frozen=True)

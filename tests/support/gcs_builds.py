@@ -1,6 +1,7 @@
 """Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
 import hashlib
+import json
 import time
 import types
 from pathlib import Path
@@ -108,12 +109,19 @@ class Album:
         return sorted(found)
 
     def check(self, pipeline: str, output: str, folder: Path, **options) -> None:
-        """Assert that a bucket has exactly the files of the local dataset, byte for byte."""
+        """Assert that a bucket has exactly the files of the local dataset, byte for byte.
+
+        Earlier generations that the manifest names may be there too.
+        """
         wanted = self.wanted(pipeline, **options)
         found = dataset_files(download(output, folder))
         assert found == wanted
+        manifest = json.loads((folder / "manifest.json").read_text())
+        generation, earlier = manifest["generation"], manifest.get("previous", [])
         names = [entry.path[len(output) + 1 :] for entry in GcsStorage().walk(output)]
-        assert sorted(names) == sorted([*wanted, "manifest.json"])
+        own = [name for name in names if name.split("/")[0] not in earlier]
+        wanted_names = [f"{generation}/{name}" for name in (*wanted, "manifest.json")]
+        assert sorted(own) == sorted([*wanted_names, "manifest.json"])
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ client needs no change but the environment variables of ``Hosts.env``.
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 import socketserver
 import ssl
@@ -42,13 +42,16 @@ class _Tunnel(socketserver.StreamRequestHandler):
                 self._pass_on(there)
 
     def _pass_on(self, there: socket.socket) -> None:
-        other = {self.connection: there, there: self.connection}
-        while True:
-            for ready in select.select(list(other), [], [])[0]:
-                data = ready.recv(1 << 16)
-                if not data:
-                    return
-                other[ready].sendall(data)
+        # Unlike select, it has no limit of 1,024 open files.
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.connection, selectors.EVENT_READ, there)
+            waiting.register(there, selectors.EVENT_READ, self.connection)
+            while True:
+                for key, _ in waiting.select():
+                    data = key.fileobj.recv(1 << 16)
+                    if not data:
+                        return
+                    key.data.sendall(data)
 
 
 class _Proxy(socketserver.ThreadingTCPServer):

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conftest import ROOT, make_photos
+from tests.support.readers import current
 
 CODEC = ROOT / "tests" / "support" / "hostile_codec"  # its sitecustomize.py is a Pillow plugin
 
@@ -55,6 +56,7 @@ class HostileCase:
         inputs = json.loads((output / "manifest.json").read_text())["inputs"]
         assert inputs["rejected_by_reason"] == dict(self.rejects)
         assert inputs["accepted"] == 34
-        lines = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
+        rejects = (current(output) / "rejects.jsonl").read_text()
+        lines = [json.loads(line) for line in rejects.splitlines()]
         assert {line["key"].split("-")[0] for line in lines} == {f"cat/{r}" for r in self.rejects}
         assert all(line["key"].startswith(f"cat/{line['error']}-") for line in lines)

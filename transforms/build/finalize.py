@@ -82,7 +82,7 @@ def finish(
         parts_reused=sum(each.reused for each in built.totals.values()),
         matched=census.matched,
     )
-    failures = [total.failure for total in built.totals.values()]
+    failures = [census.fatal, *(each.failure for each in built.totals.values())]
     failure = min(filter(None, failures + [shard.failure for shard in built.shards]), default="")
     if failure:
         return replace(up_to_date, status="failed", message=failure)

@@ -146,7 +146,7 @@ def _write_part(
         with _raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
     except (ResourceError, StorageError) as error:
-        part = Part(key, failure=_failure(error))
+        part = Part(key, failure=failure_of(error))
     part = replace(part, duplicates=part.duplicates + duplicates)
     (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
     metrics.EXAMPLES.inc(part.records)
@@ -179,7 +179,7 @@ def _counted(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-def _failure(error: Exception) -> str:
+def failure_of(error: Exception) -> str:
     """Return the sentence of an error that fails the build.
 
     Where the workers are threads of the command, the error is raised, which ends the run at once.
@@ -210,7 +210,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
                 storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
             )
     except StorageError as error:
-        return BuiltShard(job.series, job.index, failure=_failure(error))
+        return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
     return shard
 

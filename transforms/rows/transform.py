@@ -14,6 +14,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.errors import ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
@@ -22,7 +23,7 @@ from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import BuildInput, BuildShards, announce
+from shardmill.transforms.build.transform import BuildInput, BuildShards, announce, failure_of
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
@@ -209,6 +210,8 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
         rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")
         yield run_writer.place_rejects(plan, rejected)
         yield TaggedOutput(COUNTS, Census(matched=1))
+    except (ResourceError, StorageError) as error:
+        yield TaggedOutput(COUNTS, Census(fatal=failure_of(error)))
 
 
 def _find_run(spec: run_writer.RunSpec, name: str) -> Run | None:

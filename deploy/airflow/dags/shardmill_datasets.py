@@ -16,15 +16,15 @@ from shardmill_airflow.settings import Dataset, Settings, load_settings
 from shardmill_airflow.templates import MACROS
 
 _DOC = """\
-Builds the dataset of a day, counts and verifies it, and checks that it is fresh and large enough;
-then updates the asset that triggers training. A run that you trigger yourself may name the day.
+Builds the dataset of a day, or a new version if its inputs or options changed, counts and verifies
+it, and checks that it is fresh and large enough; then updates the asset that triggers training. A
+run that you trigger yourself may name the day.
 """
 
 
 def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
     """Return the DAG of a dataset."""
     counted = f"{dataset.output}.counted.json"
-    runner = settings.runner_flags(dataset)
     # Each run has the interval that it builds, and starts at its end; in Airflow 3, runs of a plain
     # cron expression have no interval.
     schedule = dataset.schedule and CronDataIntervalTimetable(dataset.schedule, settings.timezone)
@@ -45,14 +45,14 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
             task_id=dataset.command,
             argv=[
                 settings.shardmill, dataset.command, f"--input={dataset.input}",
-                f"--output={dataset.output}", *dataset.flags, *runner,
+                f"--output={dataset.output}", *settings.build_flags(dataset),
             ],
         )  # fmt: skip
         count = CommandOperator(
             task_id="count",
             argv=[
                 settings.shardmill, "count", f"--input={dataset.output}", f"--manifest={counted}",
-                *dataset.count, *runner,
+                *dataset.count, *settings.runner_flags(dataset),
             ],
         )  # fmt: skip
         # After "--" nothing is parsed as a flag.

@@ -29,7 +29,7 @@ def tft_feature_spec(text: str) -> dict:
 
 @pytest.mark.parametrize("kind", ["jpeg", "raw", "rows"])
 def test_feature_spec_equals_that_of_transform(kind, dataset):
-    wanted = tft_feature_spec((dataset(kind) / "schema.pbtxt").read_text())
+    wanted = tft_feature_spec((dataset(kind) / "current/schema.pbtxt").read_text())
     assert feature_spec(dataset(kind)) == wanted
     assert len(wanted) >= 7
     if kind == "rows":
@@ -72,7 +72,7 @@ def test_shapes_and_lifecycle_stages_are_those_of_transform(tmp_path):
 def test_tensorflow_parses_records_with_the_spec(table):
     import tensorflow as tf
 
-    files = sorted(map(str, table.glob("train-*")))
+    files = sorted(map(str, table.glob("current/train-*")))
     fill = {"count": -7, "ratio": 0.5}
     spec = feature_spec(table, fill=fill)
     assert isinstance(spec["count"], tf.io.FixedLenFeature)

@@ -50,10 +50,18 @@ def objects(s3, uri: str) -> dict[str, bytes]:
     }
 
 
-def without_manifest(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return all files but the manifest, which has paths and times."""
-    assert "manifest.json" in files
-    return {name: data for name, data in files.items() if name != "manifest.json"}
+def published(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files of the current generation but its manifest, which has paths and times.
+
+    Asserts that there is nothing else but the manifest and earlier generations that it names.
+    """
+    manifest = json.loads(files["manifest.json"])
+    folder = f"{manifest['generation']}/"
+    known = {"manifest.json", manifest["generation"], *manifest.get("previous", [])}
+    assert {name.split("/")[0] for name in files} == known
+    found = {name[len(folder) :]: data for name, data in files.items() if name.startswith(folder)}
+    assert found.pop("manifest.json")
+    return found
 
 
 @pytest.fixture
@@ -72,10 +80,11 @@ def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys
     code, out, err = run(capsys, "images", f"--input={source}", f"--output={output}", *flags)
     assert code == 0, err
     local, remote = dataset_files(tmp_path / "ds"), objects(s3, output)
-    assert sum(name.startswith("train-") for name in remote) == 2  # not trivial
+    files = published(remote)
+    assert sum(name.startswith("train-") for name in files) == 2  # not trivial
     # Rejects have the URIs of their files.
-    rejects = remote["rejects.jsonl"].decode().replace(source, str(album)).encode()
-    assert {**without_manifest(remote), "rejects.jsonl": rejects} == local
+    rejects = files["rejects.jsonl"].decode().replace(source, str(album)).encode()
+    assert {**files, "rejects.jsonl": rejects} == local
     assert json.loads(remote["manifest.json"])["inputs"]["rejected"] == 2
 
     code, out, _ = run(capsys, "images", f"--input={source}", f"--output={output}", *flags)
@@ -94,11 +103,15 @@ def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys
     # A glob of some inputs, with an existing dataset as the output.
     part = ["images", f"--input={source}/cat/0*.jpg", f"--root={source}", f"--output={output}"]
     code, _, err = run(capsys, *part, *flags)
-    assert (code, "--overwrite" in err) == (1, True)
+    assert (code, "add --update" in err) == (1, True)
     assert objects(s3, output) == remote
-    code, out, err = run(capsys, *part, "--overwrite", *flags)
+    code, out, err = run(capsys, *part, "--update", *flags)
     assert (code, "12 examples" in out) == (0, True), err
-    assert set(objects(s3, output)) == set(remote)
+    now = objects(s3, output)
+    assert published(now).keys() == files.keys()
+    # The generation before is kept as it was.
+    del remote["manifest.json"]
+    assert remote.items() < now.items()
 
 
 def test_rows_arrays_and_a_listing_equal_those_built_on_disk(s3, s3_bucket, tmp_path, capsys):
@@ -125,7 +138,7 @@ def test_rows_arrays_and_a_listing_equal_those_built_on_disk(s3, s3_bucket, tmp_
         )
         assert code == 0, err
         files = objects(s3, f"{s3_bucket}/out/{name}")
-        assert without_manifest(files) == dataset_files(tmp_path / name)
+        assert published(files) == dataset_files(tmp_path / name)
 
 
 @pytest.fixture

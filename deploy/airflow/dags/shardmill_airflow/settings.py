@@ -110,6 +110,11 @@ class Settings:
         """Return the flags of the runner of a dataset."""
         return self.runners[dataset.runner or self.runner]
 
+    def build_flags(self, dataset: Dataset) -> list[str]:
+        """Return the flags of a build, with ``--update`` unless they replace the dataset anyway."""
+        flags = [*dataset.flags, *self.runner_flags(dataset)]
+        return flags if {"--update", "--overwrite"} & {*flags} else ["--update", *flags]
+
 
 def load_settings(path: str = "") -> Settings:
     """Return the settings in a file: path, $SHARDMILL_SETTINGS, or shardmill.toml next to the DAGs.

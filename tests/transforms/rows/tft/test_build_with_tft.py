@@ -28,7 +28,7 @@ def preprocessing_fn(inputs):
 """
 FEATURES = dict.fromkeys(("mass", "pair", "odd", "lost"), "float32")
 FEATURES |= {"island": "int64", "label": "bytes"}
-GRAPH = "transform_fn/transform_fn/saved_model.pb"
+GRAPH = "current/transform_fn/transform_fn/saved_model.pb"
 
 
 def penguins(path: Path) -> Path:
@@ -56,7 +56,7 @@ def test_a_transformed_dataset(tmp_path) -> None:
     assert outcome.status == "published", outcome
     check_dataset(tmp_path / "ds", manifest, others={"transform_fn"})
     assert (tmp_path / "ds" / GRAPH).exists()
-    output = tft.TFTransformOutput(str(tmp_path / "ds" / "transform_fn"))
+    output = tft.TFTransformOutput(str(tmp_path / "ds/current/transform_fn"))
     rows = by_split(tmp_path / "plain", plain)
     made = by_split(tmp_path / "ds", manifest)
     train = np.array([row["mass"][0] for row in rows["train"]], np.float64)
@@ -78,7 +78,7 @@ def test_a_transformed_dataset(tmp_path) -> None:
             assert example["mass"] == pytest.approx([by_hand], abs=1e-4)
             assert example["mass"] == by_graph["mass"][number].numpy().tolist()
     spec = output.transformed_feature_spec()
-    files = [str(tmp_path / "ds" / name) for name in manifest.files]
+    files = [str(tmp_path / "ds/current" / name) for name in manifest.files]
     payloads = tf.data.TFRecordDataset(files, "GZIP").batch(1_000).get_single_element()
     parsed = tf.io.parse_example(payloads, spec)
     assert {name: tensor.shape[0] for name, tensor in parsed.items()} == dict.fromkeys(spec, 300)
@@ -91,9 +91,9 @@ def test_a_transformed_dataset(tmp_path) -> None:
 
     assert build_rows(**options)[0].status == "up_to_date"
     (tmp_path / "pp.py").write_text(PREPROCESSING + "\n# another\n")
-    assert "add --overwrite" in build_rows(**options)[0].message
+    assert "add --update" in build_rows(**options)[0].message
     assert not list((tmp_path / "ds").glob(".*"))
-    outcome, manifest = build_rows(**raw, output=tmp_path / "ds", overwrite=True)
+    outcome, manifest = build_rows(**raw, output=tmp_path / "ds", update=True)
     assert outcome.status == "published"
     examples = check_dataset(tmp_path / "ds", manifest)
     assert not (tmp_path / "ds" / GRAPH).exists()
