@@ -253,8 +253,8 @@ spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureNames.parse("", lab
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
-import contextlib
-busy.encode(spec, Item("a", "a", sys.argv[1].encode()), contextlib.nullcontext(), alone=False)
+import threading
+list(busy.encode(spec, [Item("a", "a", sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 
