@@ -21,10 +21,10 @@ def test_each_file_is_one_reject_and_all_others_are_written(tmp_path):
     assert done.returncode == 0, done.stderr
     case.check(tmp_path / "out")
     assert "Traceback" not in done.stderr
-    first = (tmp_path / "out" / "rejects.jsonl").read_bytes()
+    first = (tmp_path / "out" / "current" / "rejects.jsonl").read_bytes()
     again = shardmill(*case.args(tmp_path / "again"), env=hostile_environment())
     assert again.returncode == 0
-    assert (tmp_path / "again" / "rejects.jsonl").read_bytes() == first
+    assert (tmp_path / "again" / "current" / "rejects.jsonl").read_bytes() == first
 
 
 def test_a_killed_decoder_is_one_sentence(tmp_path):

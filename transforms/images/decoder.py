@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Literal, NamedTuple, NoReturn
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     CHANNEL,
@@ -29,7 +31,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
 )
-from shardmill.transforms.statistics.sums import Sums
+from shardmill.transforms.statistics.sums import Summary, Sums
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
@@ -63,29 +65,14 @@ class Item(NamedTuple):
     """An image to encode.
 
     Attributes:
-        uri: Path or URI, for messages.
-        key: Its key.
+        ref: Where it comes from.
         data: Content of the file.
-        label: Label text, or None.
         class_id: Number of the label; -1 for none.
     """
 
-    uri: str
-    key: str
+    ref: InputRef
     data: bytes
-    label: str | None = None
     class_id: int = -1
-
-
-class EncodedRecord(NamedTuple):
-    """The record of an image, and what the manifest needs; see ``convert.EncodedImage``."""
-
-    record: bytes
-    multi_frame: bool
-    channels: tuple[Sums, ...]
-
-
-Result = EncodedRecord | RejectedError
 
 
 class _Reply(NamedTuple):
@@ -168,7 +155,7 @@ class Decoder:
 
     def encode(
         self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
-    ) -> Iterator[Result]:
+    ) -> Iterator[Example | Reject]:
         """Yield the record or reject of each image, in order, as soon as it is there.
 
         Args:
@@ -183,11 +170,11 @@ class Decoder:
         head = [REQUEST.pack(len(spec.json), len(items), alone), spec.json]
         body: list[bytes] = []
         for item in items:
-            key, label = item.key.encode(), (item.label or "").encode()
+            key, label = item.ref.key.encode(), (item.ref.label or "").encode()
             head.append(INPUT.pack(len(key), len(label), len(item.data), item.class_id))
             body += (key + label, item.data)
         patience = _PATIENCE * spec.limits.seconds
-        for number in range(len(items)):
+        for number, item in enumerate(items):
             self.opened = Opened()
             self._deadline = time.monotonic() + patience
             if not number:
@@ -199,22 +186,22 @@ class Decoder:
                     self._deadline = time.monotonic() + patience
                     self._write([bytes(REQUEST.size)])
                     reply = self._receive(spec.image.channels)
-            yield self._parse(reply)
+            yield self._parse(reply, item.ref)
 
-    def _parse(self, reply: _Reply) -> Result:
+    def _parse(self, reply: _Reply, ref: InputRef) -> Example | Reject:
         """Return the result of an image, or raise its failure."""
         if reply.kind == Kind.NO_MEMORY:
             self.opened = Opened(*OPENED.unpack(reply.payload))
             raise FailureError("machine" if self.opened.inherited else "memory")
         if reply.kind == Kind.REJECTED:
-            return _parse_reject(reply.payload)
+            return _parse_reject(reply.payload, ref)
         if reply.kind == Kind.BUG:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
             raise FailureError("crash")
         sums = CHANNEL.iter_unpack(reply.channels)
         channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
-        return EncodedRecord(reply.payload, reply.frames > 1, channels)
+        return Example(reply.payload, ref.label, reply.frames > 1, Summary(channels=channels))
 
     def _write(self, pieces: list[bytes]) -> None:
         views = [memoryview(piece) for piece in pieces if piece]
@@ -293,9 +280,9 @@ def _not_started(reason: str) -> ShardmillError:
     )
 
 
-def _parse_reject(data: bytes) -> RejectedError:
+def _parse_reject(data: bytes, ref: InputRef) -> Reject:
     with contextlib.suppress(ValueError, TypeError):
         stage, reason, message = json.loads(data)
         if reason in REASONS and isinstance(stage, str) and isinstance(message, str):
-            return RejectedError(stage, reason, message)
+            return Reject(ref.key, ref.uri, stage, reason, message)
     raise FailureError("crash")

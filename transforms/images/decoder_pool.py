@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.rejects import Reject
+from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.decoder import (
     Decoder,
     FailureError,
     FailureKind,
     Item,
-    Result,
     open_decoders,
 )
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Opened
@@ -59,7 +59,7 @@ class DecoderPool:
         for _ in range(size):
             self._slots.put(None)
 
-    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Result]:
+    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Example | Reject]:
         """Return the records and rejects of images, in order; waits for a free process.
 
         An image at which its process fails is tried again in a new process, alone.
@@ -72,7 +72,7 @@ class DecoderPool:
             ResourceError: The memory of the machine does not suffice.
         """
         decoder = self._slots.get()
-        results: list[Result] = []
+        results: list[Example | Reject] = []
         failures: list[FailureKind] = []  # of the first image without a result
         try:
             if decoder is not None and decoder.is_dead():  # it was killed while it was idle
@@ -128,7 +128,7 @@ class DecoderPool:
                 self._slots.put(None)
 
 
-def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> RejectedError | None:
+def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Reject | None:
     """Return the reject of an image that failed, or None if it must be tried again.
 
     Raises:
@@ -139,13 +139,13 @@ def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Re
         if len(failures) > 1:
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
             raise ResourceError(
-                f"{item.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
+                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
                 f"needs {needed} memory to be decoded, which this machine did not give "
                 f"({'the process was killed' if last == 'killed' else 'ulimit -v'}): add memory, "
                 "or set --max_pixels below its size, so that it is rejected."
             )
     elif last == "timeout" or failures.count(last) == 2:
-        return RejectedError("decode", *_REJECTS[last])
+        return Reject(item.ref.key, item.ref.uri, "decode", *_REJECTS[last])
     return None
 
 

@@ -47,20 +47,12 @@ _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
 
 
 class Input(NamedTuple):
-    """An image of a request; see ``INPUT``."""
+    """An image of a request; see ``REQUEST``."""
 
     class_id: int
     key: bytes
     label: bytes
     data: bytes
-
-
-class Request(NamedTuple):
-    """A request; see ``REQUEST``."""
-
-    spec: bytes
-    announce: bool
-    inputs: list[Input]
 
 
 class Server:
@@ -88,15 +80,17 @@ class Server:
                 return NO_MEMORY_EXIT
             if request is None:
                 return 0
-            spec = _parse_spec(request.spec)
+            spec_text, announce, inputs = request
+            spec = _parse_spec(spec_text)
             self._set_limits(spec)
-            for each in request.inputs:
+            for each in inputs:
                 self._opened = Opened(inherited=self._opened.inherited)
                 signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-                self._answer(each, spec, announce=request.announce)
+                self._answer(each, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _receive(self) -> Request | None:
+    def _receive(self) -> tuple[bytes, bool, list[Input]] | None:
+        """Return the spec, whether to announce images, and the images; None at the end."""
         read = self._requests.read
         head = read(REQUEST.size)
         if len(head) < REQUEST.size:
@@ -104,7 +98,7 @@ class Server:
         spec_bytes, number, announce = REQUEST.unpack(head)
         spec, table = read(spec_bytes), INPUT.iter_unpack(read(number * INPUT.size))
         inputs = [Input(class_id, *map(read, sizes)) for *sizes, class_id in table]
-        return Request(spec, announce, inputs)
+        return spec, announce, inputs
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory

@@ -22,12 +22,11 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
-from shardmill.transforms.images.decoder import Item, Result
+from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.statistics.sums import Summary
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder
@@ -165,22 +164,11 @@ def _encode_batch(
             f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
             "can have: add memory, or set --workers lower."
         ) from error
-    return [
-        _to_output(ref, next(results) if isinstance(each, Item) else each)
-        for ref, each in zip(refs, inputs, strict=True)
-    ]
+    return [next(results) if isinstance(each, Item) else each for each in inputs]
 
 
-def _read(ref: InputRef, ids: dict[str, int]) -> Item | RejectedError:
+def _read(ref: InputRef, ids: dict[str, int]) -> Item | Reject:
     try:
-        data = read_input(ref)
+        return Item(ref, read_input(ref), -1 if ref.label is None else ids[ref.label])
     except RejectedError as error:
-        return error
-    class_id = -1 if ref.label is None else ids[ref.label]
-    return Item(ref.uri, ref.key, data, ref.label, class_id)
-
-
-def _to_output(ref: InputRef, result: Result) -> Example | Reject:
-    if isinstance(result, RejectedError):
-        return Reject(ref.key, ref.uri, result.stage, result.error, result.message)
-    return Example(result.record, ref.label, result.multi_frame, Summary(channels=result.channels))
+        return Reject(ref.key, ref.uri, error.stage, error.error, error.message)

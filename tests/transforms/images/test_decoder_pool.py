@@ -254,7 +254,8 @@ idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
 import threading
-list(busy.encode(spec, [Item("a", "a", sys.argv[1].encode())], threading.Lock(), alone=False))
+from shardmill.schemas.refs import InputRef
+list(busy.encode(spec, [Item(InputRef("a", "a"), sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 
