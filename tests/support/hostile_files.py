@@ -55,6 +55,9 @@ class HostileCase:
         inputs = json.loads((output / "manifest.json").read_text())["inputs"]
         assert inputs["rejected_by_reason"] == dict(self.rejects)
         assert inputs["accepted"] == 34
-        lines = [json.loads(line) for line in (output / "current" / "rejects.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (output / "current" / "rejects.jsonl").read_text().splitlines()
+        ]
         assert {line["key"].split("-")[0] for line in lines} == {f"cat/{r}" for r in self.rejects}
         assert all(line["key"].startswith(f"cat/{line['error']}-") for line in lines)

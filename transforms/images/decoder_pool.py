@@ -91,8 +91,8 @@ class DecoderPool:
                 except FailureError as failure:
                     decoder.close()
                     failures.append(failure.kind)
-                    reject = _final_reject(failures, items[len(results)], decoder.opened)
-                    if reject and not self._cancelled:
+                    item, opened = items[len(results)], decoder.opened
+                    if not self._cancelled and (reject := _final_reject(failures, item, opened)):
                         results.append(reject)
                         failures.clear()
                     decoder = None
