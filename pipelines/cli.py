@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from shardmill.pipelines.commands import COMMANDS, load_command
-from shardmill.schemas.errors import ShardmillError, UsageError
+from shardmill.schemas.errors import ResourceError, ShardmillError, UsageError
 
 _LIST = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
@@ -64,7 +64,15 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
-    code: int = load_command(argv[0]).main(argv[1:])
+    try:
+        code: int = load_command(argv[0]).main(argv[1:])
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        raise ResourceError(
+            "This process cannot have more memory or threads: raise its limits (ulimit -v and "
+            "ulimit -u, or those of its container), or use a machine with more memory."
+        ) from error
     return code
 
 

@@ -93,15 +93,16 @@ class LocalStorage(Storage):
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
-        with (
-            _translate_errors("read", path),
-            open(path, "rb", buffering=0, opener=_open_input) as file,
-        ):
-            data = file.read(size + 1)
-            while len(data) <= size and (more := file.read(size + 1 - len(data))):
-                data += more
-            now = os.fstat(file.fileno())
-        if len(data) != size or str(now.st_mtime_ns) != version:
+        with _translate_errors("read", path):
+            descriptor = _open_input(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(descriptor, size + 1)
+                while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+                    data += more
+                now = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        if len(data) != size or str(now.st_mtime_ns) != version or now.st_size != size:
             raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
         return data
 

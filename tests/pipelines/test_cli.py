@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -13,6 +15,7 @@ from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
+from shardmill.schemas.errors import ResourceError
 from tests.conftest import make_photos, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.rows_tools import run_here
@@ -212,3 +215,16 @@ def test_warns_of_very_large_records(tmp_path, capsys) -> None:
         code, _, err = run_here(capsys, *argv, f"--image_size={size}", f"--resize={resize}")
         assert code == 0
         assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned
+
+
+@pytest.mark.heavy
+def test_too_little_memory_is_one_sentence(tmp_path):
+    """Apache Beam can be imported, but not run, in 800 MB of address space."""
+    source = make_photos(tmp_path / "in", {"cat": 3})
+    limited = 'ulimit -v 800000 && exec "$@"'
+    args = ["images", f"--input={source}", f"--output={tmp_path / 'out'}"]
+    command = ["sh", "-c", limited, "sh", sys.executable, "-m", "shardmill", *args]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == ResourceError.exit_code
+    assert "cannot have more memory or threads: raise its limits (ulimit -v" in done.stderr
+    assert "Traceback" not in done.stderr

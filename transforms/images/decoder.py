@@ -10,15 +10,19 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import IO, Literal, NamedTuple, NoReturn
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     CHANNEL,
+    INPUT,
     NO_MEMORY_EXIT,
     OPENED,
     REPLY,
@@ -27,7 +31,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
 )
-from shardmill.transforms.statistics.sums import Sums
+from shardmill.transforms.statistics.sums import Summary, Sums
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
@@ -37,12 +41,15 @@ _ENVIRONMENT = frozenset(
 )  # fmt: skip
 # Threads and memory of a process depend on the image alone, not on the cores of the machine.
 _SETTINGS = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-             "PYTHONSAFEPATH": "1"}  # fmt: skip
+             "PYTHONSAFEPATH": "1",
+             # Freed pixels are kept for the next image: page faults would take 10 % of the time.
+             "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+             "MALLOC_MMAP_THRESHOLD_": str(16 << 20)}  # fmt: skip
 _START_SECONDS = 120.0
 _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU time
 _EXIT_SECONDS = 5.0
-_PIPE_BYTES = 1 << 18  # most files are written with one call
-_CHUNK = 1 << 18
+_PIPE_BYTES = 1 << 20  # most requests are written with one call
+_CHUNK = 1 << 16  # the C library maps and unmaps larger buffers
 _KINDS = frozenset(map(int, Kind))
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
@@ -58,26 +65,23 @@ class Item(NamedTuple):
     """An image to encode.
 
     Attributes:
-        uri: Path or URI, for messages.
-        key: Its key.
+        ref: Where it comes from.
         data: Content of the file.
-        label: Label text, or None.
         class_id: Number of the label; -1 for none.
     """
 
-    uri: str
-    key: str
+    ref: InputRef
     data: bytes
-    label: str | None = None
     class_id: int = -1
 
 
-class EncodedRecord(NamedTuple):
-    """The record of an image, and what the manifest needs; see ``convert.EncodedImage``."""
+class _Reply(NamedTuple):
+    """A reply; see ``REPLY``."""
 
-    record: bytes
-    multi_frame: bool
-    channels: tuple[Sums, ...]
+    kind: int
+    frames: int
+    channels: bytes
+    payload: bytes
 
 
 class FailureError(Exception):
@@ -108,6 +112,7 @@ class Decoder:
             raise _not_started(str(error)) from error
         open_decoders.add(self)
         self.opened = Opened()
+        self._received = bytearray()
         self._deadline = time.monotonic() + _START_SECONDS
         pipes = self._process.stdin, self._process.stdout, self._process.stderr
         self._pipes: list[IO[bytes]] = [pipe for pipe in pipes if pipe]
@@ -149,50 +154,57 @@ class Decoder:
             pipe.close()
 
     def encode(
-        self, spec: DecoderSpec, item: Item, large: AbstractContextManager[object], *, alone: bool
-    ) -> EncodedRecord:
-        """Return the record of an image.
+        self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
+    ) -> Iterator[Example | Reject]:
+        """Yield the record or reject of each image, in order, as soon as it is there.
 
         Args:
-            spec: What to do with it.
-            item: The image.
-            large: Entered while a large image is decoded.
+            spec: What to do with them.
+            items: The images.
+            large: Held while a large image is decoded.
             alone: Whether to treat every image as a large one.
 
         Raises:
-            RejectedError: The image cannot be encoded.
-            FailureError: The process failed: close it.
+            FailureError: The process failed at the first image without a result: close it.
         """
-        self.opened = Opened()
-        key, label = item.key.encode(), (item.label or "").encode()
-        sizes = len(spec.json), len(key), len(label), len(item.data)
-        head = REQUEST.pack(*sizes, item.class_id, alone)
+        head = [REQUEST.pack(len(spec.json), len(items), alone), spec.json]
+        body: list[bytes] = []
+        for item in items:
+            key, label = item.ref.key.encode(), (item.ref.label or "").encode()
+            head.append(INPUT.pack(len(key), len(label), len(item.data), item.class_id))
+            body += (key + label, item.data)
         patience = _PATIENCE * spec.limits.seconds
-        self._deadline = time.monotonic() + patience
-        self._write(b"".join((head, spec.json, key, label)), item.data)
-        kind, frames, rest = self._receive(spec.image.channels)
-        if kind == Kind.OPENED:
-            self.opened = Opened(*OPENED.unpack(rest))
-            with large:
-                self._deadline = time.monotonic() + patience
-                self._write(bytes(REQUEST.size))
-                kind, frames, rest = self._receive(spec.image.channels)
-        if kind == Kind.NO_MEMORY:
-            self.opened = Opened(*OPENED.unpack(rest))
-            raise FailureError("machine" if self.opened.inherited else "memory")
-        if kind == Kind.REJECTED:
-            raise _parse_reject(rest)
-        if kind == Kind.BUG:
-            raise RuntimeError(f"a decoder failed: {rest[:_CHUNK].decode(errors='replace')}")
-        if kind != Kind.ENCODED:
-            raise FailureError("crash")
-        end = spec.image.channels * CHANNEL.size
-        sums = CHANNEL.iter_unpack(rest[:end])
-        channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
-        return EncodedRecord(rest[end:], frames > 1, channels)
+        for number, item in enumerate(items):
+            self.opened = Opened()
+            self._deadline = time.monotonic() + patience
+            if not number:
+                self._write([b"".join(head), *body])
+            reply = self._receive(spec.image.channels)
+            if reply.kind == Kind.OPENED:
+                self.opened = Opened(*OPENED.unpack(reply.payload))
+                with large:
+                    self._deadline = time.monotonic() + patience
+                    self._write([bytes(REQUEST.size)])
+                    reply = self._receive(spec.image.channels)
+            yield self._parse(reply, item.ref)
 
-    def _write(self, head: bytes, data: bytes = b"") -> None:
-        views = [memoryview(head), memoryview(data)]
+    def _parse(self, reply: _Reply, ref: InputRef) -> Example | Reject:
+        """Return the result of an image, or raise its failure."""
+        if reply.kind == Kind.NO_MEMORY:
+            self.opened = Opened(*OPENED.unpack(reply.payload))
+            raise FailureError("machine" if self.opened.inherited else "memory")
+        if reply.kind == Kind.REJECTED:
+            return _parse_reject(reply.payload, ref)
+        if reply.kind == Kind.BUG:
+            raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
+        if reply.kind != Kind.ENCODED:
+            raise FailureError("crash")
+        sums = CHANNEL.iter_unpack(reply.channels)
+        channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
+        return Example(reply.payload, ref.label, reply.frames > 1, Summary(channels=channels))
+
+    def _write(self, pieces: list[bytes]) -> None:
+        views = [memoryview(piece) for piece in pieces if piece]
         while views:
             try:
                 written = os.writev(self._input, views)
@@ -206,9 +218,9 @@ class Decoder:
             if views:
                 views[0] = views[0][written:]
 
-    def _receive(self, channels: int = 0) -> tuple[int, int, bytes]:
-        """Return the kind, the number of frames, and the rest of the next reply."""
-        data = bytearray(self._read())
+    def _receive(self, channels: int = 0) -> _Reply:
+        """Return the next reply."""
+        data = self._received
         while len(data) < REPLY.size:
             data += self._read()
         kind, frames, found, size = REPLY.unpack_from(data)
@@ -217,10 +229,14 @@ class Decoder:
         fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != OPENED.size
         if kind not in _KINDS or found != wanted or size > _MAX_PAYLOAD or fixed:
             raise FailureError("crash")
-        end = REPLY.size + found * CHANNEL.size + size
+        middle = REPLY.size + found * CHANNEL.size
+        end = middle + size
         while len(data) < end:
             data += self._read()
-        return kind, frames, bytes(memoryview(data)[REPLY.size : end])
+        with memoryview(data) as view:
+            reply = _Reply(kind, frames, bytes(view[REPLY.size : middle]), bytes(view[middle:end]))
+        del data[:end]
+        return reply
 
     def _read(self) -> bytes:
         self._wait(self._readable)
@@ -264,9 +280,9 @@ def _not_started(reason: str) -> ShardmillError:
     )
 
 
-def _parse_reject(data: bytes) -> Exception:
+def _parse_reject(data: bytes, ref: InputRef) -> Reject:
     with contextlib.suppress(ValueError, TypeError):
         stage, reason, message = json.loads(data)
         if reason in REASONS and isinstance(stage, str) and isinstance(message, str):
-            return RejectedError(stage, reason, message)
-    return FailureError("crash")
+            return Reject(ref.key, ref.uri, stage, reason, message)
+    raise FailureError("crash")

@@ -7,14 +7,14 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.rejects import Reject
+from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.decoder import (
     Decoder,
-    EncodedRecord,
     FailureError,
     FailureKind,
     Item,
@@ -59,40 +59,47 @@ class DecoderPool:
         for _ in range(size):
             self._slots.put(None)
 
-    def encode(self, spec: DecoderSpec, item: Item) -> EncodedRecord:
-        """Return the record of an image; waits for a free process.
+    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Example | Reject]:
+        """Return the records and rejects of images, in order; waits for a free process.
+
+        An image at which its process fails is tried again in a new process, alone.
 
         Args:
-            spec: What to do with it.
-            item: The image.
+            spec: What to do with them.
+            items: The images.
 
         Raises:
-            RejectedError: The image cannot be encoded.
             ResourceError: The memory of the machine does not suffice.
         """
         decoder = self._slots.get()
-        failures: list[FailureKind] = []
+        results: list[Example | Reject] = []
+        failures: list[FailureKind] = []  # of the first image without a result
         try:
             if decoder is not None and decoder.is_dead():  # it was killed while it was idle
                 decoder.close()
                 decoder = None
-            while True:
+            while len(results) < len(items):
                 if self._cancelled:
                     raise ShardmillError("The run was interrupted: no more images are decoded.")
                 decoder = decoder or Decoder()
+                left = items[len(results) :][: 1 if failures else None]
                 try:
-                    return _try(decoder, spec, item, alone=bool(failures))
-                except RejectedError:
-                    raise
+                    alone = bool(failures)
+                    for result in decoder.encode(spec, left, _state.large_image, alone=alone):
+                        results.append(result)
+                        failures.clear()
                 except FailureError as failure:
-                    failures.append(failure.kind)
                     decoder.close()
-                    if not self._cancelled:
-                        _raise_if_final(failures, item, decoder.opened)
+                    failures.append(failure.kind)
+                    item, opened = items[len(results)], decoder.opened
+                    if not self._cancelled and (reject := _final_reject(failures, item, opened)):
+                        results.append(reject)
+                        failures.clear()
                     decoder = None
                 except BaseException:
                     decoder.close()
                     raise
+            return results
         finally:
             self._slots.put(None if decoder is None or decoder.is_dead() else decoder)
 
@@ -121,27 +128,25 @@ class DecoderPool:
                 self._slots.put(None)
 
 
-def _try(decoder: Decoder, spec: DecoderSpec, item: Item, *, alone: bool) -> EncodedRecord:
-    if not alone:
-        return decoder.encode(spec, item, _state.large_image, alone=False)
-    with _state.large_image:
-        return decoder.encode(spec, item, contextlib.nullcontext(), alone=True)
+def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Reject | None:
+    """Return the reject of an image that failed, or None if it must be tried again.
 
-
-def _raise_if_final(failures: list[FailureKind], item: Item, opened: Opened) -> None:
-    """Raise the error of an image that failed, unless it must be tried again."""
+    Raises:
+        ResourceError: The memory of the machine does not suffice.
+    """
     last = failures[-1]
     if last in ("killed", "machine"):
         if len(failures) > 1:
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
             raise ResourceError(
-                f"{item.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
+                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
                 f"needs {needed} memory to be decoded, which this machine did not give "
                 f"({'the process was killed' if last == 'killed' else 'ulimit -v'}): add memory, "
                 "or set --max_pixels below its size, so that it is rejected."
             )
     elif last == "timeout" or failures.count(last) == 2:
-        raise RejectedError("decode", *_REJECTS[last])
+        return Reject(item.ref.key, item.ref.uri, "decode", *_REJECTS[last])
+    return None
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from shardmill.schemas.schema_pbtxt import image_features as names
 from shardmill.transforms.images.convert import EncodedImage, encode_image
 from shardmill.transforms.images.decoder_protocol import (
     CHANNEL,
+    INPUT,
     NO_MEMORY_EXIT,
     OPENED,
     REPLY,
@@ -45,15 +46,13 @@ _JOINED = 1 << 20
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
 
 
-class Request(NamedTuple):
-    """A request; see ``REQUEST``."""
+class Input(NamedTuple):
+    """An image of a request; see ``REQUEST``."""
 
-    spec: bytes
+    class_id: int
     key: bytes
     label: bytes
     data: bytes
-    class_id: int
-    announce: bool
 
 
 class Server:
@@ -81,19 +80,25 @@ class Server:
                 return NO_MEMORY_EXIT
             if request is None:
                 return 0
-            spec = _parse_spec(request.spec)
+            spec_text, announce, inputs = request
+            spec = _parse_spec(spec_text)
             self._set_limits(spec)
-            signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-            self._answer(request, spec)
+            for each in inputs:
+                self._opened = Opened(inherited=self._opened.inherited)
+                signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
+                self._answer(each, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _receive(self) -> Request | None:
-        head = self._requests.read(REQUEST.size)
+    def _receive(self) -> tuple[bytes, bool, list[Input]] | None:
+        """Return the spec, whether to announce images, and the images; None at the end."""
+        read = self._requests.read
+        head = read(REQUEST.size)
         if len(head) < REQUEST.size:
             return None
-        *sizes, class_id, announce = REQUEST.unpack(head)
-        spec, key, label, data = map(self._requests.read, sizes)
-        return Request(spec, key, label, data, class_id, announce)
+        spec_bytes, number, announce = REQUEST.unpack(head)
+        spec, table = read(spec_bytes), INPUT.iter_unpack(read(number * INPUT.size))
+        inputs = [Input(class_id, *map(read, sizes)) for *sizes, class_id in table]
+        return spec, announce, inputs
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -104,11 +109,11 @@ class Server:
         with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
-    def _answer(self, request: Request, spec: DecoderSpec) -> None:
-        announced = functools.partial(self._announce, always=request.announce)
+    def _answer(self, source: Input, spec: DecoderSpec, *, announce: bool) -> None:
+        announced = functools.partial(self._announce, always=announce)
         try:
-            image = encode_image(request.data, spec.image, announced)
-            record = encode_example(spec.features.rename(_features(image, request, spec)))
+            image = encode_image(source.data, spec.image, announced)
+            record = encode_example(spec.features.rename(_features(image, source, spec)))
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
             if error.error in _DAMAGE and out:
@@ -147,17 +152,17 @@ class Server:
 _parse_spec = functools.lru_cache(DecoderSpec.from_json)
 
 
-def _features(image: EncodedImage, request: Request, spec: DecoderSpec) -> dict[str, bytes | int]:
+def _features(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, bytes | int]:
     values: dict[str, bytes | int] = {
         names.ENCODED: image.data,
         names.FORMAT: spec.image.encoding.encode(),
         names.HEIGHT: image.size.height,
         names.WIDTH: image.size.width,
-        names.KEY: request.key,
+        names.KEY: source.key,
     }
-    if request.class_id >= 0:
-        values[names.CLASS_ID] = request.class_id
-        values[names.CLASS_TEXT] = request.label
+    if source.class_id >= 0:
+        values[names.CLASS_ID] = source.class_id
+        values[names.CLASS_TEXT] = source.label
     return values
 
 
@@ -173,11 +178,15 @@ def _memory_needed(image: Image.Image, pixels: int) -> int:
     return image.width * image.height * each * _COPIES + coefficients
 
 
+@functools.cache
+def _memory_file() -> int:
+    return os.open("/proc/self/statm", os.O_RDONLY)
+
+
 def _address_space() -> int:
     """Return the bytes of address space that this process uses; 0 if the system hides them."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
+        return int(os.pread(_memory_file(), 64, 0).split()[0]) * resource.getpagesize()
     except OSError:
         return 0
 
@@ -197,7 +206,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     warnings.simplefilter("ignore")  # of large images and damaged metadata
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
-    with open(os.dup(0), "rb") as requests, open(os.dup(1), "wb", buffering=0) as replies:
+    with open(os.dup(0), "rb", 1 << 16) as requests, open(os.dup(1), "wb", buffering=0) as replies:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

@@ -16,9 +16,11 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
-# Bytes of spec, key, label and file; class id, or -1 for no label; whether to send ``Opened``.
+# Bytes of the spec, number of inputs, and whether to send ``Opened`` for each; then the spec, the
+# ``INPUT`` of each input, and the key, label and file of each. Each input has one reply.
 # A request of zeros only answers ``Opened``: decode it now.
-REQUEST = struct.Struct("<IIIQq?")
+REQUEST = struct.Struct("<II?")
+INPUT = struct.Struct("<IIQq")  # bytes of key, label and file; class id, or -1 for no label
 # Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload.
 REPLY = struct.Struct("<BBBQ")
 CHANNEL = struct.Struct("<QQQ")  # number, sum and sum of the squares of its values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,10 @@ from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.statistics.sums import Summary
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
+_BATCH = 16  # images, at most, of one request to a decoder
+_BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
 _ATTEMPTS = 3
@@ -118,30 +120,55 @@ class ImageEncoder:
         task = DecoderSpec(self.spec, self.feature_names, self.limits)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
-        with use_pool(workers) as pool:
-            yield from map_ordered(
-                lambda ref: _encode_one(pool, task, ref, ids), refs, min(threads, len(refs)),
-                window=4 * threads, size_of=self._size_of, max_size=_IN_FLIGHT_BYTES // pool.users,
-            )  # fmt: skip
+        with (
+            use_pool(workers) as pool,
+            contextlib.closing(map_ordered(
+                lambda batch: _encode_batch(pool, task, batch, ids),
+                self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers)))),
+                threads, size_of=lambda batch: sum(map(self._size_of, batch)),
+                max_size=_IN_FLIGHT_BYTES // pool.users,
+            )) as batches,
+        ):  # fmt: skip
+            for batch in batches:
+                yield from batch
+
+    def _batches(self, refs: Sequence[InputRef], largest: int) -> Iterator[list[InputRef]]:
+        """Yield references that one request holds, in order."""
+        batch: list[InputRef] = []
+        size = 0
+        for ref in refs:
+            more = self._size_of(ref)
+            if batch and (len(batch) == largest or size + more > _BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(ref)
+            size += more
+        if batch:
+            yield batch
 
     def _size_of(self, ref: InputRef) -> int:
         """Return the bytes of a file and, approximately, of its record."""
         return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
 
 
-def _encode_one(
-    pool: DecoderPool, task: DecoderSpec, ref: InputRef, ids: dict[str, int]
-) -> Example | Reject:
-    """Return the example of one image, or the reject."""
-    class_id = -1 if ref.label is None else ids[ref.label]
+def _encode_batch(
+    pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
+) -> list[Example | Reject]:
+    """Return the example or reject of each reference."""
     try:
-        item = Item(ref.uri, ref.key, read_input(ref), ref.label, class_id)
-        image = pool.encode(task, item)
-    except RejectedError as error:
-        return Reject(ref.key, ref.uri, error.stage, error.error, error.message)
+        inputs = [_read(ref, ids) for ref in refs]
+        results = iter(pool.encode(task, [each for each in inputs if isinstance(each, Item)]))
     except MemoryError as error:
+        ref = max(refs, key=lambda ref: ref.size)
         raise ResourceError(
             f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
             "can have: add memory, or set --workers lower."
         ) from error
-    return Example(image.record, ref.label, image.multi_frame, Summary(channels=image.channels))
+    return [next(results) if isinstance(each, Item) else each for each in inputs]
+
+
+def _read(ref: InputRef, ids: dict[str, int]) -> Item | Reject:
+    try:
+        return Item(ref, read_input(ref), -1 if ref.label is None else ids[ref.label])
+    except RejectedError as error:
+        return Reject(ref.key, ref.uri, error.stage, error.error, error.message)

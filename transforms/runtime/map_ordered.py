@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
@@ -60,7 +60,7 @@ class OrderedCalls(Generic[S]):
 def map_ordered(
     function: Callable[[T], S], items: Iterable[T], threads: int, *, window: int = 0,
     size_of: Callable[[T], int] = lambda _: 0, max_size: int = 0,
-) -> Iterator[S]:  # fmt: skip
+) -> Generator[S, None, None]:  # fmt: skip
     """Yield the result of a function for each item, in the order of the items.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeVar
 
 from shardmill.schemas.errors import ShardmillError
@@ -109,10 +111,26 @@ def close_all() -> None:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use: its affinity, and its CPU quota."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(cores, cpu_quota() or cores)
+
+
+@functools.cache
+def cpu_quota(folder: str = "/sys/fs/cgroup") -> int:
+    """Return the CPU quota of this container in cores, rounded up; 0 for none.
+
+    Args:
+        folder: Where the file systems of cgroups are mounted.
+    """
+    names = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # version 2, and 1
+    for files in names:
+        with contextlib.suppress(OSError, ValueError):  # "max" and -1 are no quota
+            texts = (Path(folder, name).read_text() for name in files)
+            quota, period = map(int, " ".join(texts).split())
+            return max(0, -(-quota // period))
+    return 0
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ fixed-point integers before parts are merged.
 from __future__ import annotations
 
 import decimal
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -49,28 +50,6 @@ class Sums(NamedTuple):
     maximum: float | None = None
     total: int = 0
     squares: int = 0
-
-    def merge(self, other: Sums) -> Sums:
-        """Return the sums over the values of both, which must come from different records.
-
-        Raises:
-            ValueError: The values are of different kinds.
-        """
-        if other.kind != self.kind:
-            raise ValueError(f"cannot merge sums of {self.kind} with sums of {other.kind}")
-        minima = [each for each in (self.minimum, other.minimum) if each is not None]
-        maxima = [each for each in (self.maximum, other.maximum) if each is not None]
-        return Sums(
-            self.kind,
-            self.examples + other.examples,
-            self.values + other.values,
-            self.nan + other.nan,
-            self.infinite + other.infinite,
-            min(minima, default=None),
-            max(maxima, default=None),
-            self.total + other.total,
-            self.squares + other.squares,
-        )
 
     @property
     def finite(self) -> int:
@@ -116,16 +95,31 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
     Raises:
         ValueError: Summaries differ in the kind of a feature or the number of channels.
     """
-    features: dict[str, Sums] = {}
-    channels: tuple[Sums, ...] = ()
+    features: dict[str, list[Sums]] = defaultdict(list)
+    channels: list[tuple[Sums, ...]] = []
     for summary in summaries:
         for name, sums in summary.features.items():
-            known = features.get(name)
-            features[name] = sums if known is None else known.merge(sums)
+            features[name].append(sums)
         if summary.channels:
-            pairs = zip(channels, summary.channels, strict=True)
-            channels = tuple(a.merge(b) for a, b in pairs) if channels else summary.channels
-    return Summary(dict(sorted(features.items(), key=lambda item: item[0].encode())), channels)
+            channels.append(summary.channels)
+    names = sorted(features, key=str.encode)
+    merged = map(_merge_sums, zip(*channels, strict=True))
+    return Summary({name: _merge_sums(features[name]) for name in names}, tuple(merged))
+
+
+def _merge_sums(parts: Sequence[Sums]) -> Sums:
+    """Return the sums over the values of all parts, which must come from different records."""
+    kinds, examples, values, nan, infinite, minima, maxima, totals, squares = zip(
+        *parts, strict=True
+    )
+    if len(set(kinds)) > 1:
+        raise ValueError(f"cannot merge sums of {' and '.join(sorted(set(kinds)))}")
+    return Sums(
+        kinds[0], sum(examples), sum(values), sum(nan), sum(infinite),
+        min((each for each in minima if each is not None), default=None),
+        max((each for each in maxima if each is not None), default=None),
+        sum(totals), sum(squares),
+    )  # fmt: skip
 
 
 def compute_statistics(summary: Summary, records: int) -> Statistics | None:

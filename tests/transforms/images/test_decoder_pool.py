@@ -16,6 +16,7 @@ import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import ResourceError, ShardmillError
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
@@ -190,6 +191,24 @@ def test_records_larger_than_a_pipe(tmp_path):
     assert make_image(1, 3000, 2000).resize((2000, 3000), 2).tobytes() in example.record
 
 
+def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
+    encoder = ImagesConfig(str(tmp_path), str(tmp_path / "out"), image_size="16").encoder
+    sizes = [10] * 40 + [400_000] * 5 + [3_000_000, 10]
+    refs = [InputRef(str(number), "", size) for number, size in enumerate(sizes)]
+    batches = list(encoder._batches(refs, 16))
+    assert [ref for batch in batches for ref in batch] == refs
+    assert [len(batch) for batch in batches] == [16, 16, 10, 2, 1, 1, 1]
+
+
+def test_a_failure_costs_no_other_image_of_its_request(tmp_path):
+    """A timeout is final: only the image that was being decoded may be rejected."""
+    wanted = encode(photos(tmp_path / "in", 14), workers=1)
+    write_hostile(tmp_path / "in/04-loop.bmp", "loop")
+    write_hostile(tmp_path / "in/09-abort.bmp", "abort")
+    rejects = {"04-loop.bmp": "decoder_timeout", "09-abort.bmp": "decoder_crashed"}
+    assert encode(tmp_path / "in", workers=1, decoder_seconds=0.5) == wanted | rejects
+
+
 # Processes
 
 
@@ -253,8 +272,9 @@ spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureNames.parse("", lab
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
-import contextlib
-busy.encode(spec, Item("a", "a", sys.argv[1].encode()), contextlib.nullcontext(), alone=False)
+import threading
+from shardmill.schemas.refs import InputRef
+list(busy.encode(spec, [Item(InputRef("a", "a"), sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 
