@@ -126,7 +126,7 @@ def cpu_quota(folder: str = "/sys/fs/cgroup") -> int:
     """
     names = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # version 2, and 1
     for files in names:
-        with contextlib.suppress(OSError, ValueError):  # "max" and -1 are not a quota
+        with contextlib.suppress(OSError, ValueError):  # "max": there is none
             texts = (Path(folder, name).read_text() for name in files)
             quota, period = map(int, " ".join(texts).split())
             return max(0, -(-quota // period))
