@@ -1,6 +1,7 @@
 """Inputs of every kind for builds on gs://, and checks of the datasets built from them."""
 
 import hashlib
+import json
 import time
 import types
 from pathlib import Path
@@ -112,8 +113,11 @@ class Album:
         wanted = self.wanted(pipeline, **options)
         found = dataset_files(download(output, folder))
         assert found == wanted
-        names = [entry.path[len(output) + 1 :] for entry in GcsStorage().walk(output)]
-        assert sorted(names) == sorted([*wanted, "manifest.json"])
+        body = json.loads(open_storage(output).read(f"{output}/manifest.json"))
+        names = {entry.path[len(output) + 1 :] for entry in GcsStorage().walk(output)}
+        earlier = {name for name in names if name.split("/")[0] in body.get("previous", [])}
+        own = {f"{body['generation']}/{name}" for name in (*wanted, "manifest.json")}
+        assert names - earlier == own | {"manifest.json"}
 
 
 @pytest.fixture(scope="session")
