@@ -180,8 +180,7 @@ class LocalStorage(Storage):
     def sync(self, path: str) -> None:
         """See ``Storage.sync``."""
         entries = [entry.path for entry in self.walk(path) if entry.kind != "other"]
-        above = os.path.dirname(path)
-        entries += [path, above, os.path.dirname(above)]  # their entries of a new folder
+        entries += [path, *(os.path.join(path, *up) for up in ([".."], ["..", ".."]))]
         with _translate_errors("write", path), ThreadPoolExecutor(_SYNCS) as pool:
             for _ in pool.map(_sync, entries):
                 pass
@@ -261,8 +260,7 @@ class LocalReader:
 def replace_link(path: str, target: str) -> None:
     """Point a symbolic link to a target, unless the path is another kind of file. Atomic.
 
-    The temporary link has a fixed name, so that the next call replaces one of a killed process.
-    Of concurrent calls one may fail.
+    The temporary link has a fixed name: the next call replaces that of a killed process.
 
     Raises:
         OSError: The file system has no symbolic links, or does not accept this one.

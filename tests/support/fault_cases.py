@@ -77,13 +77,11 @@ class Case:
     def finish(
         self, output: Path | str, flag: str = "--update", folder: Path | None = None
     ) -> None:
-        """Run the command without failures, and assert that only its dataset is left."""
+        """Run the command without failures, then `clean`; assert that only its dataset is left."""
         ended = self.run(output, flag)
         assert ended.code == 0, ended.stderr
-        # The failed run has published, or, in a bucket, its files look like those of a running publication.
-        if "up to date" in ended.stdout or isinstance(output, str):
-            clean = zygote().run("clean", output, "--older_than=0")
-            assert clean.code == 0, clean.stderr
+        clean = zygote().run("clean", output, "--older_than=0")
+        assert clean.code == 0, clean.stderr
         self.check_new(output, folder)
 
 
