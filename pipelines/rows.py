@@ -97,9 +97,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
     texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
-    identity = options
-    if given is None and not sample.complete:
-        identity = {**options, "exact": table.exact}  # rules that the schema does not contain
+    inexact = given is None and not sample.complete
+    identity = {**options, "exact": table.exact} if inexact else options  # rules of no schema
     sink = config.sink_spec(
         config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),

@@ -25,7 +25,7 @@ REASONS: dict[str, str] = {
     "header": "the first row does not give valid column names",
     "icc": "the embedded ICC profile cannot be applied",
     "int_range": "signed integer pixels, or wider than 16 bits",
-    "key_conflict": "the row has the --key of another row but other values",
+    "key_conflict": "another input has the same key, but is another file or has other values",
     "label_text": "the label has a line break or another control character",
     "missing": "the cell is missing and its column is required",
     "no_label": "the label pattern does not match the key",

@@ -198,7 +198,7 @@ def test_builds_then_reports_up_to_date(tmp_path) -> None:
     assert "is up to date" in again.stdout
     other = shardmill("images", "--input=in", "--output=ds", "--image_size=31", cwd=tmp_path)
     assert other.returncode == 1
-    assert "add --overwrite" in other.stderr
+    assert "add --update" in other.stderr
 
 
 def test_warns_of_very_large_records(tmp_path, capsys) -> None:

@@ -193,12 +193,12 @@ def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     assert json.loads(shown.stdout)["rejects"][0]["column"] == "score"
     shown = shardmill("show", "ds", cwd=tmp_path)
     assert "mail1.csv:79  cast in column 'score': 'heavy'" in shown.stdout, shown.stdout
-    again = shardmill(*flags, "--schema=ds/schema.pbtxt", cwd=tmp_path)
+    again = shardmill(*flags, "--schema=ds/current/schema.pbtxt", cwd=tmp_path)
     assert (again.returncode, PROGRESS.sub("", again.stderr)) == (0, "")
     assert "is up to date: nothing was written" in again.stdout
-    other = shardmill(*flags, "--schema=ds/schema.pbtxt", "--seed=1", cwd=tmp_path)
+    other = shardmill(*flags, "--schema=ds/current/schema.pbtxt", "--seed=1", cwd=tmp_path)
     assert other.returncode == 1
-    assert "add --overwrite" in other.stderr
+    assert "add --update" in other.stderr
     assert other.stderr.count("\n") == 1
 
 

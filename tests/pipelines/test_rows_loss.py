@@ -33,7 +33,9 @@ def table(first: int, rows: int, **columns) -> pd.DataFrame:
 
 
 def schema_of(folder: Path) -> dict:
-    return {c.name: c for c in parse_schema((folder / "schema.pbtxt").read_text(), "schema")}
+    return {
+        c.name: c for c in parse_schema((folder / "current/schema.pbtxt").read_text(), "schema")
+    }
 
 
 def failed(**options) -> str:

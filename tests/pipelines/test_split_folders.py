@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, set[str]]:
     """Return the keys of each split, read by tf.data."""
     return {
         path.name.split("-")[0]: {e["image/key"][0].decode() for e in tf_examples(path)}
-        for path in (folder / "ds").glob("*.tfrecord.gz")
+        for path in (folder / "ds/current").glob("*.tfrecord.gz")
     }
 
 

@@ -116,14 +116,23 @@ def _load_part(body: dict[str, Any]) -> tuple[Part, list[Reject]]:
 
 
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
-    """Return a part's references in their final order, and how many repeat another's key."""
+    """Return a part's references in their final order, and how many repeat another.
+
+    Another file with the same key, which differs in the form of Unicode text only, is rejected.
+    """
     refs: list[Reference] = []
     duplicates = 0
     for _, ref in sorted(placed, key=lambda item: (item.order, item.ref.key, item.ref.uri)):
-        if refs and refs[-1].key == ref.key:
-            duplicates += 1
-        else:
+        if not refs or refs[-1].key != ref.key:
             refs.append(ref)
+        elif (
+            isinstance(ref, InputRef)
+            and isinstance(refs[-1], InputRef)
+            and not (ref.error or ref.uri == refs[-1].uri)
+        ):
+            refs.append(ref.rejected("key_conflict", f"{refs[-1].uri!r} has the same key"))
+        else:
+            duplicates += 1
     return refs, duplicates
 
 

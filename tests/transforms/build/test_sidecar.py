@@ -14,9 +14,9 @@ class FailingStorage(LocalStorage):
         super().__init__()
         self.error, self.created = error, created
 
-    def create(self, path: str, data: bytes, aside: str = "") -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         if self.created:
-            super().create(path, data, aside)
+            super().create(path, data)
         raise self.error
 
 
