@@ -51,7 +51,7 @@ def test_count(client, service):
 @pytest.mark.parametrize(
     ("kind", "ending", "begins", "state"),
     [
-        ("download", "/.publish.json", "Cannot read ", State.JOB_STATE_FAILED),
+        ("upload", "/progress.json", "Cannot write ", State.JOB_STATE_FAILED),
         # A part or a shard that cannot be written is a result: the service does not retry it.
         ("upload", ".part", "Cannot write ", State.JOB_STATE_DONE),
         ("compose", "", "Cannot compose ", State.JOB_STATE_DONE),
