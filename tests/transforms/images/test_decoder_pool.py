@@ -260,7 +260,9 @@ def test_a_process_that_does_not_start_is_one_sentence(tmp_path, monkeypatch):
 
 
 PARENT = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
 from shardmill.transforms.images.decoder import Decoder, Item
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
