@@ -10,6 +10,7 @@ can send itself a signal, let the change fail, copy the folder (which is what a 
 would leave) or the disk (which is what a power failure would leave).
 """
 
+import contextlib
 import errno
 import gc
 import importlib
@@ -27,6 +28,12 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _TWO_PATHS = ("os.rename", "os.link")
 _NEW = ("os.mkdir", "os.symlink")
 _ONE_PATH = ("os.remove", "os.rmdir", "os.mkdir", "os.truncate")
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, unless another thread has just renamed or deleted it."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 class Watch:
@@ -79,7 +86,9 @@ class Watch:
         if self.log >= 0:
             os.write(self.log, f"{count} {event} {' '.join(paths)}\n".encode())
         if self.copies and not self.image and os.path.isdir(self.root):
-            shutil.copytree(self.root, f"{self.copies}/{count:04d}", symlinks=True)
+            shutil.copytree(
+                self.root, f"{self.copies}/{count:04d}", symlinks=True, copy_function=_copy
+            )
         if self.fail and (count in self.at or (self.fail == "all" and count > min(self.at))):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if count in self.at and not self.fail:
