@@ -150,6 +150,48 @@ def measure_reading(work: Path, count: int, repeats: int) -> dict[str, float]:
     }
 
 
+def measure_decoders(work: Path, count: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Returns the time per image of one loop, and of one and two decoder processes."""
+    source = write_photos(work / f"photos-{count}", count)
+    command = [sys.executable, str(HERE / "decoders.py"), str(source), str(SIZE), str(rounds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def describe_decoders(found: dict[str, dict[str, float]]) -> str:
+    """Returns the section about decoder processes, with a model of more cores."""
+    loop = found.pop("loop")
+    measured = "\n".join(
+        f"| {cores} | {each['wall_ms']:.2f} | {1000 * each['worker_ms']:.0f} | "
+        f"{each['speed']:.2f} | {each['speed'] / int(cores):.2f} |"
+        for cores, each in found.items()
+    )
+    most, each = max(found.items(), key=lambda item: int(item[0]))
+    whole, worker = int(most) * each["wall_ms"], each["worker_ms"]
+    model = "\n".join(
+        f"| {cores} | {rate:,.0f} | {rate * loop['wall_ms'] / 1000 / cores:.2f} |"
+        for cores in (4, 8, 16, 32)
+        for rate in [1000 * min(cores / whole, 1 / worker)]
+    )
+    return f"""\
+**Decoder processes.** The steady speed of `--workers=N` on N cores, without start-up, relative to
+one loop that reads, converts and frames the same images in one process
+({loop["wall_ms"]:.2f} ms per image). "Worker" is the CPU time of the process that feeds them.
+
+| N | ms per image | worker, CPU us | speed of the loop | per core |
+|---|---|---|---|---|
+{measured}
+
+With more cores, one worker process makes at most N / {whole:.2f} ms and at most 1 / {worker:.3f} ms
+images per second. Not measured, but computed from that:
+
+| cores | images/s of one worker process | per core, of the loop |
+|---|---|---|
+{model}
+"""
+
+
 def plot(table: dict[str, dict], path: Path) -> None:
     """Plots the images per second of each program."""
     import matplotlib as mpl
@@ -202,6 +244,10 @@ Shardmill reaches {table["shardmill"]["of_floor"]:.2f} of the floor's speed (med
 |---|---|
 {kept}
 
+This is the process of the command; each decoder has about 36 MiB more, and what
+[its image needs](images.md#decoder-processes).
+
+{describe_decoders(found["decoders"])}
 **Start-up**: {start["shardmill"]:.2f} s for one image, of which Python itself takes
 {start["python"]:.2f} s, in an environment with all extras; Apache Beam loads faster where
 `apache-beam[gcp]` and pandas are not installed.
@@ -230,6 +276,7 @@ def main() -> None:
         "scaled": measure_scaled_decoding(work, 4 if flags.small else 12),
         "startup": measure_startup(work, repeats),
         "reading": measure_reading(work, counts[0], repeats),
+        "decoders": measure_decoders(work, counts[0], repeats),
         "memory": measure_memory(work, (100, 300) if flags.small else (1_000, 20_000)),
         "table": measure_slopes(work, counts, repeats),
     }

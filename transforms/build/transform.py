@@ -145,7 +145,7 @@ def _write_part(
     try:
         with _raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
-    except (ResourceError, StorageError) as error:
+    except (MemoryError, ResourceError, StorageError) as error:
         part = Part(key, failure=failure_of(error))
     part = replace(part, duplicates=part.duplicates + duplicates)
     (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
@@ -185,6 +185,11 @@ def failure_of(error: Exception) -> str:
     Where the workers are threads of the command, the error is raised, which ends the run at once.
     Other runners would only repeat the work, so there it becomes a value that reaches the command.
     """
+    if isinstance(error, MemoryError):
+        error = ResourceError(
+            "A process cannot have more memory: use a machine or workers with more memory, or set "
+            "--threads lower. Finished parts are kept."
+        )
     if progress.is_collected():
         raise error
     return str(error)
@@ -209,7 +214,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
             shard = assemble_shard(
                 storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
             )
-    except StorageError as error:
+    except (MemoryError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
     return shard

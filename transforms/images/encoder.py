@@ -14,7 +14,7 @@ import numpy as np
 
 from shardmill.schemas.errors import ChangedError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import Reject, RejectedError
+from shardmill.schemas.rejects import TRANSIENT, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
 from shardmill.schemas.storage import open_storage, scheme_of
@@ -39,42 +39,67 @@ _FIRST_DELAY = 0.1  # seconds; each retry waits 4 times longer
 
 
 def read_input(ref: InputRef) -> bytes:
-    """Return the content of an input file.
-
-    Every failure is retried: a network file system may lose a file for a moment, and a file may be
-    replaced. Errors of the storage are raised: they say nothing about the input.
+    """Return the content of an input file; see ``read_inputs``.
 
     Raises:
         RejectedError: The file is too large, missing or not readable, or has changed since it was
             listed.
         StorageError: Reading failed three times.
     """
+    (result,) = read_inputs([ref])
+    if isinstance(result, RejectedError):
+        raise result
+    return result
+
+
+def read_inputs(refs: Sequence[InputRef]) -> list[bytes | RejectedError]:
+    """Return the content of each input file, or why it is rejected.
+
+    Every failure is retried: a network file system may lose a file for a moment, and a file may be
+    replaced. The files wait together, so that a folder of missing files does not take minutes.
+    Errors of the storage are raised: they say nothing about the input.
+
+    Raises:
+        StorageError: Reading failed three times.
+    """
+    results = [_try_read(ref) for ref in refs]
+    for attempt in range(_ATTEMPTS - 1):
+        failed = [number for number, result in enumerate(results) if _is_worth_a_retry(result)]
+        if not failed:
+            break
+        time.sleep(_FIRST_DELAY * 4**attempt)
+        for number in failed:
+            results[number] = _try_read(refs[number])
+    read = []
+    for result in results:
+        if isinstance(result, StorageError):
+            raise result
+        read.append(result)
+    return read
+
+
+def _is_worth_a_retry(result: bytes | RejectedError | StorageError) -> bool:
+    return isinstance(result, StorageError) or (
+        isinstance(result, RejectedError) and result.error in TRANSIENT
+    )
+
+
+def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
     if ref.size > MAX_FILE_BYTES:
-        raise RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _read_once(ref)
-        except (RejectedError, StorageError):
-            if attempt == _ATTEMPTS - 1:
-                raise
-            time.sleep(_FIRST_DELAY * 4**attempt)
-    raise AssertionError("unreachable")
-
-
-def _read_once(ref: InputRef) -> bytes:
+        return RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
     try:
         return open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
-    except FileNotFoundError as error:
-        raise RejectedError("read", "not_found", "the file was there when it was listed") from error
-    except PermissionError as error:
-        raise RejectedError("read", "unreadable", "reading it is not permitted") from error
+    except FileNotFoundError:
+        return RejectedError("read", "not_found", "the file was there when it was listed")
+    except PermissionError:
+        return RejectedError("read", "unreadable", "reading it is not permitted")
     except ChangedError as error:
-        raise RejectedError("read", "changed", str(error)) from error
+        return RejectedError("read", "changed", str(error))
     except StorageError as error:
         cause = error.__cause__
         if scheme_of(ref.uri) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
-            raise
-        raise RejectedError("read", "unreadable", cause.strerror or str(cause)) from error
+            return error
+        return RejectedError("read", "unreadable", cause.strerror or str(cause))
 
 
 @dataclass(frozen=True)
@@ -156,7 +181,8 @@ def _encode_batch(
 ) -> list[Example | Reject]:
     """Return the example or reject of each reference."""
     try:
-        inputs = [_read(ref, ids) for ref in refs]
+        read = read_inputs(refs)
+        inputs = [_make_input(ref, data, ids) for ref, data in zip(refs, read, strict=True)]
         results = iter(pool.encode(task, [each for each in inputs if isinstance(each, Item)]))
     except MemoryError as error:
         ref = max(refs, key=lambda ref: ref.size)
@@ -167,8 +193,7 @@ def _encode_batch(
     return [next(results) if isinstance(each, Item) else each for each in inputs]
 
 
-def _read(ref: InputRef, ids: dict[str, int]) -> Item | Reject:
-    try:
-        return Item(ref, read_input(ref), -1 if ref.label is None else ids[ref.label])
-    except RejectedError as error:
-        return Reject(ref.key, ref.uri, error.stage, error.error, error.message)
+def _make_input(ref: InputRef, data: bytes | RejectedError, ids: dict[str, int]) -> Item | Reject:
+    if isinstance(data, RejectedError):
+        return Reject(ref.key, ref.uri, data.stage, data.error, data.message)
+    return Item(ref, data, -1 if ref.label is None else ids[ref.label])

@@ -210,7 +210,7 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
         rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")
         yield run_writer.place_rejects(plan, rejected)
         yield TaggedOutput(COUNTS, Census(matched=1))
-    except (ResourceError, StorageError) as error:
+    except (MemoryError, ResourceError, StorageError) as error:
         yield TaggedOutput(COUNTS, Census(fatal=failure_of(error)))
 
 

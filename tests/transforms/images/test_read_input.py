@@ -10,7 +10,7 @@ import pytest
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, TRANSIENT, RejectedError
-from shardmill.transforms.images.encoder import read_input
+from shardmill.transforms.images.encoder import read_input, read_inputs
 
 
 def ref_of(path) -> InputRef:
@@ -51,6 +51,18 @@ def test_each_failure_is_tried_three_times(tmp_path):
     path.unlink()
     reason, seconds = rejection(ref)
     assert (reason, seconds >= 0.5) == ("not_found", True)
+
+
+def test_missing_files_of_a_request_wait_together(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    missing = [InputRef(str(number), str(tmp_path / f"{number}"), 1, "1") for number in range(15)]
+    started = time.monotonic()
+    results = read_inputs([*missing[:7], ref_of(path), *missing[7:]])
+    seconds = time.monotonic() - started
+    assert results.pop(7) == b"content"
+    assert [getattr(result, "error", result) for result in results] == ["not_found"] * 15
+    assert 0.5 <= seconds < 1.5  # waiting for each one in turn takes 7.5 seconds
 
 
 def test_a_disk_error_is_a_property_of_the_file():

@@ -126,6 +126,8 @@ def read_segment(ref: SegmentRef, reader: RandomReader) -> bytes:
     packed = reader.read_at(ref.offset, ref.length)
     try:
         content: bytes = pa.Codec(_CODEC).decompress(packed, ref.size, asbytes=True)
+    except MemoryError:  # also one of Arrow
+        raise
     except (OSError, pa.ArrowException) as error:  # the LZ4 data is damaged
         raise OutputError(f"{ref.run} is damaged ({error}): run again.") from error
     if google_crc32c.value(content) != ref.crc32c:
