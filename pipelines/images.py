@@ -23,6 +23,7 @@ from shardmill.transforms.match.transform import (
     MatchSpec,
     find_input,
 )
+from shardmill.transforms.publish.generation import has_catalogs
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = resolve_splits(config, match)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
-        runner=runner, keep_id=config.keep_id(), command=config.command("images"),
+        runner=runner, record_id=config.record_id(), command=config.command("images"),
+        compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings,
     )  # fmt: skip
     return ImagesJob(config, match, sink)

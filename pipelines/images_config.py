@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -156,11 +156,11 @@ class ImagesConfig(BuildConfig):
         """Return the digest of options, format and codecs: 16 hexadecimal digits."""
         return config_id("images", self.encoder.versions(), self.identity())
 
-    def keep_id(self) -> str:
-        """Return the digest of all options except the list of labels, or an empty text.
-
-        It is empty without ``--shard_by=label``: then a change never reuses shards.
-        """
-        options = self.identity()
-        options.pop("labels", None)
-        return config_id("images", self.encoder.versions(), options) if self.by_label else ""
+    def record_id(self) -> str:
+        """Return the digest of the options and codecs that decide the features of a record."""
+        encoder = self.encoder
+        options = {
+            "spec": asdict(encoder.spec), "features": encoder.feature_names.pairs,
+            "limits": asdict(encoder.limits),
+        }  # fmt: skip
+        return config_id("images", encoder.versions(), options)

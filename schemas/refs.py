@@ -8,6 +8,39 @@ from typing import NamedTuple
 from shardmill.schemas.rejects import Reject
 
 
+class KnownRecord(NamedTuple):
+    """A published record that was made of the same input with the same options.
+
+    Attributes:
+        content_hash: See ``CatalogRow``, also for the next six.
+        width: Width of the input.
+        height: Height of the input.
+        multi_frame: Whether only the first of several frames was used.
+        pixels: Number of pixels of the record's image.
+        pixel_sums: Sum of the values of each channel.
+        pixel_squares: Sum of their squares.
+        path: Path of the shard.
+        member: Offset of the member of the record, of the first block of a stored member, or of
+            the record in an uncompressed shard.
+        member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
+        start: Offset of the record in the content of the member.
+        record_bytes: Bytes of the record with its frame.
+    """
+
+    content_hash: str
+    width: int
+    height: int
+    multi_frame: bool
+    pixels: int
+    pixel_sums: tuple[int, ...]
+    pixel_squares: tuple[int, ...]
+    path: str
+    member: int
+    member_bytes: int
+    start: int
+    record_bytes: int
+
+
 class InputRef(NamedTuple):
     """A pointer to one input file.
 
@@ -21,6 +54,7 @@ class InputRef(NamedTuple):
         group: Examples of one group share a split; empty means that the key is the group.
         error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
+        known: Its published record, if that is reused; not part of the identity of the input.
     """
 
     key: str
@@ -32,6 +66,7 @@ class InputRef(NamedTuple):
     group: str = ""
     error: str = ""
     message: str = ""
+    known: KnownRecord | None = None
 
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""

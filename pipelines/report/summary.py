@@ -103,10 +103,9 @@ def _published(
         rows.append((name, f"{split.num_examples:,} examples, {shards}, {size}"))
     reused = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
     rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
-    kept, kept_examples = outcome.reused
-    if kept:
-        rows.append(("shards", f"{len(manifest.files) - kept:,} made, {kept:,} kept"))
-    speed = (manifest.written - kept_examples) / max(seconds, 1e-9)
+    if outcome.reused:
+        rows.append(("records", f"{outcome.reused:,} of unchanged inputs taken from before"))
+    speed = manifest.written / max(seconds, 1e-9)
     rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
     return rows + [("warning", warning) for warning in manifest.warnings]
 
@@ -117,7 +116,8 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
         name = f"{split}, {label}" if label else split
         # The number of rows is not known.
         files = f"{refs:,} images ({human_bytes(size)} of files) in " if inputs == "images" else ""
-        rows.append((name, f"{files}{plural(parts, 'part') if parts else 'shards that stay'}"))
+        rows.append((name, f"{files}{plural(parts, 'part')}"))
+    rows += [("changes", line) for line in outcome.changes]
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.dataset.statistics import Statistics
@@ -20,6 +20,20 @@ from shardmill.schemas.storage import join
 VERSION = 2
 _READABLE = (1, 2)
 T = TypeVar("T")
+
+
+class CatalogFile(NamedTuple):
+    """The catalog of a shard.
+
+    Attributes:
+        file: File name relative to the folder of the generation.
+        bytes: Size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits.
+    """
+
+    file: str
+    bytes: int
+    crc32c: str
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class Shard:
         bytes: Size of the file.
         crc32c: CRC-32C of the file as 8 hexadecimal digits; None if it was not read completely.
         label: Label of all its records with ``--shard_by=label``; else None.
+        catalog: Its catalog; None for none.
     """
 
     file: str
@@ -39,6 +54,7 @@ class Shard:
     bytes: int
     crc32c: str | None
     label: str | None = None
+    catalog: CatalogFile | None = None
 
     def to_json(self, prefix: str = "") -> dict[str, Any]:
         """Return the JSON object, with a prefix before the file name."""
@@ -47,55 +63,11 @@ class Shard:
             "file": prefix + self.file, "records": self.records, "bytes": self.bytes,
             "crc32c": self.crc32c,
         }  # fmt: skip
-        return body if self.label is None else {**body, "label": self.label}
-
-
-@dataclass(frozen=True)
-class PixelSums:
-    """Exact sums of pixel values, 0 to 255, by channel.
-
-    Attributes:
-        count: Number of pixels.
-        totals: Sum of the values of each channel.
-        squares: Sum of their squares.
-    """
-
-    count: int
-    totals: tuple[int, ...]
-    squares: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SeriesEntry:
-    """Result of the inputs of one split and label, with ``--shard_by=label``.
-
-    ``refs`` is the sum of the records of its shards, ``rejected_by_reason`` and ``duplicates``.
-
-    Attributes:
-        split: The split.
-        label: The label.
-        id: Digest of everything that decides the bytes of the shards: 32 hexadecimal digits.
-        refs: Number of inputs.
-        rejected_by_reason: Inputs that were rejected when they were read.
-        duplicates: Inputs that repeat the key of another input.
-        multi_frame: Files with several frames, of which only the first was used.
-        pixels: Exact sums of the images' pixels; None if there are no statistics.
-    """
-
-    split: str
-    label: str
-    id: str
-    refs: int
-    rejected_by_reason: dict[str, int]
-    duplicates: int = 0
-    multi_frame: int = 0
-    pixels: PixelSums | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        body = asdict(self)
-        if self.pixels is None:
-            del body["pixels"]
+        if self.label is not None:
+            body["label"] = self.label
+        if self.catalog is not None:
+            file, num_bytes, crc = self.catalog
+            body["catalog"] = {"file": prefix + file, "bytes": num_bytes, "crc32c": crc}
         return body
 
 
@@ -196,8 +168,7 @@ class Manifest:
 
     ``root`` and ``damaged`` are used by ``count``: the folder to which file names are relative (by
     default that of the manifest), and the damaged files. ``side_files`` lists other files of the
-    dataset, such as a TensorFlow Transform graph; in JSON it is ``beside``. ``series`` is used by
-    ``--shard_by=label``, which reuses the shards of labels that did not change.
+    dataset, such as a TensorFlow Transform graph; in JSON it is ``beside``.
 
     ``generation`` names the folder with all other files, next to the manifest. It is empty in the
     manifest inside that folder, in that of a count, and in a dataset of release 0.1.0, whose files
@@ -217,7 +188,6 @@ class Manifest:
     root: str = ""
     damaged: tuple[Damaged, ...] = ()
     side_files: tuple[str, ...] = ()
-    series: tuple[SeriesEntry, ...] = ()
     generation: str = ""
     previous: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
@@ -225,14 +195,13 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
-        body: dict[str, Any] = asdict(replace(self, splits={}, series=(), side_files=()))
+        body: dict[str, Any] = asdict(replace(self, splits={}, side_files=()))
         if not self.root:  # not a count
             del body["root"], body["damaged"]
         prefix = self.generation and f"{self.generation}/"
         del body["side_files"]
         body["beside"] = [prefix + name for name in self.side_files]
-        body["series"] = [entry.to_json() for entry in self.series]
-        for name in ("beside", "series", "generation", "previous", "superseded"):
+        for name in ("beside", "generation", "previous", "superseded"):
             if not body[name]:
                 del body[name]
         body["splits"] = {name: split.to_json(prefix) for name, split in self.splits.items()}
@@ -273,7 +242,6 @@ class Manifest:
                 root=body.get("root", ""),
                 damaged=tuple(_known(Damaged, each) for each in body.get("damaged", ())),
                 side_files=tuple(_file(name, prefix) for name in body.get("beside", ())),
-                series=tuple(map(_series, body.get("series", ()))),
                 generation=generation,
                 previous=tuple(map(_checked_generation, body.get("previous", ()))),
                 superseded=tuple(map(_checked, body.get("superseded", ()))),
@@ -288,6 +256,12 @@ class Manifest:
     def files(self) -> tuple[str, ...]:
         """File names of all shards, by split."""
         return tuple(shard.file for split in self.splits.values() for shard in split.shards)
+
+    @property
+    def catalogs(self) -> tuple[CatalogFile, ...]:
+        """The catalogs of all shards, by split."""
+        found = (shard.catalog for split in self.splits.values() for shard in split.shards)
+        return tuple(each for each in found if each is not None)
 
     def to_own(self) -> Manifest:
         """Return the manifest that is stored inside the folder of the generation."""
@@ -328,32 +302,14 @@ def _split(body: dict[str, Any], prefix: str) -> Split:
 
 
 def _shard(body: dict[str, Any], prefix: str) -> Shard:
-    shard = _known(Shard, {**body, "file": _file(body["file"], prefix)})
+    found = body.get("catalog")
+    if found is not None:
+        file = _file(found["file"], prefix)
+        found = CatalogFile(file, int(found["bytes"]), str(found["crc32c"]))
+    shard = _known(Shard, {**body, "file": _file(body["file"], prefix), "catalog": found})
     if not isinstance(shard.label, str | None):
         raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
     return shard
-
-
-def _series(body: dict[str, Any]) -> SeriesEntry:
-    entry = _known(SeriesEntry, body)
-    if entry.pixels is not None:
-        entry = replace(entry, pixels=_pixels(**body["pixels"]))
-    reasons = entry.rejected_by_reason
-    texts = (entry.split, entry.label, entry.id, *reasons)
-    counts = (entry.refs, entry.duplicates, entry.multi_frame, *reasons.values())
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"{body} has a value that is not a text")
-    if not all(isinstance(count, int) for count in counts):
-        raise TypeError(f"{body} has a value that is not a count")
-    return entry
-
-
-def _pixels(count: int, totals: list[int], squares: list[int]) -> PixelSums:
-    found = PixelSums(count, tuple(totals), tuple(squares))
-    whole = all(isinstance(number, int) for number in (count, *totals, *squares))
-    if not whole or not found.totals or len(totals) != len(squares):
-        raise TypeError(f"{found} are not sums of channels")
-    return found
 
 
 def _checked_generation(name: Any) -> str:

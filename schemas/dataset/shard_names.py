@@ -25,8 +25,9 @@ BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
 PROGRESS = "progress.json"  # in a build folder
 TRANSFORM = "transform_fn"  # a folder
+CATALOG = "catalog"  # a folder
 CURRENT = "current"  # a symbolic link to the current generation, on a local disk
-RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, TRANSFORM})
+RESERVED = frozenset({MANIFEST, SCHEMA, LABELS, REJECTS, TRANSFORM, CATALOG})
 
 _GENERATION = re.compile(r"gen-\d{8}T\d{6}Z-[0-9a-f]{12}")
 _MAX_NAME_BYTES = 255  # of ext4, XFS, APFS and NTFS, which count bytes or fewer

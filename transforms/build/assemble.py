@@ -41,6 +41,7 @@ class BuiltShard:
         records: Number of records.
         rejects: File names of the sidecars of its parts with rejects, in the order of parts.
         failure: Why it could not be assembled; a sentence, or empty.
+        catalog: Path relative to the output, size and CRC-32C of its catalog; None for none.
     """
 
     series: Series
@@ -52,6 +53,7 @@ class BuiltShard:
     records: int = 0
     rejects: tuple[str, ...] = ()
     failure: str = ""
+    catalog: tuple[str, int, int] | None = None
 
 
 def plan_shards(

@@ -20,7 +20,6 @@ class Census:
 
     Attributes:
         series: (references, input bytes) of each series; rejected ones under ``REJECTED``.
-        digests: Sum of the digests of the references of each series, modulo 2**128.
         labels: All labels of references that were not rejected.
         matched: Number of files, skipped files and duplicates included.
         skipped: Number of files that are not inputs, by their names.
@@ -33,7 +32,6 @@ class Census:
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
-    digests: Counter[Series] = field(default_factory=Counter)
     labels: set[str] = field(default_factory=set)
     matched: int = 0
     skipped: int = 0
@@ -63,9 +61,7 @@ class Census:
             size: Bytes for planning, where they are not the size of the file.
         """
         self.matched += 1
-        digest = ref.digest()
-        self.identity = (self.identity + digest) % _MODULUS
-        self.digests[series] = (self.digests[series] + digest) % _MODULUS
+        self.identity = (self.identity + ref.digest()) % _MODULUS
         count, total = self.series.get(series, (0, 0))
         self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
@@ -90,8 +86,6 @@ class Census:
         for series, (count, size) in other.series.items():
             mine = self.series.get(series, (0, 0))
             self.series[series] = (mine[0] + count, mine[1] + size)
-        for series, digest in other.digests.items():
-            self.digests[series] = (self.digests[series] + digest) % _MODULUS
         self.labels |= other.labels
         self.matched += other.matched
         self.skipped += other.skipped

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
@@ -24,12 +25,16 @@ class Example(NamedTuple):
         label: Label text for the counts in the manifest, or None.
         multi_frame: Whether only the first of several frames was used.
         summary: Summary of its values for the manifest; all records have one, or none has.
+        row: Row of the catalog; all records have one, or none has.
+        taken: Whether it was taken from the published dataset.
     """
 
     record: bytes
     label: str | None = None
     multi_frame: bool = False
     summary: Summary | None = None
+    row: CatalogRow | None = None
+    taken: bool = False
 
 
 class Block(NamedTuple):

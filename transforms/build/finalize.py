@@ -12,7 +12,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.catalog import catalog_name
+from shardmill.schemas.dataset.manifest import Build, CatalogFile, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
@@ -25,12 +26,6 @@ from shardmill.transforms.build.outcome import Outcome, Status
 from shardmill.transforms.build.parts import parse_sidecar
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.shard_reuse import (
-    ReusedShards,
-    describe_series,
-    load_reused,
-    series_ids,
-)
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.publish import FinalFile, Publisher
@@ -47,28 +42,23 @@ class Built(NamedTuple):
     Attributes:
         shards: All shards, sorted by series and index.
         totals: Totals over the parts of each series.
-        reused_rejects: Rejects of series whose shards are reused, as they were published before.
     """
 
     shards: Sequence[BuiltShard]
     totals: Mapping[Series, Totals]
-    reused_rejects: Mapping[Series, tuple[Reject, ...]] = {}
-
-    def with_reused(self, reused: ReusedShards) -> Built:
-        """Return this build with the shards that are reused from the published dataset."""
-        shards = sorted([*self.shards, *reused.shards], key=lambda each: (each.series, each.index))
-        return Built(shards, {**self.totals, **reused.totals}, reused.rejects)
 
 
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
     """Return the outcome of a plan that builds nothing."""
     series = tuple(
-        (*name, *census.series.get(name, (0, 0)), 0 if name in plan.reused else parts)
+        (*name, *census.series.get(name, (0, 0)), parts)
         for name, parts in plan.parts.items()
         if name != REJECTED
     )
     status: Status = "failed" if plan.status == "build" else plan.status
-    return Outcome(status, plan.message, matched=census.matched, series=series)
+    return Outcome(
+        status, plan.message, matched=census.matched, series=series, changes=plan.changes
+    )
 
 
 def finish(
@@ -87,11 +77,6 @@ def finish(
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
-        reused = load_reused(storage, spec, plan)
-        if reused is None:
-            _delete_build(storage, spec)
-            return up_to_date
-        built = built.with_reused(reused)
         _check_names(built.shards)
         shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
         _check_versions(built.totals.values())
@@ -106,6 +91,11 @@ def finish(
             for shard in built.shards
             if shard.file
         ]
+        files += [
+            FinalFile(shard.catalog[0], catalog_name(shard.file), shard.catalog[1])
+            for shard in built.shards
+            if shard.catalog
+        ]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
@@ -113,12 +103,9 @@ def finish(
     _delete_build(storage, spec)
     if published is None:
         return up_to_date
-    shards = (
-        sum(1 for shard in reused.shards if shard.file),
-        sum(shard.records for shard in reused.shards),
-    )
     return replace(
-        up_to_date, status="published", message=published.remark, reused=shards,
+        up_to_date, status="published", message=published.remark,
+        reused=sum(each.taken for each in built.totals.values()),
         manifest=published.manifest.to_json(),
     )  # fmt: skip
 
@@ -175,7 +162,6 @@ def make_manifest(
         features=tuple(extra.features or encoder.features()),
         warnings=(*plan.warnings, *warnings),
         side_files=tuple(sorted(extra.files)),
-        series=describe_series(series_ids(spec.keep_id, plan, census), census, built.totals),
     )
 
 
@@ -215,8 +201,11 @@ def _statistics(totals: Sequence[Totals]) -> Statistics | None:
 
 
 def _list_shard(shard: BuiltShard) -> Shard:
-    crc32c, label = f"{shard.crc32c:08x}", shard.series.label or None
-    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label)
+    crc32c, label, catalog = f"{shard.crc32c:08x}", shard.series.label or None, None
+    if shard.catalog is not None:
+        _, size, crc = shard.catalog
+        catalog = CatalogFile(catalog_name(shard.file), size, f"{crc:08x}")
+    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label, catalog)
 
 
 def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
@@ -290,13 +279,11 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
     sidecars = [join(spec.parts, name) for shard in built.shards for name in shard.rejects]
     read = map_ordered(storage.read, sidecars, storage_threads(spec.parts), window=_READ_AHEAD)
     for shard in built.shards:
-        if shard.index == 0:
-            yield from built.reused_rejects.get(shard.series, ())
         for name in shard.rejects:
             parsed = parse_sidecar(next(read))
             if parsed is None:
                 raise OutputError(f"{join(spec.parts, name)} is damaged: run again.")
-            yield from parsed[1]
+            yield from parsed.rejects
 
 
 def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[bytes]:

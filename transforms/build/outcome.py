@@ -29,11 +29,11 @@ class Outcome:
         parts_made: Number of parts that this run made.
         parts_reused: Number of finished parts that it reused.
         matched: Number of inputs matched.
-        series: For a dry run: split, label, references, input bytes and parts of each series; no
-            parts where its published shards would stay.
+        series: For a dry run: split, label, references, input bytes and parts of each series.
         manifest: Text of the published manifest; another builder may replace the file before the
             caller reads it.
-        reused: Number of published shards that were reused, and of examples in them.
+        reused: Number of records that were taken from the published dataset.
+        changes: For a dry run: what changed since the published dataset, a line for each kind.
     """
 
     status: Status
@@ -43,7 +43,8 @@ class Outcome:
     matched: int = 0
     series: tuple[tuple[str, str, int, int, int], ...] = ()
     manifest: str = ""
-    reused: tuple[int, int] = (0, 0)
+    reused: int = 0
+    changes: tuple[str, ...] = ()
 
     def check(self) -> Outcome:
         """Return the outcome unless it is a failure.
@@ -90,7 +91,6 @@ def fetch(run_id: str, folder: str) -> Outcome | None:
         return None
     storage.delete(path)
     body["series"] = tuple(tuple(row) for row in body["series"])
-    body["reused"] = tuple(body["reused"])
     return Outcome(**body)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, join
@@ -23,7 +24,7 @@ from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
-FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
+FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id
 _SUMMARIES = 256  # merged at a time
 
 
@@ -37,6 +38,7 @@ class PartFile(NamedTuple):
         crc32c: See ``Part``.
         records: See ``Part``.
         rejects: File name of the sidecar if it lists rejects, else empty.
+        catalog: File name of the sidecar if it has rows of the catalog, else empty.
     """
 
     number: int
@@ -45,6 +47,7 @@ class PartFile(NamedTuple):
     crc32c: int = 0
     records: int = 0
     rejects: str = ""
+    catalog: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Part:
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
         records: Number of records.
+        taken: Number of records that were taken from the published dataset.
         label_counts: Number of records by label.
         rejects: Number of rejected inputs by reason.
         duplicates: Number of references that repeat the key of another.
@@ -64,6 +68,7 @@ class Part:
         versions: Versions of the codecs that made it.
         summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
+        catalogued: Whether the sidecar has a row of the catalog for each record.
         failure: Why the part could not be made; a sentence, or empty.
         reused: Whether it existed before.
     """
@@ -73,6 +78,7 @@ class Part:
     num_bytes: int = 0
     crc32c: int = 0
     records: int = 0
+    taken: int = 0
     label_counts: dict[str, int] = field(default_factory=dict)
     rejects: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -80,6 +86,7 @@ class Part:
     versions: dict[str, str] = field(default_factory=dict)
     summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
+    catalogued: bool = False
     failure: str = ""
     reused: bool = False
 
@@ -87,20 +94,36 @@ class Part:
     def file(self) -> PartFile:
         """The fields that assembling needs."""
         rejects = self.sidecar if self.rejects else ""
+        catalog = self.sidecar if self.catalogued else ""
         return PartFile(
-            self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects
+            self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects, catalog
         )
 
-    def to_json(self, rejects: Sequence[Reject]) -> str:
+    def to_json(self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = ()) -> str:
         """Return the text of the sidecar with its seal."""
         body: dict[str, Any] = asdict(self)
         del body["reused"], body["failure"]
         body["reject_list"] = [list(reject) for reject in rejects]
+        body["rows"] = [list(row) for row in rows]
         return seal(body)
 
 
-def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
-    """Return the part and the rejects of a sidecar, or None if it is damaged."""
+class Sidecar(NamedTuple):
+    """What a sidecar describes.
+
+    Attributes:
+        part: The part.
+        rejects: Its rejects.
+        rows: Fields of the ``CatalogRow`` of each record, if the part is catalogued.
+    """
+
+    part: Part
+    rejects: list[Reject]
+    rows: list[list[Any]]
+
+
+def parse_sidecar(data: bytes) -> Sidecar | None:
+    """Return what a sidecar describes, or None if it is damaged."""
     body = unseal(data)
     try:
         return None if body is None else _load_part(body)
@@ -108,11 +131,12 @@ def parse_sidecar(data: bytes) -> tuple[Part, list[Reject]] | None:
         return None
 
 
-def _load_part(body: dict[str, Any]) -> tuple[Part, list[Reject]]:
+def _load_part(body: dict[str, Any]) -> Sidecar:
+    rows = body.pop("rows")
     rejects = [Reject(*values) for values in body.pop("reject_list")]
     split, label, part = body.pop("key")
     summary = Summary.from_json(body.pop("summary"))
-    return Part(key=(split, label, part), summary=summary, **body), rejects
+    return Sidecar(Part(key=(split, label, part), summary=summary, **body), rejects, rows)
 
 
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
@@ -155,9 +179,11 @@ class _Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     rejects: list[Reject] = field(default_factory=list)
     records: int = 0
+    taken: int = 0
     multi_frame: int = 0
     duplicates: int = 0
     summaries: list[Summary] = field(default_factory=list)
+    rows: list[CatalogRow] = field(default_factory=list)
 
     def reject(self, reject: Reject) -> None:
         self.rejects.append(reject)
@@ -166,8 +192,11 @@ class _Tally:
     def example(self, example: Example) -> None:
         self.records += 1
         self.multi_frame += example.multi_frame
+        self.taken += example.taken
         if example.label is not None:
             self.labels[example.label] += 1
+        if example.row is not None:
+            self.rows.append(example.row)
         self._summary(example.summary)
 
     def block(self, block: Block) -> None:
@@ -193,7 +222,7 @@ def find_part(storage: Storage, folder: str, name: str) -> Part | None:
     """
 
     def load(body: dict[str, Any]) -> Part | None:
-        part, _ = _load_part(body)
+        part = _load_part(body).part
         whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
         return replace(part, reused=True) if whole and part.sidecar == f"{name}.json" else None
 
@@ -257,6 +286,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         num_bytes=writer.num_bytes,
         crc32c=writer.crc,
         records=tally.records,
+        taken=tally.taken,
         label_counts=dict(tally.labels),
         rejects=dict(tally.reasons),
         duplicates=tally.duplicates,
@@ -264,9 +294,10 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         versions=job.versions,
         summary=merge_summaries(tally.summaries),
         sidecar=f"{attempt if TRANSIENT & tally.reasons.keys() else job.name}.json",
+        catalogued=0 < tally.records == len(tally.rows),
     )
     return create_sidecar(
-        storage, join(job.folder, part.sidecar), part.to_json(tally.rejects), part,
+        storage, join(job.folder, part.sidecar), part.to_json(tally.rejects, tally.rows), part,
         lambda: find_part(storage, job.folder, job.name),
         payload and join(job.folder, payload),
     )  # fmt: skip

@@ -152,7 +152,9 @@ class Plan:
         default_parts: Number of parts in a series that is not in ``parts``: where the split is a
             column of the records.
         warnings: Warnings for the manifest.
-        reused: Series whose published shards are reused; their references are not read.
+        published: What is compared with the inputs: (shard, catalog, CRC-32C) of each published
+            shard, and the rejects without a catalog.
+        changes: What changed since the published dataset, a line for each kind of change.
         base: Version of the manifest that is published; empty if there is none.
     """
 
@@ -163,7 +165,8 @@ class Plan:
     input_id: str = ""
     default_parts: int = 0
     warnings: tuple[str, ...] = ()
-    reused: frozenset[Series] = frozenset()
+    published: tuple[tuple[str, str, str], ...] = ()
+    changes: tuple[str, ...] = ()
     base: str = ""
 
     def parts_of(self, series: Series) -> int:

@@ -36,8 +36,9 @@ class SinkSpec:
         command: Command line that builds the dataset again.
         runner: Name of the runner.
         hooks: Adapts the build to the kind of input.
-        keep_id: Identity of the options that decide the shards of one label, without the list of
-            labels; empty where shards are never reused.
+        record_id: Identity of the options and codecs that decide the features of a record, for the
+            catalog; not of seed, splits, labels and shards.
+        compares: Whether the inputs are compared with a published dataset that has catalogs.
         warnings: Warnings for the manifest that are known before the build.
     """
 
@@ -57,7 +58,8 @@ class SinkSpec:
     command: tuple[str, ...] = ()
     runner: str = ""
     hooks: BuildHooks = field(default_factory=BuildHooks)
-    keep_id: str = ""
+    record_id: str = ""
+    compares: bool = False
     warnings: tuple[str, ...] = ()
 
     @property

@@ -20,6 +20,7 @@ class Totals:
     Attributes:
         made: Number of parts that this run made.
         reused: Number of finished parts that it reused.
+        taken: Number of records that were taken from the published dataset.
         records: Number of records.
         label_counts: Number of records by label.
         rejects: Number of rejected inputs by reason.
@@ -32,6 +33,7 @@ class Totals:
 
     made: int = 0
     reused: int = 0
+    taken: int = 0
     records: int = 0
     label_counts: Counter[str] = field(default_factory=Counter)
     rejects: Counter[str] = field(default_factory=Counter)
@@ -58,6 +60,7 @@ class Totals:
 
     def _add_counts(self, other: Part | Totals) -> None:
         self.records += other.records
+        self.taken += other.taken
         self.label_counts.update(other.label_counts)
         self.rejects.update(other.rejects)
         self.duplicates += other.duplicates

@@ -15,13 +15,17 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
 from shardmill.schemas.errors import OutputError, ResourceError, StaleBuildError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
+from shardmill.transforms.build.catalog import write_catalog
 from shardmill.transforms.build.census import Census, input_warnings, why_unusable
+from shardmill.transforms.build.compare import Changes, ComparePublished
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome
@@ -45,7 +49,7 @@ from shardmill.transforms.build.placement import (
 )
 from shardmill.transforms.build.planning import Plan, plan_parts, why_too_many_parts
 from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
-from shardmill.transforms.build.shard_reuse import reuse_series, series_ids
+from shardmill.transforms.build.reuse import PublishedShard, list_shards
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.labels import sort_labels
@@ -78,19 +82,15 @@ def make_plan(
     found = input_warnings(census, spec.config.get("label_from", ""))
     warnings = (*spec.warnings, *found)
     plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings)
-    return adjust_plan(spec, plan, series_ids(spec.keep_id, plan, census), can_use)
+    return adjust_plan(spec, plan, can_use)
 
 
-def adjust_plan(
-    spec: SinkSpec, plan: Plan, series: Mapping[Series, str] | None = None,
-    can_use: CanUse = can_read,
-) -> Plan:  # fmt: skip
+def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
     """Return the plan, adjusted for what is published at the output.
 
     Args:
         spec: Output and options of the build.
         plan: The plan of a build from scratch.
-        series: Identity of each series whose published shards may be reused.
         can_use: Returns whether an input with a transient reject can be used now.
     """
     problem = why_too_many_parts(plan)
@@ -108,12 +108,31 @@ def adjust_plan(
         problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
+        if spec.record_id:
+            plan = replace(plan, published=_published(spec, old))
         if not spec.update:
-            return Plan("failed", problem)
-        plan = reuse_series(storage, spec, plan, old, series or {})
+            return replace(plan, status="failed", message=problem)
     if spec.dry_run:
         return replace(plan, status="dry_run", message="\n".join(plan.warnings))
     return plan
+
+
+def _published(spec: SinkSpec, old: Manifest) -> tuple[tuple[str, str, str], ...]:
+    """Return what is compared with the inputs; nothing if the dataset has no catalogs."""
+    shards = list_shards(old, spec.output)
+    rejects = join(old.folder(spec.output), shard_names.REJECTS)
+    return (*shards, PublishedShard(rejects, "", "")) if shards else ()
+
+
+def add_changes(plan: Plan, changes: Changes, output: str) -> Plan:
+    """Return a plan that says what changed since the published dataset."""
+    message = plan.message
+    if plan.status == "failed" and changes.counts:
+        message = (
+            f"The inputs of {output} have changed since it was built ({changes}): run again with "
+            "--update to publish a new version, or choose another --output."
+        )
+    return replace(plan, message=message, changes=changes.lines())
 
 
 def _largest_names(spec: SinkSpec, plan: Plan) -> Iterator[str]:
@@ -130,8 +149,6 @@ def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
     if plan.status != "build":
         return
     series = place.series_of(ref)
-    if series in plan.reused:
-        return
     position = place.position_of(ref)
     part = part_of(position, plan.parts_of(series))
     yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
@@ -214,6 +231,7 @@ def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
             shard = assemble_shard(
                 storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
             )
+            shard = replace(shard, catalog=write_catalog(storage, spec, job))
     except (MemoryError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
@@ -251,9 +269,8 @@ def announce(
         return
     parts = 0.0
     for name, number in plan.parts.items():
-        if name not in plan.reused:
-            refs = series[name][0] if series and name in series else None
-            parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
+        refs = series[name][0] if series and name in series else None
+        parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
     progress.leave_total(spec.build, round(parts))
 
 
@@ -263,8 +280,7 @@ def _plan_and_announce(census: Census, spec: SinkSpec, encoder: Encoder[InputRef
         return not any(isinstance(item, Reject) for item in items)
 
     plan = make_plan(spec, encoder.expected_bytes, census, can_use)
-    inputs = census.refs - sum(census.series[series][0] for series in plan.reused)
-    announce(spec, plan, "encoding", inputs, census.series)
+    announce(spec, plan, "encoding", census.refs, census.series)
     return plan
 
 
@@ -302,6 +318,9 @@ class WriteShards(beam.PTransform):
             | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
         )
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
+        if spec.compares:
+            refs, changes = refs | "ComparePublished" >> ComparePublished(plan, spec.record_id)
+            plan = plan | "AddChanges" >> beam.Map(add_changes, AsSingleton(changes), spec.output)
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
@@ -378,8 +397,7 @@ def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
     """Yield each series to build, so that a series without records has shards too."""
     if plan.status == "build":
         for series in plan.parts:
-            if series not in plan.reused:
-                yield (series.split, series.label), None
+            yield (series.split, series.label), None
 
 
 def _shard_jobs(

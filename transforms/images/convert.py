@@ -119,12 +119,14 @@ class EncodedImage(NamedTuple):
         size: Width and height.
         multi_frame: Whether the file has several frames, of which the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
+        source: Width and height of the image in the file, after rotation.
     """
 
     data: bytes
     size: Size
     multi_frame: bool
     channels: tuple[Sums, ...]
+    source: Size
 
 
 def encode_image(
@@ -147,7 +149,7 @@ def encode_image(
     encoded = _encode_pixels(image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
         raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
-    return EncodedImage(encoded, Size(*image.size), decoded.multi_frame, channels)
+    return EncodedImage(encoded, Size(*image.size), decoded.multi_frame, channels, decoded.size)
 
 
 def _scale(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:

@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Literal, NamedTuple, NoReturn
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
@@ -31,7 +33,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
 )
-from shardmill.transforms.statistics.sums import Summary, Sums
+from shardmill.transforms.statistics.sums import pixel_summary
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
@@ -51,6 +53,7 @@ _EXIT_SECONDS = 5.0
 _PIPE_BYTES = 1 << 20  # most requests are written with one call
 _CHUNK = 1 << 16  # the C library maps and unmaps larger buffers
 _KINDS = frozenset(map(int, Kind))
+_FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
     -number
@@ -80,6 +83,9 @@ class _Reply(NamedTuple):
 
     kind: int
     frames: int
+    width: int
+    height: int
+    digest: bytes
     channels: bytes
     payload: bytes
 
@@ -199,9 +205,15 @@ class Decoder:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
             raise FailureError("crash")
-        sums = CHANNEL.iter_unpack(reply.channels)
-        channels = tuple(Sums("int64", 1, n, total=total, squares=sq) for n, total, sq in sums)
-        return Example(reply.payload, ref.label, reply.frames > 1, Summary(channels=channels))
+        numbers, sums, squares = zip(*CHANNEL.iter_unpack(reply.channels), strict=True)
+        if max(*numbers, *sums, *squares) >> 63 or max(reply.width, reply.height) >> 31:
+            raise FailureError("crash")
+        size = _FRAME_BYTES + len(reply.payload)
+        row = CatalogRow(
+            ref.key, ref.uri, ref.size, ref.version, reply.digest.hex(), ref.label, reply.width,
+            reply.height, reply.frames > 1, numbers[0], sums, squares, size,
+        )  # fmt: skip
+        return Example(reply.payload, ref.label, row.multi_frame, pixel_summary(row), row)
 
     def _write(self, pieces: list[bytes]) -> None:
         views = [memoryview(piece) for piece in pieces if piece]
@@ -223,7 +235,7 @@ class Decoder:
         data = self._received
         while len(data) < REPLY.size:
             data += self._read()
-        kind, frames, found, size = REPLY.unpack_from(data)
+        kind, frames, found, size, width, height, digest = REPLY.unpack_from(data)
         # A codec may have written to the memory of the process, or to its pipe.
         wanted = channels if kind == Kind.ENCODED else 0
         fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != OPENED.size
@@ -234,9 +246,9 @@ class Decoder:
         while len(data) < end:
             data += self._read()
         with memoryview(data) as view:
-            reply = _Reply(kind, frames, bytes(view[REPLY.size : middle]), bytes(view[middle:end]))
+            sums, payload = bytes(view[REPLY.size : middle]), bytes(view[middle:end])
         del data[:end]
-        return reply
+        return _Reply(kind, frames, width, height, digest, sums, payload)
 
     def _read(self) -> bytes:
         self._wait(self._readable)

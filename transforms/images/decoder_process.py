@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import resource
@@ -127,7 +128,8 @@ class Server:
             self._send(Kind.BUG, traceback.format_exc().encode())
         else:
             sums = b"".join(CHANNEL.pack(s.values, s.total, s.squares) for s in image.channels)
-            self._send(Kind.ENCODED, record, sums, 1 + image.multi_frame)
+            digest = hashlib.sha256(source.data).digest()
+            self._send(Kind.ENCODED, record, sums, (1 + image.multi_frame, *image.source, digest))
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""
@@ -140,8 +142,13 @@ class Server:
             self._send(Kind.OPENED, OPENED.pack(*self._opened))
             self._receive()
 
-    def _send(self, kind: Kind, payload: bytes = b"", sums: bytes = b"", frames: int = 0) -> None:
-        head = REPLY.pack(kind, frames, len(sums) // CHANNEL.size, len(payload)) + sums
+    def _send(
+        self, kind: Kind, payload: bytes = b"", sums: bytes = b"",
+        source: tuple[int, int, int, bytes] = (0, 0, 0, b""),
+    ) -> None:  # fmt: skip
+        frames, width, height, digest = source
+        channels = len(sums) // CHANNEL.size
+        head = REPLY.pack(kind, frames, channels, len(payload), width, height, digest) + sums
         if len(payload) < _JOINED:  # one write wakes the worker once
             self._replies.write(head + payload)
             return

@@ -21,8 +21,9 @@ from shardmill.transforms.images.resize import ResizeSpec, Size
 # A request of zeros only answers ``Opened``: decode it now.
 REQUEST = struct.Struct("<II?")
 INPUT = struct.Struct("<IIQq")  # bytes of key, label and file; class id, or -1 for no label
-# Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload.
-REPLY = struct.Struct("<BBBQ")
+# Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload; of an encoded
+# image also width and height of the file's image and SHA-256 of the file.
+REPLY = struct.Struct("<BBBQII32s")
 CHANNEL = struct.Struct("<QQQ")  # number, sum and sum of the squares of its values
 OPENED = struct.Struct("<QQQ??")
 NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself

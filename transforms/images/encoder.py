@@ -13,13 +13,17 @@ import deflate
 import numpy as np
 
 from shardmill.schemas.errors import ChangedError, ResourceError, StorageError
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import TRANSIENT, Reject, RejectedError
+from shardmill.schemas.schema_pbtxt import image_features
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
+from shardmill.transforms.build.reuse import known_row, take_records
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decode import MAX_FILE_BYTES
 from shardmill.transforms.images.decoder import Item
@@ -27,6 +31,7 @@ from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.statistics.sums import pixel_summary
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder
@@ -148,7 +153,7 @@ class ImageEncoder:
         with (
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
-                lambda batch: _encode_batch(pool, task, batch, ids),
+                lambda batch: self._encode_batch(pool, task, batch, ids),
                 self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers)))),
                 threads, size_of=lambda batch: sum(map(self._size_of, batch)),
                 max_size=_IN_FLIGHT_BYTES // pool.users,
@@ -156,6 +161,33 @@ class ImageEncoder:
         ):  # fmt: skip
             for batch in batches:
                 yield from batch
+
+    def _encode_batch(
+        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
+    ) -> list[Example | Reject]:
+        """Return the example or reject of each reference."""
+        taken = take_records([ref for ref in refs if ref.known is not None])
+        decoded = _decode(pool, task, [ref for ref in refs if ref.key not in taken], ids)
+        return [
+            self._update_record(ref, taken[ref.key], ids) if ref.key in taken else next(decoded)
+            for ref in refs
+        ]
+
+    def _update_record(self, ref: InputRef, record: bytes, ids: dict[str, int]) -> Example:
+        """Return the example of a published record, with the current key and label."""
+        values: dict[str, FeatureValue] = {
+            name: feature.values for name, feature in parse_example(record).items()
+        }
+        current: dict[str, bytes | int] = {image_features.KEY: ref.key.encode()}
+        if ref.label is not None:
+            current[image_features.CLASS_ID] = ids[ref.label]
+            current[image_features.CLASS_TEXT] = ref.label.encode()
+        for name, source in self.feature_names.pairs:
+            if source in current:
+                values[name] = current[source]
+        record = encode_example(values)
+        row = known_row(ref, len(record))
+        return Example(record, ref.label, row.multi_frame, pixel_summary(row), row, taken=True)
 
     def _batches(self, refs: Sequence[InputRef], largest: int) -> Iterator[list[InputRef]]:
         """Yield references that one request holds, in order."""
@@ -176,10 +208,12 @@ class ImageEncoder:
         return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
 
 
-def _encode_batch(
+def _decode(
     pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
-) -> list[Example | Reject]:
+) -> Iterator[Example | Reject]:
     """Return the example or reject of each reference."""
+    if not refs:
+        return iter(())
     try:
         read = read_inputs(refs)
         inputs = [_make_input(ref, data, ids) for ref, data in zip(refs, read, strict=True)]
@@ -190,7 +224,7 @@ def _encode_batch(
             f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
             "can have: add memory, or set --workers lower."
         ) from error
-    return [next(results) if isinstance(each, Item) else each for each in inputs]
+    return iter([next(results) if isinstance(each, Item) else each for each in inputs])
 
 
 def _make_input(ref: InputRef, data: bytes | RejectedError, ids: dict[str, int]) -> Item | Reject:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.errors import FormatError, OutputError
-from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.storage import Storage, join, open_storage
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
@@ -43,7 +43,7 @@ def read_published(storage: Storage, output: str) -> Published:
         return Published()
     try:
         manifest = Manifest.from_json(data)
-        check_plain((*manifest.files, *manifest.side_files, *manifest.superseded))
+        check_plain((*own_files(manifest), *manifest.superseded))
     except FormatError as error:
         if not _is_json(data) and list_generations(storage, output):
             return Published(None, version)
@@ -66,6 +66,15 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
+def has_catalogs(output: str) -> bool:
+    """Return whether a dataset with catalogs is published at an output."""
+    try:
+        published = read_published(open_storage(output), output).manifest
+    except OutputError:  # the build explains it
+        return False
+    return published is not None and bool(published.catalogs)
+
+
 def list_generations(storage: Storage, output: str) -> list[str]:
     """Return the names of all generations in an output, the latest first."""
     names = (
@@ -82,7 +91,7 @@ def check_plain(files: Iterable[str]) -> None:
     """
     for name in files:
         top, *below = name.split("/")
-        in_other_folder = bool(below) and top != shard_names.TRANSFORM
+        in_other_folder = bool(below) and top not in (shard_names.TRANSFORM, shard_names.CATALOG)
         hidden = any(not each or each.startswith(".") for each in (top, *below))
         if in_other_folder or hidden or "\0" in name:
             raise FormatError(f"it names {name!r}, which is not a file of a dataset")
@@ -119,13 +128,14 @@ def check_not_foreign(storage: Storage, output: str) -> None:
 def own_files(manifest: Manifest) -> list[str]:
     """Return the names of all files of a generation except its manifest, sorted."""
     own = {*manifest.files, *manifest.side_files, shard_names.SCHEMA, shard_names.REJECTS}
+    own |= {catalog.file for catalog in manifest.catalogs}
     return sorted(own | {shard_names.LABELS} if manifest.labels else own)
 
 
 def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
     """Return the first file of a generation that is missing or has another size, or an empty text.
 
-    Costs one listing; the content of files is not read.
+    Costs one listing, or two with a catalog; the content of files is not read.
 
     Args:
         storage: Storage of the output.
@@ -133,10 +143,15 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         manifest: Its manifest.
     """
     sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(folder)}
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            if sizes.get(shard.file) != shard.bytes:
-                return shard.file
+    if manifest.catalogs:
+        inside = storage.list_dir(join(folder, shard_names.CATALOG))
+        prefix = shard_names.CATALOG + "/"
+        sizes |= {prefix + found.path.rsplit("/", 1)[-1]: found.size for found in inside}
+    shards = (shard for split in manifest.splits.values() for shard in split.shards)
+    listed: list[Shard | CatalogFile] = [*shards, *manifest.catalogs]
+    for file in listed:
+        if sizes.get(file.file) != file.bytes:
+            return file.file
     for name in own_files(manifest):
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name

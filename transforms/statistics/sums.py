@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.statistics import FeatureStatistics, PixelStatistics, Statistics
 
 Kind = Literal["int64", "float32", "bytes"]
@@ -157,6 +158,16 @@ def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
     powers = (counts @ _PIXEL_POWERS).tolist()
     return tuple(
         Sums("int64", 1, number, total=total, squares=squares) for number, total, squares in powers
+    )
+
+
+def pixel_summary(row: CatalogRow) -> Summary:
+    """Return the summary of one image from its row of the catalog."""
+    return Summary(
+        channels=tuple(
+            Sums("int64", 1, row.pixels, total=total, squares=squares)
+            for total, squares in zip(row.pixel_sums, row.pixel_squares, strict=True)
+        )
     )
 
 

@@ -1,0 +1,122 @@
+"""The catalog: one Parquet file per shard, with a row for each record.
+
+It says which input a record was made of, and is the cache of ``--update``. Other programs read it
+with pandas, Polars or DuckDB; docs/catalog.md describes the columns.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from shardmill.schemas.dataset.shard_names import CATALOG
+from shardmill.schemas.errors import FormatError
+
+
+class CatalogRow(NamedTuple):
+    """One record, and the input that it was made of.
+
+    Attributes:
+        key: Key of the input.
+        source: Path or URI of the input.
+        input_bytes: Size of the input.
+        input_version: Modification time in nanoseconds, or an object's generation.
+        content_hash: SHA-256 of the content of the input, 64 hexadecimal digits.
+        label: Label, or None.
+        width: Width of the input in pixels, after the rotation that its EXIF data asks for.
+        height: Its height.
+        multi_frame: Whether only the first of several frames was used.
+        pixels: Number of pixels of the record's image.
+        pixel_sums: Sum of the values of each channel.
+        pixel_squares: Sum of their squares.
+        record_bytes: Bytes of the record in the uncompressed shard, with the frame.
+    """
+
+    key: str
+    source: str
+    input_bytes: int
+    input_version: str
+    content_hash: str
+    label: str | None
+    width: int
+    height: int
+    multi_frame: bool
+    pixels: int
+    pixel_sums: Sequence[int]
+    pixel_squares: Sequence[int]
+    record_bytes: int
+
+
+class Catalog(NamedTuple):
+    """The rows of a shard, in the order of its records.
+
+    Attributes:
+        record_id: Identity of the options and codecs that decided the features of all records.
+        rows: The rows.
+    """
+
+    record_id: str
+    rows: list[CatalogRow]
+
+
+def catalog_name(shard: str) -> str:
+    """Return the name of a shard's catalog in the generation."""
+    return f"{CATALOG}/{shard.removesuffix('.gz').removesuffix('.tfrecord')}.parquet"
+
+
+def _schema() -> Any:
+    import pyarrow as pa  # takes 0.1 s to load
+
+    text, whole = pa.string(), pa.int64()
+    repeated = pa.dictionary(pa.int32(), text)
+    return pa.schema(
+        {
+            "record": whole, "key": text, "source": text, "input_bytes": whole,
+            "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
+            "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
+            "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
+            "record_bytes": whole, "record_id": repeated,
+        }
+    )  # fmt: skip
+
+
+def format_catalog(rows: Iterable[Sequence[Any]], record_id: str) -> bytes:
+    """Return the Parquet file of the rows of a shard.
+
+    Args:
+        rows: ``CatalogRow`` values, or sequences of their fields.
+        record_id: See ``Catalog``.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: list[Any] = list(map(list, zip(*rows, strict=True)))
+    number = len(columns[0]) if columns else 0
+    values = dict(zip(CatalogRow._fields, columns or [[] for _ in CatalogRow._fields], strict=True))
+    values |= {"record": range(number), "record_id": [record_id] * number}
+    target = io.BytesIO()
+    schema = _schema()
+    arrays = [pa.array(values[field.name], field.type) for field in schema]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target, compression="zstd")
+    return target.getvalue()
+
+
+def parse_catalog(data: bytes) -> Catalog:
+    """Return the catalog of a Parquet file.
+
+    Raises:
+        FormatError: It is not a catalog.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(io.BytesIO(data))
+        columns = [table.column(name).to_pylist() for name in CatalogRow._fields]
+        ids = table.column("record_id").unique().to_pylist()
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        raise FormatError(f"it is not a catalog ({error})") from error
+    if len(ids) > 1:
+        raise FormatError(f"it has records of {len(ids)} record_ids")
+    return Catalog("".join(ids), list(map(CatalogRow, *columns)))

@@ -1,0 +1,242 @@
+"""Compare the matched inputs with the published dataset: what changed, and what can be reused.
+
+References and catalogs are joined by key. Inputs that are new under their key, or changed, may be
+renamed or only touched: those that have the size of a published input that is gone are read and
+joined with it by the hash of their content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import AsSingleton, TaggedOutput
+
+import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.refs import InputRef, KnownRecord
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.reuse import PublishedRow, PublishedShard, read_rows
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+from shardmill.transforms.runtime.sum_into import SumInto
+
+Kind = Literal["new", "changed", "removed"]
+_EXAMPLES = 10
+_BATCH = 256  # inputs that are hashed at a time
+_NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
+_Row = tuple[Any, ...]  # a PublishedRow as plain values
+
+
+@dataclass
+class Changes:
+    """What changed since the dataset was published; independent of the order of adding.
+
+    Attributes:
+        counts: Number of inputs by kind of change.
+        examples: The smallest keys of each kind.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, change: tuple[Kind, str]) -> None:
+        """Add one input."""
+        kind, key = change
+        self._add(kind, 1, [key])
+
+    def merge(self, other: Changes) -> None:
+        """Add other changes."""
+        for kind, count in other.counts.items():
+            self._add(kind, count, other.examples[kind])
+
+    def _add(self, kind: str, count: int, keys: list[str]) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        self.examples[kind] = sorted([*self.examples.get(kind, []), *keys])[:_EXAMPLES]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return a line for each kind of change, with its number and some keys."""
+        return tuple(
+            f"{count:,} {kind}: {', '.join(self.examples[kind])}"
+            + (", ..." if count > len(self.examples[kind]) else "")
+            for kind, count in sorted(self.counts.items())
+        )
+
+    def __str__(self) -> str:
+        """Return the numbers, as in ``12 new, 3 changed, 1 removed``; empty for none."""
+        kinds = ("new", "changed", "removed")
+        return ", ".join(f"{self.counts[kind]:,} {kind}" for kind in kinds if kind in self.counts)
+
+
+def compare_key(
+    key: str, refs: Iterable[InputRef], rows: Iterable[PublishedRow]
+) -> Iterator[InputRef | TaggedOutput]:
+    """Compare the inputs of one key with what is published of it.
+
+    Yields:
+        The references that need no further search, the others as ``_NEW`` and the row as ``_GONE``
+        by size, and changes.
+    """
+    found, old = list(refs), next(iter(rows), None)
+    if old is not None and not found:
+        yield TaggedOutput(_CHANGES, ("removed", key))
+    for ref in found:
+        if old is None:
+            yield TaggedOutput(_CHANGES, ("new", key))
+        elif old.size >= 0 and (ref.size, ref.version, ref.label) != old[:3]:
+            yield TaggedOutput(_CHANGES, ("changed", key))
+        if old is not None and (ref.size, ref.version) == old[:2]:
+            yield ref._replace(known=old.record)
+            old = old._replace(record=None)  # not gone
+        else:
+            yield TaggedOutput(_NEW, (ref.size, ref))
+    if old is not None and old.record is not None:
+        yield TaggedOutput(_GONE, (old.size, tuple(old.record)))
+
+
+def find_candidates(
+    refs: Iterable[InputRef], gone: Iterable[_Row]
+) -> Iterator[InputRef | TaggedOutput]:
+    """Yield new inputs of one size; as ``_NEW`` if a published input of this size is gone."""
+    records = iter(gone)
+    first = next(records, None)
+    if first is None:
+        yield from refs
+        return
+    for ref in refs:
+        yield TaggedOutput(_NEW, ref)
+    yield TaggedOutput(_GONE, (first[0], first))
+    for record in records:
+        yield TaggedOutput(_GONE, (record[0], record))
+
+
+def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
+    """Yield inputs with the SHA-256 of their content; an empty one if they cannot be read now."""
+
+    def digest(ref: InputRef) -> str:
+        try:
+            data = open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
+        except (ShardmillError, OSError):  # the decoder reads it again, and rejects it
+            return ""
+        return hashlib.sha256(data).hexdigest()
+
+    digests = map_ordered(digest, refs, storage_threads(refs[0].uri))
+    yield from zip(digests, refs, strict=True)
+
+
+def match_content(refs: Iterable[InputRef], gone: Iterable[_Row]) -> Iterator[InputRef]:
+    """Yield inputs of one content, with a published record of the same content if there is one."""
+    record = min(gone, default=None)
+    known = None if record is None else KnownRecord(*record)
+    for ref in refs:
+        yield ref._replace(known=known)
+
+
+def published_tasks(plan: Plan) -> Iterator[_Row]:
+    """Yield what must be read of the published dataset: shards with catalogs, and the rejects."""
+    yield from map(tuple, plan.published)
+
+
+def read_task(task: _Row, record_id: str) -> Iterator[tuple[str, _Row]]:
+    """Yield the key and row, as plain values, of each input in a piece of the published dataset."""
+    shard = PublishedShard(*task)
+    rows = read_rows(shard, record_id) if shard.catalog else _rejected_rows(shard.path)
+    for key, row in rows:
+        yield key, (*row[:3], None if row.record is None else tuple(row.record))
+
+
+def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
+    """Yield the keys of the published rejects, which have no row in a catalog."""
+    with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
+        for line in open_storage(path).read(path).splitlines():
+            yield json.loads(line)["key"], PublishedRow()
+
+
+def _to_row(values: _Row) -> PublishedRow:
+    size, version, label, record = values
+    known = None if record is None else KnownRecord(*record)
+    return PublishedRow(size, version, label, known)
+
+
+class Compared(NamedTuple):
+    """The outputs of ``ComparePublished``.
+
+    Attributes:
+        refs: All references; unchanged ones with their published records.
+        changes: One ``Changes``.
+    """
+
+    refs: beam.PCollection[InputRef]
+    changes: beam.PCollection[Changes]
+
+
+@dataclass(eq=False)
+class ComparePublished(beam.PTransform):
+    """Compares references with the dataset that the plan names.
+
+    Args:
+        plan: One ``Plan``.
+        record_id: See ``read_rows``.
+    """
+
+    plan: beam.PCollection[Plan]
+    record_id: str
+
+    def expand(self, refs: beam.PCollection[InputRef]) -> Compared:
+        """Wires the joins by key, size and content."""
+        plan = AsSingleton(self.plan)
+        direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
+            InputRef, new=tuple[str, InputRef]
+        ).with_outputs(_NEW, main="refs")
+        rows = (
+            self.plan
+            | "ListPublished" >> beam.FlatMap(published_tasks)
+            | "SpreadPublished" >> beam.Reshuffle()
+            | "ReadPublished"
+            >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[str, Any])
+        )
+        kept = (
+            {"refs": keyed, "rows": rows}
+            | "JoinByKey" >> beam.CoGroupByKey()
+            | "CompareKeys" >> beam.FlatMap(
+                lambda pair: compare_key(pair[0], pair[1]["refs"], map(_to_row, pair[1]["rows"]))
+            ).with_output_types(
+                InputRef, new=tuple[int, InputRef], gone=tuple[int, Any], changes=tuple[str, str]
+            ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
+        )  # fmt: skip
+        sized = (
+            {"refs": kept[_NEW], "gone": kept[_GONE]}
+            | "JoinBySize" >> beam.CoGroupByKey()
+            | "FindCandidates" >> beam.FlatMap(
+                lambda pair: find_candidates(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef, new=InputRef, gone=tuple[str, Any])
+            .with_outputs(_NEW, _GONE, main="refs")
+        )  # fmt: skip
+        hashed = (
+            sized[_NEW]
+            | "SpreadCandidates" >> beam.Reshuffle()
+            | "BatchCandidates" >> beam.BatchElements(1, _BATCH)
+            | "HashCandidates" >> beam.FlatMap(hash_inputs).with_output_types(tuple[str, InputRef])
+        )
+        matched = (
+            {"refs": hashed, "gone": sized[_GONE]}
+            | "JoinByContent" >> beam.CoGroupByKey()
+            | "MatchContent" >> beam.FlatMap(
+                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef)
+        )  # fmt: skip
+        changes = kept[_CHANGES] | "SumChanges" >> beam.CombineGlobally(
+            SumInto(Changes, Changes.add)
+        )
+        every = (direct, kept["refs"], sized["refs"], matched) | "AllCompared" >> beam.Flatten()
+        return Compared(every, changes)
+
+
+def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
+    """Yield a reference as it is, or with its key if it is compared."""
+    yield TaggedOutput(_NEW, (ref.key, ref)) if plan.published and not ref.error else ref

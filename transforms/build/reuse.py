@@ -1,0 +1,234 @@
+"""Take the records of unchanged inputs from the published shards instead of decoding them.
+
+The catalogs of the published dataset say where the record of each input is. A record that is
+missing or damaged is not taken, and its input is decoded like a new one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import FormatError, ShardmillError
+from shardmill.schemas.refs import InputRef, KnownRecord
+from shardmill.schemas.storage import RandomReader, join, open_storage
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32c, unframe
+from shardmill.schemas.tfrecord.gzip_member import (
+    GZIP_HEADER_BYTES,
+    GZIP_TRAILER_BYTES,
+    STORED_BLOCK_BYTES,
+    STORED_HEADER_BYTES,
+)
+from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
+from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
+from shardmill.schemas.tfrecord.scanner import DamagedError
+from shardmill.schemas.tfrecord.stored_blocks import stored_range, strip_block_headers
+
+_HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)
+# What may be wrong with published files or their storage; then inputs are decoded.
+_FAILURES = (FormatError, InflateError, DamagedError, ShardmillError, OSError)
+
+
+class PublishedShard(NamedTuple):
+    """A published shard and its catalog.
+
+    Attributes:
+        path: Path of the shard.
+        catalog: Path of the catalog.
+        crc32c: CRC-32C of the catalog, 8 hexadecimal digits.
+    """
+
+    path: str
+    catalog: str
+    crc32c: str
+
+
+class PublishedRow(NamedTuple):
+    """What is published of one input; small, since it crosses a shuffle.
+
+    Attributes:
+        size: Bytes of the input; -1 for one that was rejected.
+        version: Version of the input.
+        label: Its label.
+        record: Its record; None if records of the build have other features.
+    """
+
+    size: int = -1
+    version: str = ""
+    label: str | None = None
+    record: KnownRecord | None = None
+
+
+def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
+    """Return the published shards that have a catalog."""
+    folder = manifest.folder(output)
+    return [
+        PublishedShard(
+            join(folder, shard.file), join(folder, shard.catalog.file), shard.catalog.crc32c
+        )
+        for split in manifest.splits.values()
+        for shard in split.shards
+        if shard.catalog is not None
+    ]
+
+
+def read_rows(shard: PublishedShard, record_id: str) -> Iterator[tuple[str, PublishedRow]]:
+    """Yield the key and row of each record of a shard; nothing of a damaged catalog.
+
+    Args:
+        shard: The shard.
+        record_id: Identity of the options that decide the features of the records of the build.
+    """
+    storage = open_storage(shard.catalog)
+    try:
+        data = storage.read(shard.catalog)
+        if f"{crc32c(data):08x}" != shard.crc32c:
+            return
+        catalog = parse_catalog(data)
+        places: Iterator[tuple[int, int, int] | None] = itertools.repeat(None)
+        if catalog.record_id == record_id:
+            with open_storage(shard.path).open_at(shard.path) as reader:
+                places = iter(find_records(reader, [row.record_bytes for row in catalog.rows]))
+    except _FAILURES:
+        return
+    for row, place in zip(catalog.rows, places, strict=False):
+        record = None
+        if place is not None:
+            record = KnownRecord(
+                row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
+                tuple(row.pixel_sums), tuple(row.pixel_squares), shard.path, *place,
+                row.record_bytes,
+            )  # fmt: skip
+        yield row.key, PublishedRow(row.input_bytes, row.input_version, row.label, record)
+
+
+def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return where each record of a shard is, as fields of ``KnownRecord``.
+
+    Args:
+        reader: Reads the shard.
+        lengths: Bytes of each record in the uncompressed shard.
+
+    Returns:
+        ``member``, ``member_bytes`` and ``start`` of each record.
+
+    Raises:
+        FormatError: The index of the shard does not match the lengths.
+    """
+    ends = list(itertools.accumulate(lengths, initial=0))
+    members = read_index(reader.read_at, reader.size)
+    if members is None:  # not compressed
+        if ends[-1] != reader.size:
+            raise FormatError("its size does not match its catalog")
+        return [(start, -1, 0) for start in ends[:-1]]
+    if sum(member.records for member in members) != len(lengths):
+        raise FormatError("its member index does not match its catalog")
+    found: list[tuple[int, int, int]] = []
+    for member in members:
+        first = len(found)
+        content = ends[first + member.records] - ends[first]
+        header = member.num_bytes - _stored_bytes(content)
+        # A deflated member can have the size of a stored one by chance: the CRC of a record tells.
+        place = (
+            (member.offset + header, 0) if header in _HEADERS else (member.offset, member.num_bytes)
+        )
+        found += [
+            (*place, ends[number] - ends[first]) for number in range(first, first + member.records)
+        ]
+    return found
+
+
+def _stored_bytes(content: int) -> int:
+    """Return the bytes of the stored blocks of a member and its trailer."""
+    blocks = max(1, -(-content // STORED_BLOCK_BYTES))
+    return blocks * STORED_HEADER_BYTES + content + GZIP_TRAILER_BYTES
+
+
+def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
+    """Return the published records of inputs by key; without those that cannot be read.
+
+    Records that are near each other are read at once.
+
+    Args:
+        refs: Inputs with a ``known`` record.
+    """
+    taken: dict[str, bytes] = {}
+    pairs = [(ref.known, ref.key) for ref in refs if ref.known is not None]
+    pairs.sort(key=lambda pair: (pair[0].path, pair[0].member, pair[0].start))
+    for path, group in itertools.groupby(pairs, lambda pair: pair[0].path):
+        try:
+            with open_storage(path).open_at(path) as reader:
+                for records in _near(list(group), reader.gap, reader.chunk):
+                    taken |= _read_records(reader, records)
+        except _FAILURES:
+            continue
+    return taken
+
+
+def _range(known: KnownRecord) -> tuple[int, int]:
+    """Return the range of the file that holds a record, or its whole member."""
+    if known.member_bytes > 0:
+        return known.member, known.member + known.member_bytes
+    if known.member_bytes < 0:
+        return known.member, known.member + known.record_bytes
+    first, last = stored_range(known.start, known.start + known.record_bytes)
+    return known.member + first, known.member + last
+
+
+def _near(
+    pairs: Sequence[tuple[KnownRecord, str]], gap: int, chunk: int
+) -> Iterator[list[tuple[KnownRecord, str]]]:
+    """Yield the records that are read at once: at most ``gap`` bytes apart, ``chunk`` in total."""
+    group: list[tuple[KnownRecord, str]] = []
+    start = end = 0
+    for pair in pairs:
+        first, last = _range(pair[0])
+        if group and (first - end > gap or last - start > chunk):
+            yield group
+            group = []
+        if not group:
+            start = first
+        end = last
+        group.append(pair)
+    yield group
+
+
+def _read_records(
+    reader: RandomReader, pairs: Sequence[tuple[KnownRecord, str]]
+) -> Iterator[tuple[str, bytes]]:
+    start, end = _range(pairs[0][0])[0], _range(pairs[-1][0])[1]
+    data = reader.read_at(start, end - start)
+    inflated: tuple[int, bytes] = -1, b""
+    for known, key in pairs:
+        first, last = (bound - start for bound in _range(known))
+        framed = data[first:last]
+        try:
+            if known.member_bytes > 0:
+                if inflated[0] != known.member:
+                    inflated = known.member, b"".join(inflate_member(framed, known.member))
+                framed = inflated[1][known.start : known.start + known.record_bytes]
+            elif not known.member_bytes:
+                framed = strip_block_headers(framed, known.start)
+            yield key, unframe(framed)
+        except _FAILURES:
+            continue
+
+
+def known_row(ref: InputRef, record_bytes: int) -> CatalogRow:
+    """Return the row of the catalog for a record that was taken.
+
+    Args:
+        ref: Its input, with the ``known`` record.
+        record_bytes: Bytes of the record now, without the frame.
+    """
+    known = ref.known
+    if known is None:
+        raise AssertionError(f"{ref.key} has no known record")
+    return CatalogRow(
+        ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
+        known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,
+        HEADER_BYTES + record_bytes + FOOTER_BYTES,
+    )  # fmt: skip
