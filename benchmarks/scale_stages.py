@@ -43,12 +43,13 @@ from shardmill.transforms.build.assemble import assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Item
 from shardmill.transforms.build.finalize import Built, finish
+from shardmill.transforms.build.make_plan import make_plan
 from shardmill.transforms.build.outcome import report, take_reported
 from shardmill.transforms.build.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.build.placement import PartKey, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.totals import Totals
-from shardmill.transforms.build.transform import WriteShards, make_plan, place_ref
+from shardmill.transforms.build.transform import WriteShards, place_ref
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import parse_listing
 from shardmill.transforms.match.transform import find_input, walk_input

@@ -8,6 +8,7 @@ whose files ``shardmill count`` counted; null for a dataset that Shardmill built
 ``runner``, ``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
 ``num_examples``, ``num_bytes``, ``share`` of all examples, ``shards``}); ``labels`` (``class_id``
 or null, ``label``, ``total``, ``splits``: counts, in the order of class ids); ``features``,
+``found`` (with ``--key``: ``shard``, ``record`` and the columns of the catalog; else null),
 ``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of rejects.jsonl) and
 ``damaged`` (damaged files that a count found).
 
@@ -29,6 +30,7 @@ from shardmill.pipelines.commands.parser import Parser, add_debug, command_parse
 _EPILOG = """\
 examples:
   shardmill show ds
+  shardmill show ds --key=roses/12.jpg
   shardmill show ds/train-00000-of-00008.tfrecord.gz --records=10"""
 
 
@@ -42,6 +44,8 @@ def make_parser() -> Parser:
     add("--records", type=number, default=3, metavar="N",
         help="number of records to show (default: 3)")  # fmt: skip
     add("--split", default="", metavar="SPLIT", help="split whose records are shown")
+    add("--key", default="", metavar="KEY",
+        help="show the record of one input, such as roses/12.jpg (images only)")  # fmt: skip
     add("--json", action="store_true", help="print everything as JSON")
     add_debug(parser)
     return parser
@@ -60,7 +64,7 @@ def main(argv: list[str]) -> int:
     flags = make_parser().parse_args(argv)
     from shardmill.pipelines.report.show_data import describe_path
 
-    report = describe_path(flags.path, records=flags.records, split=flags.split)
+    report = describe_path(flags.path, records=flags.records, split=flags.split, key=flags.key)
     if flags.json:
         print(json.dumps(report, indent=1))
         return 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardmill.loaders.steps import files_folder
 from shardmill.pipelines.preflight import open_manifest
+from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
@@ -28,7 +29,7 @@ _MAX_OPENED = 200  # files that are opened to find those with records
 _MAX_WALKED = 10_000
 
 
-def describe_path(path: str, *, records: int = 3, split: str = "") -> dict[str, Any]:
+def describe_path(path: str, *, records: int = 3, split: str = "", key: str = "") -> dict[str, Any]:
     """Return what is at a path; ``commands/show.py`` documents the keys.
 
     Raises:
@@ -40,7 +41,9 @@ def describe_path(path: str, *, records: int = 3, split: str = "") -> dict[str, 
     if entry is None:
         raise InputError(f"{path or 'the path'} does not exist: give a dataset or a TFRecord file.")
     if _is_dataset(storage, path) if entry.kind == "dir" else path.endswith(".json"):
-        return describe_dataset(path, records, split)
+        return describe_dataset(path, records, split, key)
+    if key:
+        raise UsageError(f"--key={key}: {path} has no {MANIFEST}, so it has no catalog.")
     if split:
         raise UsageError(f"--split={split}: {path} has no {MANIFEST}, so it has no splits.")
     if entry.kind == "dir":
@@ -93,7 +96,7 @@ def describe_folder(storage: Storage, path: str, records: int) -> dict[str, Any]
     return body
 
 
-def describe_dataset(path: str, records: int, split: str) -> dict[str, Any]:
+def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict[str, Any]:
     """Return the content of a manifest, and the first records of a split.
 
     Raises:
@@ -112,6 +115,11 @@ def describe_dataset(path: str, records: int, split: str) -> dict[str, Any]:
     report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
     ours = manifest.inputs.rejected and not manifest.root
     report["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
+    report["found"] = found = find_key(base, manifest, key) if key else None
+    if found is not None:
+        shown = read_records([join(base, found["shard"])], 1, found["record"])
+        report["records"] = None if shown is None else {**shown, "split": None}
+        return report
     chosen = split or _default_split(manifest)
     shards = manifest.splits[chosen].shards if chosen else ()
     paths = [join(base, shard.file) for shard in shards if shard.records]
@@ -168,8 +176,41 @@ def _check_numbers(values: Iterable[Any]) -> None:
             raise ValueError(f"{value!r} is not a number")
 
 
-def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
+def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
+    """Return the shard, the number of the record, and the row of the catalog, of an input.
+
+    Args:
+        base: Folder of the shards.
+        manifest: Their manifest.
+        key: Key of the input.
+
+    Raises:
+        InputError: There is no catalog, no such input, or a catalog is damaged.
+    """
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    for shard in shards:
+        if shard.catalog is None:
+            continue
+        path = join(base, shard.catalog.file)
+        try:
+            rows = parse_catalog(open_storage(path).read(path)).rows
+        except (FormatError, FileNotFoundError) as error:
+            raise InputError(f"{path} cannot be read: {error}; run `shardmill verify`.") from error
+        for number, row in enumerate(rows):
+            if row.key == key:
+                return {"shard": shard.file, "record": number, **row._asdict()}
+    if not manifest.catalogs:
+        raise InputError(f"--key={key}: the dataset has no catalog; only images have one.")
+    raise InputError(
+        f"--key={key}: no record was made of such an input; keys are paths relative to "
+        f"{manifest.inputs.root}."
+    )
+
+
+def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, Any] | None:
     """Return the first records of some files, or None if there is no file.
+
+    After ``skip`` records of each file.
 
     Damage and a record that is too large are reported in the value, with the records before it.
     """
@@ -179,7 +220,7 @@ def read_records(paths: Iterable[str], count: int) -> dict[str, Any] | None:
         begun = begun or path
         try:
             with open_records(path, _MAX_RECORD) as reader:
-                for payload in reader:
+                for payload in itertools.islice(reader, skip, None):
                     first.append({"file": path, **describe_record(payload)})
                     if len(first) == count:
                         break

@@ -30,7 +30,9 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
         report: A value of ``show_data.describe_path``.
         layout: How to lay it out.
     """
-    if report["kind"] == "dataset":
+    if report.get("found"):
+        yield from _found(report, layout)
+    elif report["kind"] == "dataset":
         yield from _dataset(report, layout)
     elif report["kind"] == "folder":
         yield from _folder(report, layout)
@@ -57,6 +59,14 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
     yield layout.line("  " + ", ".join(numbers))
     for part in (_splits, _labels, _features, _shards, _inputs, _warnings):
         yield from part(report, layout)
+
+
+def _found(report: dict[str, Any], layout: Layout) -> Parts:
+    found = report["found"]
+    yield from _title(found["key"], f"record {found['record']:,} of {found['shard']}", layout)
+    shown = ("source", "label", "input_bytes", "content_hash", "width", "height")
+    rows = [(name, str(found[name])) for name in shown if found[name] is not None]
+    yield layout.table(rows, "<<")
 
 
 def _splits(report: dict[str, Any], layout: Layout) -> Parts:

@@ -103,8 +103,9 @@ def _published(
         rows.append((name, f"{split.num_examples:,} examples, {shards}, {size}"))
     reused = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
     rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
+    rows += [("changes", line) for line in outcome.changes]
     if outcome.reused:
-        rows.append(("records", f"{outcome.reused:,} of unchanged inputs taken from before"))
+        rows.append(("reused", f"{outcome.reused:,} records of unchanged inputs"))
     speed = manifest.written / max(seconds, 1e-9)
     rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
     return rows + [("warning", warning) for warning in manifest.warnings]

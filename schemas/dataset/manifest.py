@@ -151,7 +151,11 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Build:
-    """How the dataset was made; ``command`` is the command line that builds it again."""
+    """How the dataset was made.
+
+    ``command`` is the command line that builds it again. ``record_id`` is the identity of the
+    options and codecs that decide the features of a record, where records can be reused.
+    """
 
     config_id: str
     input_id: str
@@ -160,6 +164,7 @@ class Build:
     runner: str
     finished: str
     command: tuple[str, ...] = ()
+    record_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,8 @@ class Manifest:
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
         body: dict[str, Any] = asdict(replace(self, splits={}, side_files=()))
+        if not self.build.record_id:
+            del body["build"]["record_id"]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
         prefix = self.generation and f"{self.generation}/"

@@ -61,6 +61,7 @@ def publish_by_hand(output: Path | str, manifest: Manifest, keep: int = 1) -> Pu
 def flatten(output: Path) -> Path:
     """Turn a dataset into one of release 0.1.0: all files next to a manifest of version 1."""
     generation = (output / "current").resolve()
+    shutil.rmtree(generation / "catalog", ignore_errors=True)
     for path in [*output.iterdir()]:
         if path != generation:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -68,6 +69,10 @@ def flatten(output: Path) -> Path:
         path.rename(output / path.name)
     generation.rmdir()
     manifest = json.loads((output / "manifest.json").read_text())
+    del manifest["build"]["record_id"]
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            shard.pop("catalog", None)
     (output / "manifest.json").write_text(json.dumps({**manifest, "version": 1}))
     return output
 

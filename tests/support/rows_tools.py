@@ -23,7 +23,7 @@ from tests.support.fault_tools import PROGRESS
 from tests.support.readers import current, tf_examples
 
 JSON_SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
-SIDE_FILES = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl"}
+SIDE_FILES = {"manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl", "catalog"}
 MISSING_TEXTS, MISSING_NUMBERS = {""}, {"", "?", "NA"}
 Read = Callable[[str], Any]  # converts a cell to the value that its record should have
 

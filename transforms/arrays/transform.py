@@ -17,6 +17,7 @@ from shardmill.schemas.refs import ArrayRef, InputRef
 from shardmill.transforms.arrays.array_file import check_stored
 from shardmill.transforms.arrays.encoder import ArrayEncoder
 from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.make_plan import adjust_plan
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import PartKey, Placed, PlacedRef, Series
 from shardmill.transforms.build.planning import Plan
@@ -24,7 +25,6 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
     BuildShards,
-    adjust_plan,
     announce,
 )
 

@@ -105,7 +105,7 @@ def finish(
         return up_to_date
     return replace(
         up_to_date, status="published", message=published.remark,
-        reused=sum(each.taken for each in built.totals.values()),
+        reused=sum(each.taken for each in built.totals.values()), changes=plan.changes,
         manifest=published.manifest.to_json(),
     )  # fmt: skip
 
@@ -157,6 +157,7 @@ def make_manifest(
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
+            record_id=spec.record_id,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

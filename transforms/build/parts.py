@@ -60,7 +60,6 @@ class Part:
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
         records: Number of records.
-        taken: Number of records that were taken from the published dataset.
         label_counts: Number of records by label.
         rejects: Number of rejected inputs by reason.
         duplicates: Number of references that repeat the key of another.
@@ -69,6 +68,7 @@ class Part:
         summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
         catalogued: Whether the sidecar has a row of the catalog for each record.
+        taken: Number of records that were taken from the published dataset.
         failure: Why the part could not be made; a sentence, or empty.
         reused: Whether it existed before.
     """
@@ -78,7 +78,6 @@ class Part:
     num_bytes: int = 0
     crc32c: int = 0
     records: int = 0
-    taken: int = 0
     label_counts: dict[str, int] = field(default_factory=dict)
     rejects: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -87,6 +86,7 @@ class Part:
     summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
     catalogued: bool = False
+    taken: int = 0
     failure: str = ""
     reused: bool = False
 

@@ -6,8 +6,9 @@ missing or damaged is not taken, and its input is decoded like a new one.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
@@ -88,12 +89,12 @@ def read_rows(shard: PublishedShard, record_id: str) -> Iterator[tuple[str, Publ
         if f"{crc32c(data):08x}" != shard.crc32c:
             return
         catalog = parse_catalog(data)
-        places: Iterator[tuple[int, int, int] | None] = itertools.repeat(None)
-        if catalog.record_id == record_id:
-            with open_storage(shard.path).open_at(shard.path) as reader:
-                places = iter(find_records(reader, [row.record_bytes for row in catalog.rows]))
     except _FAILURES:
         return
+    places: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
+    if catalog.record_id == record_id:
+        with contextlib.suppress(*_FAILURES), storage.open_at(shard.path) as reader:
+            places = find_records(reader, [row.record_bytes for row in catalog.rows])
     for row, place in zip(catalog.rows, places, strict=False):
         record = None
         if place is not None:

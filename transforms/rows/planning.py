@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardmill.transforms.build.census import Census, input_warnings, why_unusable
+from shardmill.transforms.build.make_plan import adjust_plan
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import adjust_plan
 from shardmill.transforms.rows.row_rejects import describe_lost_files
 from shardmill.transforms.rows.runs.run_writer import CsvFile
 

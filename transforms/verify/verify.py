@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
@@ -152,7 +154,7 @@ def verify_dataset(
         parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
         messages = compare_shard(shard, opened[number], parts, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
-    return findings
+    return [*findings, *_check_catalogs(dataset)]
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
@@ -291,6 +293,31 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
             yield Finding(name, _NOT_LISTED)
     yield from _check_labels(dataset)
     yield from _check_rejects(dataset)
+
+
+def _check_catalogs(dataset: Dataset) -> Iterator[Finding]:
+    """Yield catalogs that are missing, damaged, or have another number of rows than the shard."""
+    shards = [shard for shard in dataset.shards if shard.catalog is not None]
+    found = map_ordered(lambda shard: _check_catalog(dataset, shard), shards, _CONCURRENT_OPENS)
+    yield from filter(None, found)
+
+
+def _check_catalog(dataset: Dataset, shard: Shard) -> Finding | None:
+    if shard.catalog is None:
+        return None
+    file, size, crc = shard.catalog
+    data = _read(dataset, file)
+    if data is None:
+        return Finding(file, "it is missing")
+    if len(data) != size or f"{crc32c(data):08x}" != crc:
+        return Finding(file, "its size or CRC-32C is not that of the manifest")
+    try:
+        rows = len(parse_catalog(data).rows)
+    except FormatError as error:
+        return Finding(file, str(error))
+    if rows == shard.records:
+        return None
+    return Finding(file, f"it has {rows:,} rows, and the shard {shard.records:,} records")
 
 
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:

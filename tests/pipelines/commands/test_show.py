@@ -96,6 +96,23 @@ def test_shows_a_dataset(dataset) -> None:
     assert any(re.fullmatch(r'    image/class/text   "(cat|dog)"', line) for line in lines)
 
 
+def test_finds_the_record_of_an_input(dataset) -> None:
+    done = shardmill("show", dataset, "--key=cat/003.jpg", "--json")
+    found = json.loads(done.stdout)
+    (record,) = found["records"]["first"]
+    assert record["features"]["image/key"]["values"] == ["cat/003.jpg"] or "cat/003.jpg" in str(
+        record
+    )
+    lines = shown(dataset, "--key=cat/003.jpg")
+    assert re.fullmatch(
+        r"cat/003\.jpg  record \d+ of (train|validation)-00000-of-00001.*", lines[0]
+    )
+    assert any(line.startswith("  content_hash  ") for line in lines)
+    for key, problem in (("cat/broken.jpg", "no record was made of such an input"),):
+        done = shardmill("show", dataset, f"--key={key}")
+        assert (done.returncode, problem in done.stderr) == (1, True)
+
+
 def test_json_agrees_with_the_manifest(dataset) -> None:
     done = shardmill("show", dataset, "--json", "--records=2", "--split=validation")
     assert done.returncode == 0, done.stderr
@@ -105,7 +122,9 @@ def test_json_agrees_with_the_manifest(dataset) -> None:
     assert found["num_examples"] == manifest["written"]
     for name, split in found["splits"].items():
         for shard, listed in zip(split["shards"], manifest["splits"][name]["shards"], strict=True):
-            assert {**shard, "file": f"{manifest['generation']}/{shard['file']}"} == listed
+            prefix = f"{manifest['generation']}/"
+            shard["catalog"]["file"] = prefix + shard["catalog"]["file"]
+            assert {**shard, "file": prefix + shard["file"]} == listed
         assert {label["label"]: label["splits"][name] for label in found["labels"]} == (
             manifest["splits"][name]["label_counts"]
         )

@@ -19,6 +19,7 @@ from shardmill.transforms.build import assemble, coders, parts, transform
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Example, Item
 from shardmill.transforms.build.finalize import Built, finish
+from shardmill.transforms.build.make_plan import make_plan
 from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.build.spec import SinkSpec
@@ -97,14 +98,14 @@ def test_census_and_plan_do_not_grow_with_the_inputs(tmp_path) -> None:
     few, many = (census_of(make_refs(count)) for count in (1_000, 20_000))
     assert (few.refs, many.refs) == (1_000, 20_000)
     assert len(pickle.dumps(many)) <= len(pickle.dumps(few)) + 64
-    plans = [transform.make_plan(spec(tmp_path / "ds"), 100, census) for census in (few, many)]
+    plans = [make_plan(spec(tmp_path / "ds"), 100, census) for census in (few, many)]
     assert plans[0].parts != plans[1].parts
     assert abs(len(pickle.dumps(plans[1])) - len(pickle.dumps(plans[0]))) < 64
 
 
 def test_references_are_small_in_the_shuffle(tmp_path) -> None:
     refs = make_refs(100)
-    plan = transform.make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
+    plan = make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
     names = sum(len(ref.key) + len(ref.uri) for ref in refs)
     encoded = 0
     for ref in refs:
@@ -172,7 +173,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
     ]
     census = replace(census_of(make_refs(count)), matched=count + count // 2)
-    plan = replace(transform.make_plan(wanted, 100, census), labels=(LABELS[0],))
+    plan = replace(make_plan(wanted, 100, census), labels=(LABELS[0],))
     outcome = finish(counted, wanted, encoder, plan, census, Built(built, {TRAIN: totals}))
     assert outcome.status == "published", outcome
     return dict(counted.calls), Manifest.from_json(outcome.manifest)

@@ -65,6 +65,7 @@ def rewrite(dataset: Path, examples: list[bytes]) -> None:
         split = manifest["splits"]["train"]
         digest = f"{crc32c(data):08x}"
         split["shards"][0].update(records=len(examples), bytes=len(data), crc32c=digest)
+        split["shards"][0].pop("catalog", None)
         split["num_examples"] = sum(entry["records"] for entry in split["shards"])
         split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
         split["label_counts"] = {}
@@ -110,6 +111,30 @@ def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
         assert {finding.file for finding in findings_of(dataset)} == {shard.name}
     shard.write_bytes(whole)
     assert findings_of(dataset) == []
+
+
+def test_reports_catalogs_that_are_damaged_or_of_another_shard(dataset) -> None:
+    first, second = sorted((dataset / "catalog").glob("train-*"))
+    whole = first.read_bytes()
+    for data in (whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], second.read_bytes(), b""):
+        first.write_bytes(data)
+        (finding,) = findings_of(dataset)
+        assert finding == (
+            f"catalog/{first.name}",
+            "its size or CRC-32C is not that of the manifest",
+        )
+    first.unlink()
+    assert findings_of(dataset) == [(f"catalog/{first.name}", "it is missing")]
+    for data, message in ((b"text", "it is not a catalog"), (second.read_bytes(), "rows, and")):
+        first.write_bytes(data)
+        entry = {"bytes": len(data), "crc32c": f"{crc32c(data):08x}"}
+
+        def change(manifest, entry=entry) -> None:
+            manifest["splits"]["train"]["shards"][0]["catalog"].update(entry)
+
+        edit_manifest(dataset, change)
+        (finding,) = findings_of(dataset)
+        assert message in finding.message
 
 
 def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:

@@ -1,0 +1,262 @@
+"""--update takes unchanged records from the published shards; the result equals a new build."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardmill.schemas.dataset.catalog import catalog_name
+from tests.conftest import ROOT, build_dataset, examples, make_image, make_photos
+from tests.support.fault_tools import check_published
+from tests.support.readers import dataset_files
+
+OPTIONS = {"image_size": "8", "splits": "train:0.6,validation:0.4", "shard_examples": 6,
+           "max_reject_fraction": 0.5}  # fmt: skip
+CLASSES = {"bee": 7, "cat": 6, "dog": 6}
+SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory) -> Path:
+    """Three classes, one of them with a file that is rejected, and their dataset."""
+    folder = tmp_path_factory.mktemp("update")
+    photos = make_photos(folder / "photos", CLASSES, size=(24, 16))
+    (photos / "cat" / "text.jpg").write_text("not an image")
+    build_dataset(input=photos, output=folder / "out", **OPTIONS)
+    return folder
+
+
+@pytest.fixture
+def work(pristine, tmp_path) -> Path:
+    """A copy of the photos and their dataset, to change."""
+    shutil.copytree(pristine, tmp_path / "work", symlinks=True)
+    return tmp_path / "work"
+
+
+def files_of(output: Path) -> tuple[dict[str, bytes], dict, dict[str, pd.DataFrame]]:
+    """Return everything reproducible: files, manifest without times, and catalogs by rows."""
+    files = dataset_files(output)
+    manifest = json.loads((output / "current" / "manifest.json").read_text())
+    if manifest["compression"] == "gzip":
+        check_published(output)
+    jsonschema.validate(manifest, SCHEMA)
+    del manifest["build"]["finished"], manifest["build"]["command"]
+    catalogs = {}
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            if shard.pop("catalog", None):
+                path = output / "current" / catalog_name(shard["file"])
+                catalogs[shard["file"]] = pd.read_parquet(path)
+    return files, manifest, catalogs
+
+
+def update(work: Path, **options) -> int:
+    """Update the dataset, compare it with a new build, and return the number of records reused."""
+    options = {**OPTIONS, **options}
+    options = {name: value for name, value in options.items() if value is not None}
+    outcome, manifest = build_dataset(
+        input=work / "photos", output=work / "out", update=True, **options
+    )
+    if outcome.status == "up_to_date":
+        return manifest.written
+    shutil.rmtree(work / "scratch", ignore_errors=True)
+    build_dataset(input=work / "photos", output=work / "scratch", **options)
+    ours, theirs = files_of(work / "out"), files_of(work / "scratch")
+    assert ours[:2] == theirs[:2]
+    assert ours[2].keys() == theirs[2].keys()
+    for name, rows in ours[2].items():
+        pd.testing.assert_frame_equal(rows, theirs[2][name])
+    assert outcome.status == "published", outcome.message
+    return outcome.reused
+
+
+def add(photos: Path, name: str, seed: int = 900) -> None:
+    (photos / name).parent.mkdir(exist_ok=True)
+    make_image(seed, 24, 16).save(photos / name)
+
+
+def move_class(photos: Path, old: str, new: str) -> None:
+    (photos / old).rename(photos / new)
+
+
+EDITS: dict[str, tuple[Callable[[Path], object], dict, int]] = {
+    "nothing": (lambda _: None, {}, 19),
+    "a file is added": (lambda p: add(p, "bee/new.jpg"), {}, 19),
+    "a file is removed": (lambda p: (p / "bee" / "000.jpg").unlink(), {}, 18),
+    "a file is changed": (lambda p: add(p, "bee/000.jpg"), {}, 18),
+    "a file is touched": (lambda p: os.utime(p / "bee" / "000.jpg", ns=(1, 1)), {}, 19),
+    "a file is renamed": (
+        lambda p: (p / "bee" / "000.jpg").rename(p / "bee" / "other.jpg"), {}, 19,
+    ),
+    "a reject is repaired": (
+        lambda p: shutil.copy(p / "bee" / "000.jpg", p / "cat" / "text.jpg"), {}, 19,
+    ),
+    "a label is added before the others": (lambda p: add(p, "ant/0.jpg"), {}, 19),
+    "a label is removed": (lambda p: shutil.rmtree(p / "bee"), {}, 12),
+    "a label is renamed": (lambda p: move_class(p, "bee", "wasp"), {}, 19),
+    "labels are merged": (
+        lambda p: (p / "bee" / "000.jpg").rename(p / "dog" / "bee.jpg"), {}, 19,
+    ),
+    "the seed": (lambda _: None, {"seed": 5}, 19),
+    "the splits": (lambda _: None, {"splits": "train:0.3,test:0.7"}, 19),
+    "the number of shards": (lambda _: None, {"num_shards": 3, "shard_examples": None}, 19),
+    "a shard per label": (lambda _: None, {"shard_by": "label"}, 19),
+    "no compression": (lambda _: None, {"compression": "none"}, 19),
+    "the size of images": (lambda _: None, {"image_size": "9"}, 0),
+    "the features": (lambda _: None, {"features": "image/encoded,image/class/label"}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_only_new_and_changed_inputs_are_decoded(work, edit):
+    change, options, expected = EDITS[edit]
+    change(work / "photos")
+    assert update(work, **options) == expected
+
+
+STEPS = (
+    st.tuples(st.sampled_from(["add", "remove", "touch", "rename", "relabel", "change"]),
+              st.integers(0, 2**16)),
+    st.tuples(st.sampled_from(["seed", "splits", "shards", "by_label", "encoding"]),
+              st.integers(0, 2)),
+)  # fmt: skip
+CHOICES = {
+    "seed": [{"seed": seed} for seed in range(3)],
+    "splits": [{"splits": f"train:0.{n},validation:0.{10 - n}"} for n in (4, 6, 9)],
+    "shards": [{"shard_examples": 6}, {"num_shards": 2, "shard_examples": None},
+               {"shard_bytes": "2KiB", "shard_examples": None}],
+    "by_label": [{"shard_by": "label"}, {}, {}],
+    "encoding": [{"encoding": "png"}, {"encoding": "raw"}, {}],
+}  # fmt: skip
+
+
+def apply_edit(photos: Path, kind: str, number: int) -> None:
+    files = sorted(photos.glob("*/*.jpg"))
+    path = files[number % len(files)]
+    label = ("ant", "bee", "cat", "dog")[number % 4]
+    if kind == "add":
+        add(photos, f"{label}/{number}.jpg", number)
+    elif kind == "change":
+        add(photos, str(path.relative_to(photos)), number)
+    elif kind == "touch":
+        os.utime(path, ns=(number, number))
+    elif kind == "rename":
+        path.rename(path.with_name(f"r{number}.jpg"))
+    elif kind == "relabel":
+        (photos / label).mkdir(exist_ok=True)
+        path.rename(photos / label / f"l{number}.jpg")
+    elif len(files) > 12:
+        path.unlink()
+
+
+@pytest.mark.heavy
+@settings(
+    max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # fmt: skip
+@given(sequence=st.lists(st.lists(st.one_of(*STEPS), min_size=1, max_size=4), max_size=3))
+def test_any_sequence_of_edits_equals_a_new_build(pristine, tmp_path, sequence):
+    work = tmp_path / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(pristine, work, symlinks=True)
+    options: dict[str, object] = {}
+    for steps in sequence:
+        for kind, number in steps:
+            if kind in CHOICES:
+                options |= CHOICES[kind][number]
+            else:
+                apply_edit(work / "photos", kind, number)
+        update(work, **options)
+
+
+def shards_of(output: Path, *labels: str) -> dict[str, bytes]:
+    found = [path for label in labels for path in output.glob(f"current/*-{label}-*.gz")]
+    return {path.name: path.read_bytes() for path in found}
+
+
+def test_shards_of_untouched_labels_keep_their_bytes(work):
+    options = {"shard_by": "label", "num_shards": 2, "shard_examples": None}
+    update(work, **options)
+    before = shards_of(work / "out", "bee", "cat")
+    shutil.rmtree(work / "photos" / "dog")
+    add(work / "photos", "owl/0.jpg")
+    assert update(work, **options) == 13
+    assert shards_of(work / "out", "bee", "cat") == before
+
+
+def damage_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
+    "a record": ("train-00000*.tfrecord*", damage_middle, range(13, 19)),
+    "a catalog": ("catalog/train-00000*", damage_middle, range(10, 15)),
+    "a shard is gone": ("train-00000*.tfrecord*", Path.unlink, range(10, 15)),
+    "a catalog is gone": ("catalog/train-00000*", Path.unlink, range(10, 15)),
+    "a shard was cut": (
+        "train-00000*.tfrecord*", lambda path: path.write_bytes(path.read_bytes()[:700]),
+        range(10, 15),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_inputs_of_damaged_records_are_decoded(work, what, encoding):
+    pattern, spoil, reused = DAMAGE[what]
+    update(work, encoding=encoding)
+    (path,) = (work / "out" / "current").glob(pattern)
+    spoil(path)
+    assert update(work, encoding=encoding, seed=3) in reused
+
+
+def test_says_what_changed(work):
+    photos, output = work / "photos", work / "out"
+    add(photos, "bee/new.jpg")
+    (photos / "dog" / "000.jpg").unlink()
+    add(photos, "cat/000.jpg")
+    outcome, _ = build_dataset(input=photos, output=output, **OPTIONS)
+    assert outcome.status == "failed"
+    assert "(1 new, 1 changed, 1 removed): run again with --update" in outcome.message
+    outcome, _ = build_dataset(input=photos, output=output, update=True, dry_run=True, **OPTIONS)
+    assert set(outcome.changes) == {
+        "1 new: bee/new.jpg", "1 changed: cat/000.jpg", "1 removed: dog/000.jpg",
+    }  # fmt: skip
+    outcome, _ = build_dataset(input=photos, output=output, **{**OPTIONS, "image_size": "9"},
+                               update=True)  # fmt: skip
+    assert any("all inputs are decoded" in line for line in outcome.changes)
+
+
+def test_catalog_describes_each_record(work):
+    """Judged by pandas, hashlib, Pillow and the records themselves."""
+    from shardmill.loaders import open_dataset
+
+    photos, output = work / "photos", work / "out"
+    image = make_image(7, 30, 20)
+    exif = Image.Exif()
+    exif[274] = 6  # rotated by 90 degrees
+    image.save(photos / "bee" / "rotated.jpg", exif=exif)
+    update(work)
+    for name in ("train", "validation"):
+        files = sorted((output / "current" / "catalog").glob(f"{name}-*"))
+        table = pd.concat(map(pd.read_parquet, files), ignore_index=True)
+        records = open_dataset(output, name)
+        assert len(table) == len(records)
+        for row, record in zip(table.itertuples(), records, strict=True):
+            data = (photos / row.key).read_bytes()
+            assert record["image/key"].decode() == row.key
+            assert row.source == str(photos / row.key)
+            assert row.content_hash == hashlib.sha256(data).hexdigest()
+            assert (row.input_bytes, row.label) == (len(data), row.key.split("/")[0])
+            rotated = row.key == "bee/rotated.jpg"
+            assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))
