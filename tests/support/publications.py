@@ -69,7 +69,8 @@ def flatten(output: Path) -> Path:
         path.rename(output / path.name)
     generation.rmdir()
     manifest = json.loads((output / "manifest.json").read_text())
-    del manifest["build"]["record_id"]
+    for name in ("record_id", "format"):
+        manifest["build"].pop(name, None)
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             shard.pop("catalog", None)

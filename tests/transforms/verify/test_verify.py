@@ -116,7 +116,12 @@ def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
 def test_reports_catalogs_that_are_damaged_or_of_another_shard(dataset) -> None:
     first, second = sorted((dataset / "catalog").glob("train-*"))
     whole = first.read_bytes()
-    for data in (whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], second.read_bytes(), b""):
+    for data in (
+        whole[:-1],
+        whole[:40] + bytes([whole[40] ^ 1]) + whole[41:],
+        second.read_bytes(),
+        b"",
+    ):
         first.write_bytes(data)
         (finding,) = findings_of(dataset)
         assert finding == (
