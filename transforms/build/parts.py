@@ -23,7 +23,7 @@ from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
-FORMAT_VERSION = 1  # of shards and sidecars; part of every config_id
+FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id
 _SUMMARIES = 256  # merged at a time
 
 

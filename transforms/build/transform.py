@@ -20,6 +20,7 @@ from shardmill.schemas.errors import OutputError, ResourceError, StaleBuildError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
@@ -165,10 +166,13 @@ def _find_or_write(
         if counts_inputs:
             progress.current().add(len(refs), sum(existing.rejects.values()))
         return existing
-    packing = encoder.packing if spec.compression == "gzip" else "none"
-    job = PartJob(key, name, spec.parts, packing, encoder.versions())
+    job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions())
     items = encode_refs(encoder, refs, plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
+
+
+def _packing_of(spec: SinkSpec, encoder: Encoder[Any]) -> Packing:
+    return encoder.packing if spec.compression == "gzip" else "none"
 
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
@@ -207,14 +211,13 @@ def _raise_if_stale() -> Iterator[None]:
         ) from error
 
 
-def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
-    storage, gzip = open_storage(spec.output), spec.compression == "gzip"
+def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
+    storage, template = open_storage(spec.output), spec.shards.template
+    packing = _packing_of(spec, encoder)
     try:
         with _raise_if_stale():
-            shard = assemble_shard(
-                storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
-            )
-    except (MemoryError, StorageError) as error:
+            shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
+    except (MemoryError, OutputError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
     return shard
@@ -356,7 +359,7 @@ class BuildShards(beam.PTransform):
             | "GroupBySeries" >> beam.GroupByKey()
             | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(inputs.plan), spec=spec)
             | "SpreadShards" >> beam.Reshuffle()
-            | "AssembleShards" >> beam.Map(_assemble, spec=spec)
+            | "AssembleShards" >> beam.Map(_assemble, spec=spec, encoder=encoder)
         )
         return (
             inputs.plan.pipeline
