@@ -179,7 +179,11 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Build:
-    """How the dataset was made; ``command`` is the command line that builds it again."""
+    """How the dataset was made.
+
+    ``command`` is the command line that builds it again, and ``format`` the version of the rules by
+    which a build divides records into shards.
+    """
 
     config_id: str
     input_id: str
@@ -188,6 +192,7 @@ class Build:
     runner: str
     finished: str
     command: tuple[str, ...] = ()
+    format: int = 1
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def cut_part(
         writer = MemberWriter(target, packing)
         try:
             if copy(reader, first, stop, writer) != stop - first:
-                raise FormatError("it has fewer records than its sidecar says")
+                raise FormatError("its number of records is wrong")
         except (FormatError, InflateError) as error:
             raise OutputError(f"{source} is damaged ({error}): run again.") from error
         writer.close()
@@ -84,7 +84,7 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
             content = b"".join(inflate_member(data, offset))
             offsets = record_offsets(content)
             if len(offsets) != records + 1:
-                raise FormatError("its index is wrong")
+                raise FormatError("its number of records is wrong")
             kept = np.array(offsets[low : high + 1])
             writer.add_frames(memoryview(content)[kept[0] : kept[-1]], np.diff(kept))
         at += records

@@ -22,7 +22,7 @@ from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Encoder, ExtraFiles
 from shardmill.transforms.build.outcome import Outcome, Status
-from shardmill.transforms.build.parts import parse_sidecar
+from shardmill.transforms.build.parts import FORMAT_VERSION, parse_sidecar
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.shard_reuse import (
@@ -170,6 +170,7 @@ def make_manifest(
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
+            format=FORMAT_VERSION,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

@@ -27,6 +27,7 @@ from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.parts import (
+    FORMAT_VERSION,
     Part,
     PartFile,
     PartJob,
@@ -105,7 +106,9 @@ def adjust_plan(
         return Plan("failed", str(error))
     plan, old = replace(plan, base=published.version), published.manifest
     if old is not None and not spec.overwrite:
-        problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id)
+        problem = why_not_up_to_date(
+            storage, spec.output, old, spec.config_id, plan.input_id, FORMAT_VERSION
+        )
         problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")

@@ -1,6 +1,7 @@
 """Shards of an exact number have equal numbers of records: parts are cut between records."""
 
 import itertools
+import json
 import random
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.local import LocalStorage
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from shardmill.schemas.tfrecord.member_index import read_index
@@ -23,7 +25,6 @@ from shardmill.transforms.build.placement import Series
 from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.spec import PARTS_FOLDER
-from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos
 from tests.support.fault_tools import Watched, check_dataset, zygote
@@ -184,12 +185,21 @@ def test_damaged_part_is_one_sentence(packing, tmp_path) -> None:
         assemble(tmp_path, [part], 2, packing)
 
 
-def test_concurrent_builders_cut_the_same_parts(tmp_path) -> None:
-    contents = [[b"%d" % (n * part) * 50 for n in range(20)] for part in range(1, 9)]
+def test_another_builder_may_cut_the_same_parts(tmp_path, monkeypatch) -> None:
+    """It begins and ends after this builder has cut a part, and before it reads the pieces."""
+    contents = [[b"%d" % (n * part) * 50 for n in range(20)] for part in range(1, 4)]
     parts = write_parts(tmp_path / "b" / PARTS_FOLDER, contents, "stored")
-    found = list(map_ordered(lambda _: assemble(tmp_path, parts, 7, "stored"), range(6), 6))
-    assert all(built == found[0] for built in found)
-    records = [gzip_records(tmp_path / shard.source) for shard in found[0]]
+    built, concat = [], LocalStorage.concat
+
+    def concat_later(storage, pieces, path) -> None:
+        monkeypatch.setattr(LocalStorage, "concat", concat)
+        built.append(assemble(tmp_path, parts, 4, "stored"))
+        concat(storage, pieces, path)
+
+    monkeypatch.setattr(LocalStorage, "concat", concat_later)
+    built.append(assemble(tmp_path, parts, 4, "stored"))
+    assert built[0] == built[1]
+    records = [gzip_records(tmp_path / shard.source) for shard in built[0]]
     assert list(itertools.chain(*records)) == list(itertools.chain(*contents))
 
 
@@ -233,6 +243,25 @@ def test_labels_have_even_shards_and_rejects_keep_their_order(tmp_path) -> None:
     rejects = [dataset_files(tmp_path / name)["rejects.jsonl"] for name in "bc"]
     assert rejects[0] == rejects[1]
     assert len(rejects[0].splitlines()) == 12
+
+
+def test_dataset_of_another_format_is_built_again(tmp_path) -> None:
+    options = {"input": save_rows(tmp_path, 40), "output": tmp_path / "ds", "num_shards": 3}
+    assert build_dataset("arrays", **options)[0].status == "published"
+    assert build_dataset("arrays", **options)[0].status == "up_to_date"
+    path = tmp_path / "ds/manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["build"].pop("format") == 2  # 0.1.0 did not have it
+    manifest["build"]["config_id"] = "0" * 16
+    path.write_text(json.dumps(manifest))
+    failed, old = build_dataset("arrays", **options)
+    assert old.build.format == 1
+    assert failed.message == (
+        f"--output={tmp_path}/ds was built by a release that divides records into shards "
+        "differently: add --update to publish a new version of it, or choose another folder."
+    )
+    assert build_dataset("arrays", update=True, **options)[0].status == "published"
+    assert build_dataset("arrays", update=True, **options)[0].status == "up_to_date"
 
 
 @pytest.mark.heavy
