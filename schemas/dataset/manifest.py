@@ -233,6 +233,8 @@ class Manifest:
         body: dict[str, Any] = asdict(replace(self, splits={}, series=(), side_files=()))
         if not self.root:  # not a count
             del body["root"], body["damaged"]
+        else:
+            del body["build"]["format"]
         prefix = self.generation and f"{self.generation}/"
         del body["side_files"]
         body["beside"] = [prefix + name for name in self.side_files]
