@@ -253,7 +253,9 @@ def measure_finish(size: int, folder: Path) -> dict:
     built = step(
         "assemble",
         lambda: [
-            assemble_shard(storage, sink.build, job, sink.shards.template, gzip=True)
+            assemble_shard(
+                storage, sink.output, sink.build_name, job, sink.shards.template, encoder.packing
+            )
             for job in jobs
         ],
     )

@@ -67,7 +67,8 @@ def add_seed(group: Group) -> None:
 def add_shards(group: Group) -> None:
     """Add the flags of the number and names of shards."""
     add = group.add_argument
-    add("--num_shards", type=int, metavar="N", help="exact number of shards in each split")
+    add("--num_shards", type=int, metavar="N",
+        help="exact number of shards in each split, even to one record")  # fmt: skip
     add("--shard_bytes", metavar="SIZE", help="target size of a shard (default: 128MiB)")
     add("--shard_examples", type=int, metavar="N", help="target number of examples per shard")
     add("--shard_name", metavar="PATTERN",

@@ -155,6 +155,7 @@ class Build:
 
     ``command`` is the command line that builds it again. ``record_id`` is the identity of the
     options and codecs that decide the features of a record, where records can be reused.
+    ``format`` is the version of the rules by which a build divides records into shards.
     """
 
     config_id: str
@@ -165,6 +166,7 @@ class Build:
     finished: str
     command: tuple[str, ...] = ()
     record_id: str = ""
+    format: int = 1
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,8 @@ class Manifest:
             del body["build"]["record_id"]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
+        else:
+            del body["build"]["format"]
         prefix = self.generation and f"{self.generation}/"
         del body["side_files"]
         body["beside"] = [prefix + name for name in self.side_files]

@@ -176,7 +176,7 @@ def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> Range
     crc = _RunningCrc()
     fault, index_mismatch = None, False
     try:
-        for at, num_bytes, records, data in _read_members(reader, part):
+        for at, num_bytes, records, data in read_members(reader, part):
             records_before = scanner.records
             if data:
                 pieces = inflate_member(crc.add(data), at)
@@ -202,7 +202,7 @@ def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> Range
     )
 
 
-def _read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, int, bytes]]:
+def read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, int, bytes]]:
     """Yield each member's offset, size, number of records and bytes (empty for a large member).
 
     Consecutive small members are read with one call.

@@ -69,8 +69,7 @@ def flatten(output: Path) -> Path:
         path.rename(output / path.name)
     generation.rmdir()
     manifest = json.loads((output / "manifest.json").read_text())
-    for name in ("record_id", "format"):
-        manifest["build"].pop(name, None)
+    manifest["build"].pop("record_id", None)
     for split in manifest["splits"].values():
         for shard in split["shards"]:
             shard.pop("catalog", None)

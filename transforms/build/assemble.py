@@ -1,30 +1,48 @@
-"""Assemble temporary shards from finished parts; the parts are not deleted."""
+"""Assemble temporary shards from finished parts or pieces of them; the parts are not deleted."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.transforms.build.cutting import cut_part
 from shardmill.transforms.build.parts import PartFile
 from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import ShardSpec, count_shards, deal_parts
+from shardmill.transforms.build.planning import (
+    ShardSpec,
+    count_shards,
+    deal_parts,
+    deal_records,
+)
 from shardmill.transforms.build.rechunk import loses_records, repack
 from shardmill.transforms.build.spec import PARTS_FOLDER, SHARDS_FOLDER
 
 
+class PartSlice(NamedTuple):
+    """The records ``first`` to ``stop - 1`` of a part."""
+
+    part: PartFile
+    first: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class ShardJob:
-    """A shard to assemble from consecutive parts; no shard if ``total`` is 0."""
+    """A shard to assemble from slices of consecutive parts; no shard if ``total`` is 0."""
 
     series: Series
     index: int
     total: int
-    parts: tuple[PartFile, ...]
+    slices: tuple[PartSlice, ...]
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,8 @@ class BuiltShard:
         num_bytes: Size.
         crc32c: CRC-32C of the file.
         records: Number of records.
-        rejects: File names of the sidecars of its parts with rejects, in the order of parts.
+        rejects: File names of the sidecars of its parts with rejects, in the order of parts. A part
+            belongs to the shard with its first record.
         failure: Why it could not be assembled; a sentence, or empty.
         catalog: Path relative to the output, size and CRC-32C of its catalog; None for none.
     """
@@ -67,23 +86,27 @@ def plan_shards(
         parts: Number of parts in the plan.
         found: The parts that have references.
     """
+    all_found = tuple(PartSlice(part, 0, part.records) for part in sorted(found))
     if series == REJECTED:
-        yield ShardJob(series, 0, 0, tuple(sorted(found)))
+        yield ShardJob(series, 0, 0, all_found)
         return
     by_number = {part.number: part for part in found}
     ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
-    records = sum(part.records for part in ordered)
-    if not records and spec.num_shards is None:
-        yield ShardJob(series, 0, 0, tuple(sorted(found)))
+    records = [part.records for part in ordered]
+    dealt: Iterable[list[tuple[int, int, int]]]
+    if spec.num_shards is not None:
+        total, dealt = spec.num_shards, deal_records(records, spec.num_shards)
+    elif not any(records):
+        yield ShardJob(series, 0, 0, all_found)
         return
-    num_bytes = sum(part.num_bytes for part in ordered)
-    shards = count_shards(spec, records, num_bytes, parts)
-    by_records = spec.shard_examples is not None
-    sizes = [part.records if by_records else part.num_bytes for part in ordered]
-    ranges = deal_parts(sizes, shards, exact=spec.num_shards is not None)
-    for index, numbers in enumerate(ranges):
-        mine = tuple(ordered[n] for n in numbers if n in by_number)
-        yield ShardJob(series, index, len(ranges), mine)
+    else:
+        num_bytes = [part.num_bytes for part in ordered]
+        shards = count_shards(spec, sum(records), sum(num_bytes), parts)
+        ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
+        total, dealt = len(ranges), ([(n, 0, records[n]) for n in each] for each in ranges)
+    for index, slices in enumerate(dealt):
+        mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
+        yield ShardJob(series, index, total, tuple(mine))
 
 
 def assemble_shard(
@@ -92,10 +115,9 @@ def assemble_shard(
     build: str,
     job: ShardJob,
     template: ShardTemplate,
-    *,
-    gzip: bool,
+    packing: Packing,
 ) -> BuiltShard:
-    """Concatenate the parts of a shard to a file with a temporary name.
+    """Concatenate the slices of a shard to a file with a temporary name.
 
     Args:
         storage: Storage of the output.
@@ -103,40 +125,69 @@ def assemble_shard(
         build: Name of the build folder in it.
         job: The shard to assemble.
         template: Pattern of the final name.
-        gzip: Whether shards are gzip; one without records is then an empty member.
+        packing: Compression of the parts. A gzip shard without records is an empty member.
 
     Raises:
         FileNotFoundError: A part was deleted.
     """
-    rejects = tuple(part.rejects for part in job.parts if part.rejects)
+    rejects = tuple(
+        each.part.rejects for each in job.slices if each.part.rejects and not each.first
+    )
     if not job.total:
         return BuiltShard(job.series, 0, rejects=rejects)
-    full = [part for part in job.parts if part.payload]
-    records = sum(part.records for part in full)
+    full = [each for each in job.slices if each.part.payload]
+    records = sum(each.stop - each.first for each in full)
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
-    empty = b"" if full or not gzip else empty_shard()
+    empty = b"" if full or packing == "none" else empty_shard()
     crc, size = crc32c(empty), len(empty)
-    for part in full:
-        crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
-        size += part.num_bytes
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)
-    sources = [join(output, build, PARTS_FOLDER, part.payload) for part in full]
-    if gzip and loses_records(storage, sources, size):
-        size, crc = repack(storage, sources, path)
-    elif not _is_assembled(storage, path, size, crc):
-        storage.concat(sources or [empty], path)
+    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as files:
+        for _, num_bytes, file_crc in files:
+            crc = combine_crc32c(crc, file_crc, num_bytes)
+            size += num_bytes
+        sources = [source for source, *_ in files]
+        if packing != "none" and loses_records(storage, sources, size):
+            size, crc = repack(storage, sources, path, packing)
+        elif not _is_assembled(storage, path, size, crc):
+            storage.concat(sources or [empty], path)
     return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
 
 
-def _content_id(job: ShardJob, parts: Sequence[PartFile]) -> str:
+@contextlib.contextmanager
+def _open_slices(
+    storage: Storage, folder: str, slices: Sequence[PartSlice], path: str, packing: Packing
+) -> Iterator[list[tuple[str, int, int]]]:
+    """Return files with the records of slices as (path, size, CRC-32C); delete pieces at the end.
+
+    Pieces have unique names, since another builder of this output may cut the same parts.
+    """
+    pieces: list[str] = []
+    files = []
+    try:
+        for part, first, stop in slices:
+            source = join(folder, part.payload)
+            if stop - first == part.records:
+                files.append((source, part.num_bytes, part.crc32c))
+                continue
+            pieces.append(f"{path}.{uuid.uuid4().hex}.piece")
+            cut = cut_part(storage, source, first, stop, pieces[-1], packing)
+            files.append((pieces[-1], *cut))
+        yield files
+    finally:
+        for piece in pieces:
+            storage.delete(piece)
+
+
+def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
     """Return a name for a temporary shard that depends on its content alone.
 
     Killed attempts do not accumulate files, and a shard that one of them finished is reused.
     """
-    text = repr((tuple(job.series), job.index, job.total, [part.payload for part in parts]))
+    contents = [(each.part.payload, each.first, each.stop) for each in slices]
+    text = repr((tuple(job.series), job.index, job.total, contents))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.transforms.build.assemble import ShardJob
+from shardmill.transforms.build.assemble import PartSlice, ShardJob
 from shardmill.transforms.build.parts import parse_sidecar
 from shardmill.transforms.build.spec import SHARDS_FOLDER, SinkSpec
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
@@ -36,10 +36,10 @@ def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> BuiltCatal
         FileNotFoundError: A part was deleted.
         OutputError: A sidecar is damaged.
     """
-    full = [part for part in job.parts if part.payload]
-    if not job.total or not full or not all(part.catalog for part in full):
+    slices = [each for each in job.slices if each.stop > each.first]
+    if not job.total or not slices or not all(each.part.catalog for each in slices):
         return None
-    data = format_catalog(_rows(storage, spec, [part.catalog for part in full]), spec.record_id)
+    data = format_catalog(_rows(storage, spec, slices), spec.record_id)
     crc = crc32c(data)
     # Named by its content: workers with different releases of Arrow write different bytes.
     source = f"{spec.build_name}/{SHARDS_FOLDER}/{crc:08x}-{len(data)}.parquet"
@@ -47,12 +47,11 @@ def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> BuiltCatal
     return BuiltCatalog(source, len(data), crc)
 
 
-def _rows(storage: Storage, spec: SinkSpec, sidecars: list[str]) -> Iterator[list[Any]]:
-    paths = [join(spec.parts, name) for name in sidecars]
-    for path, data in zip(
-        paths, map_ordered(storage.read, paths, storage_threads(spec.parts)), strict=True
-    ):
+def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iterator[list[Any]]:
+    paths = [join(spec.parts, each.part.catalog) for each in slices]
+    texts = map_ordered(storage.read, paths, storage_threads(spec.parts))
+    for path, data, each in zip(paths, texts, slices, strict=True):
         sidecar = parse_sidecar(data)
         if sidecar is None:
             raise OutputError(f"{path} is damaged: run again.")
-        yield from sidecar.rows
+        yield from sidecar.rows[each.first : each.stop]

@@ -23,7 +23,7 @@ from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.encoder import Encoder, ExtraFiles
 from shardmill.transforms.build.outcome import Outcome, Status
-from shardmill.transforms.build.parts import parse_sidecar
+from shardmill.transforms.build.parts import FORMAT_VERSION, parse_sidecar
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
@@ -158,6 +158,7 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
             record_id=spec.record_id,
+            format=FORMAT_VERSION,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

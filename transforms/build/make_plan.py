@@ -12,6 +12,7 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.compare import Changes
+from shardmill.transforms.build.parts import FORMAT_VERSION
 from shardmill.transforms.build.placement import REJECTED
 from shardmill.transforms.build.planning import Plan, plan_parts, why_too_many_parts
 from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
@@ -63,7 +64,9 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
         return Plan("failed", str(error))
     plan, old = replace(plan, base=published.version), published.manifest
     if old is not None and not spec.overwrite:
-        problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id)
+        problem = why_not_up_to_date(
+            storage, spec.output, old, spec.config_id, plan.input_id, FORMAT_VERSION
+        )
         problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
@@ -99,9 +99,7 @@ def count_parts(
 
 
 def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> int:
-    """Return the number of shards of a finished series; at most its number of parts."""
-    if spec.num_shards is not None:
-        return spec.num_shards
+    """Return the number of shards of a finished series whose size is given; at most its parts."""
     if spec.shard_examples is not None:
         wanted = -(-records // spec.shard_examples)
     else:
@@ -109,18 +107,37 @@ def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> i
     return max(1, min(wanted, parts))
 
 
-def deal_parts(sizes: Sequence[int], shards: int, *, exact: bool) -> list[range]:
-    """Return the consecutive parts of each shard.
+def deal_records(records: Sequence[int], shards: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Yield the slices of each shard as (part, first record, end record).
+
+    The numbers of records of shards differ by at most one. The first shards have one more, so that
+    hosts that read every n-th shard get equal numbers too. A part without records is one empty
+    slice.
+
+    Args:
+        records: Number of records of each part.
+        shards: Number of shards.
+    """
+    each, more = divmod(sum(records), shards)
+    part = first = 0
+    for shard in range(shards):
+        left = each + (shard < more)
+        slices = []
+        while part < len(records) and (left or not records[part]):
+            stop = min(first + left, records[part])
+            slices.append((part, first, stop))
+            left -= stop - first
+            part, first = (part + 1, 0) if stop == records[part] else (part, stop)
+        yield slices
+
+
+def deal_parts(sizes: Sequence[int], shards: int) -> list[range]:
+    """Return the consecutive parts of each shard; shards have about the same size.
 
     Args:
         sizes: Bytes (or records) of each part.
         shards: Number of shards.
-        exact: Whether all shards have the same number of parts (a multiple of the shards); else
-            shards have about the same size.
     """
-    if exact:
-        each = len(sizes) // shards
-        return [range(i * each, (i + 1) * each) for i in range(shards)]
     total = sum(sizes)
     bounds = [0]
     passed = 0

@@ -47,13 +47,16 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
     return find_early_stop(ends, size) >= 0
 
 
-def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, int]:
+def repack(
+    storage: Storage, sources: Sequence[str], path: str, packing: Packing
+) -> tuple[int, int]:
     """Write the records of parts to one file that TensorFlow reads to its end.
 
     Args:
         storage: Storage of the parts.
         sources: Paths of the parts, in order.
         path: The new file.
+        packing: Compression of the parts.
 
     Returns:
         Size and CRC-32C of the file.
@@ -61,7 +64,6 @@ def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, in
     Raises:
         OutputError: A part is damaged.
     """
-    packing = _packing_of(storage, sources[0])
     for attempt in itertools.count():
         with storage.open_write(path) as target:
             writer = MemberWriter(target, packing, MEMBER_BYTES + (_STEP << attempt))
@@ -76,10 +78,3 @@ def repack(storage: Storage, sources: Sequence[str], path: str) -> tuple[int, in
         if not loses_records(storage, [path], writer.num_bytes):
             return writer.num_bytes, writer.crc
     raise AssertionError("unreachable")
-
-
-def _packing_of(storage: Storage, source: str) -> Packing:
-    with storage.open_at(source) as reader:
-        (first,) = reader.read_at(INDEX_BYTES, 1)
-    # The type of the first deflate block.
-    return "deflated" if first & 6 else "stored"

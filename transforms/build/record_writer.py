@@ -12,7 +12,13 @@ import numpy.typing as npt
 
 from shardmill.schemas.storage import WritableFile
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, Packing, pack_member
+from shardmill.schemas.tfrecord.gzip_member import (
+    HEADER,
+    Member,
+    Packing,
+    deflate_offset,
+    pack_member,
+)
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index, entry_bytes, fits
 from shardmill.transforms.runtime.process_pool import usable_cores
 
@@ -71,12 +77,20 @@ class MemberWriter:
             self._append(frames[at:end], after - first)
             first, at = after, end
 
+    def add_member(self, packed: bytes, records: int) -> None:
+        """Append a finished gzip member of this packing; its data is not compressed again."""
+        self._flush()
+        self._write(HEADER + packed[deflate_offset(packed) :], records)
+
     def close(self) -> None:
         """Write the pending records and the index."""
+        self._flush()
+        self._close_group()
+
+    def _flush(self) -> None:
         self._close_member()
         while self._packed:
             self._write_first()
-        self._close_group()
 
     def _append(self, frames: bytes | memoryview, records: int) -> None:
         self._pending.append(frames)

@@ -15,10 +15,11 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import ResourceError, StaleBuildError, StorageError
+from shardmill.schemas.errors import OutputError, ResourceError, StaleBuildError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
 from shardmill.transforms.build.catalog import write_catalog
 from shardmill.transforms.build.census import Census
@@ -93,10 +94,13 @@ def _find_or_write(
         if counts_inputs:
             progress.current().add(len(refs), sum(existing.rejects.values()))
         return existing
-    packing = encoder.packing if spec.compression == "gzip" else "none"
-    job = PartJob(key, name, spec.parts, packing, encoder.versions())
+    job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions())
     items = encode_refs(encoder, refs, plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
+
+
+def _packing_of(spec: SinkSpec, encoder: Encoder[Any]) -> Packing:
+    return encoder.packing if spec.compression == "gzip" else "none"
 
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
@@ -135,15 +139,14 @@ def _raise_if_stale() -> Iterator[None]:
         ) from error
 
 
-def _assemble(job: ShardJob, spec: SinkSpec) -> BuiltShard:
-    storage, gzip = open_storage(spec.output), spec.compression == "gzip"
+def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
+    storage, template = open_storage(spec.output), spec.shards.template
+    packing = _packing_of(spec, encoder)
     try:
         with _raise_if_stale():
-            shard = assemble_shard(
-                storage, spec.output, spec.build_name, job, spec.shards.template, gzip=gzip
-            )
+            shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
             shard = replace(shard, catalog=write_catalog(storage, spec, job))
-    except (MemoryError, StorageError) as error:
+    except (MemoryError, OutputError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
     return shard
@@ -286,7 +289,7 @@ class BuildShards(beam.PTransform):
             | "GroupBySeries" >> beam.GroupByKey()
             | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(inputs.plan), spec=spec)
             | "SpreadShards" >> beam.Reshuffle()
-            | "AssembleShards" >> beam.Map(_assemble, spec=spec)
+            | "AssembleShards" >> beam.Map(_assemble, spec=spec, encoder=encoder)
         )
         return (
             inputs.plan.pipeline

@@ -159,7 +159,7 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
 
 
 def why_not_up_to_date(
-    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str
+    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str, format_version: int
 ) -> str:
     """Return why the published dataset is not the wanted one, or an empty text if it is.
 
@@ -169,7 +169,13 @@ def why_not_up_to_date(
         old: The published dataset.
         config_id: Identity of the wanted options.
         input_id: Identity of the wanted inputs.
+        format_version: Version of the format that this release writes.
     """
+    if old.build.format != format_version:
+        return (
+            f"--output={output} was built by a release that divides records into shards "
+            "differently: add --update to publish a new version of it, or choose another folder."
+        )
     if not old.is_dataset(config_id, input_id):
         return (
             f"--output={output} holds a dataset of other inputs or options: "

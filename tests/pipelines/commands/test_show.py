@@ -100,10 +100,8 @@ def test_finds_the_record_of_an_input(dataset) -> None:
     done = shardmill("show", dataset, "--key=cat/003.jpg", "--json")
     found = json.loads(done.stdout)
     (record,) = found["records"]["first"]
-    assert record["features"]["image/key"]["values"] == ["cat/003.jpg"] or "cat/003.jpg" in str(
-        record
-    )
-    lines = shown(dataset, "--key=cat/003.jpg")
+    assert "cat/003.jpg" in str(record["features"]["image/key"]["values"])
+    lines = shown(dataset, key="cat/003.jpg")
     assert re.fullmatch(
         r"cat/003\.jpg  record \d+ of (train|validation)-00000-of-00001.*", lines[0]
     )

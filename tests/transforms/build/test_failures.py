@@ -1,4 +1,4 @@
-"""A worker without memory ends the build with a sentence, and is no reason for endless retries."""
+"""A worker without memory ends the build with a sentence, not with endless retries."""
 
 import pytest
 

@@ -50,24 +50,17 @@ def test_few_more_inputs_rarely_change_the_number_of_parts() -> None:
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200), st.integers(1, 250))
 def test_each_part_belongs_to_one_shard_in_order(sizes: list[int], shards: int) -> None:
-    ranges = deal_parts(sizes, min(shards, len(sizes)), exact=False)
+    ranges = deal_parts(sizes, min(shards, len(sizes)))
     assert [n for r in ranges for n in r] == list(range(len(sizes)))
     assert all(ranges)
     assert len(ranges) <= shards
-
-
-@given(st.integers(1, 64), st.integers(1, 16))
-def test_exact_number_of_shards_has_equal_numbers_of_parts(shards: int, each: int) -> None:
-    ranges = deal_parts([0] * shards * each, shards, exact=True)
-    assert [len(r) for r in ranges] == [each] * shards
-    assert [n for r in ranges for n in r] == list(range(shards * each))
 
 
 def test_shards_have_about_the_requested_size() -> None:
     sizes = [1_000_000 + 1_000 * (i % 7) for i in range(64)]
     wanted = spec(shard_bytes=8_000_000)
     shards = count_shards(wanted, 0, sum(sizes), len(sizes))
-    made = [sum(sizes[n] for n in r) for r in deal_parts(sizes, shards, exact=False)]
+    made = [sum(sizes[n] for n in r) for r in deal_parts(sizes, shards)]
     assert len(made) == 8
     assert all(0.8 < size / 8_000_000 < 1.2 for size in made)
 
@@ -84,10 +77,10 @@ def test_planned_shards_cover_missing_parts() -> None:
     series = Series("train", "")
     found = [PartFile(n, records=1, num_bytes=10) for n in (1, 4)]
     jobs = list(plan_shards(spec(num_shards=5), series, 5, found))
-    assert [(job.index, job.total, len(job.parts)) for job in jobs] == [
-        (0, 5, 0), (1, 5, 1), (2, 5, 0), (3, 5, 0), (4, 5, 1),
-    ]  # fmt: skip
-    assert [len(j.parts) for j in plan_shards(spec(), series, 1, [])] == [0]
+    numbers = [[each.part.number for each in job.slices] for job in jobs]
+    assert numbers == [[1], [4], [], [], []]
+    assert {(job.index, job.total) for job in jobs} == {(index, 5) for index in range(5)}
+    assert [len(j.slices) for j in plan_shards(spec(), series, 1, [])] == [0]
     (rejected,) = plan_shards(spec(), REJECTED, 1, [PartFile(0, rejects="a.json")])
     assert rejected.total == 0
 

@@ -14,7 +14,7 @@ from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.build import assemble as assembling
 from shardmill.transforms.build import rechunk
-from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard
+from shardmill.transforms.build.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
 from shardmill.transforms.build.parts import PartFile
 from shardmill.transforms.build.placement import Series
 from shardmill.transforms.build.record_writer import MemberWriter
@@ -80,16 +80,17 @@ def write_part(folder: Path, number: int, records: list[bytes], packing: str) ->
     )  # fmt: skip
 
 
-def assemble(build: Path, parts: tuple[PartFile, ...]) -> BuiltShard:
-    job = ShardJob(Series("train", ""), 0, 1, parts)
-    template = ShardTemplate(DEFAULT_TEMPLATE)
-    return assemble_shard(
-        open_storage(str(build)), str(build.parent), build.name, job, template, gzip=True
-    )
+def assemble(build: Path, parts: tuple[PartFile, ...], packing: str, **cut: int) -> BuiltShard:
+    """Assemble a shard from parts, of which the last one may be cut."""
+    *whole, last = (PartSlice(part, 0, part.records) for part in parts)
+    job = ShardJob(Series("train", ""), 0, 1, (*whole, last._replace(**cut)))
+    template, storage = ShardTemplate(DEFAULT_TEMPLATE), open_storage(str(build))
+    return assemble_shard(storage, str(build.parent), build.name, job, template, packing)
 
 
+@pytest.mark.parametrize("cut", [{}, {"first": 5}, {"stop": 80}])
 @pytest.mark.parametrize("packing", ["stored", "deflated"])
-def test_repacks_a_shard_that_tensorflow_would_not_read(packing, tmp_path) -> None:
+def test_repacks_a_shard_that_tensorflow_would_not_read(packing, cut, tmp_path) -> None:
     pack = stored_member if packing == "stored" else deflated_member
     # In a part, an index replaces the header of the first member.
     large = record_for(TENSORFLOW_READS + 4 - 502, pack)
@@ -100,15 +101,16 @@ def test_repacks_a_shard_that_tensorflow_would_not_read(packing, tmp_path) -> No
     assert found[0].num_bytes == TENSORFLOW_READS + 4
     assert len(tf_records(joined)) == 1
 
-    shard = assemble(tmp_path, found)
-    assert shard == assemble(tmp_path, found)
+    shard = assemble(tmp_path, found, packing, **cut)
+    assert shard == assemble(tmp_path, found, packing, **cut)
     path = tmp_path.parent / shard.source
     data = path.read_bytes()
     assert (shard.num_bytes, shard.crc32c) == (len(data), crc32c(data))
-    assert tf_records(path) == [large, *SMALL] == gzip_records(path)
+    wanted = [large, *SMALL[cut.get("first") : cut.get("stop")]]
+    assert tf_records(path) == wanted == gzip_records(path)
     members = read_index(lambda at, length: data[at : at + length], len(data))
     assert members is not None
-    assert sum(member.records for member in members) == 91
+    assert sum(member.records for member in members) == len(wanted)
     assert count_file(str(path)).warnings == ()
 
 
@@ -117,7 +119,7 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(rechunk, "loses_records", lambda *_: next(answers))
     write_part(tmp_path, 0, SMALL, "stored")
     storage, part = open_storage(str(tmp_path)), str(tmp_path / "0.part")
-    size, _ = rechunk.repack(storage, [part], str(tmp_path / "new"))
+    size, _ = rechunk.repack(storage, [part], str(tmp_path / "new"), "stored")
     assert (tmp_path / "new").stat().st_size == size
     assert next(answers, None) is None
     assert tf_records(tmp_path / "new") == SMALL
@@ -126,7 +128,7 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
 def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
     folder = tmp_path / PARTS_FOLDER
     found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
-    shard = assemble(tmp_path, found)
+    shard = assemble(tmp_path, found, "stored")
     joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
     assert (tmp_path.parent / shard.source).read_bytes() == joined
 

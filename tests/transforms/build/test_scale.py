@@ -146,7 +146,7 @@ def test_assembling_needs_few_bytes_of_a_part() -> None:
     assert len(FastPrimitivesCoder().encode(tuple(part.file))) < 160
     files = [make_part(number, LABELS).file for number in range(400)]
     jobs = list(assemble.plan_shards(spec("x", num_shards=100).shards, TRAIN, 400, files))
-    assert [len(job.parts) for job in jobs] == [4] * 100
+    assert [len(job.slices) for job in jobs] == [4] * 100
     assert max(len(pickle.dumps(job)) for job in jobs) < 800
     shard = assemble.BuiltShard(TRAIN, 1, "train-00001-of-00100.tfrecord.gz", "shards/" + "a" * 32,
                                 1 << 27, 1 << 31, 3_584)  # fmt: skip
@@ -168,7 +168,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
     counted = CountingStorage(storage)
     built = [
         assemble.assemble_shard(
-            counted, wanted.output, wanted.build_name, job, wanted.shards.template, gzip=True
+            counted, wanted.output, wanted.build_name, job, wanted.shards.template, "stored"
         )
         for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
     ]

@@ -1,0 +1,279 @@
+"""Shards of an exact number have equal numbers of records: parts are cut between records."""
+
+import itertools
+import json
+import random
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.shard_names import ShardTemplate
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.local import LocalStorage
+from shardmill.schemas.tfrecord.framing import crc32c
+from shardmill.schemas.tfrecord.gzip_member import deflated_member
+from shardmill.schemas.tfrecord.member_index import read_index
+from shardmill.transforms.build.assemble import BuiltShard, assemble_shard, plan_shards
+from shardmill.transforms.build.cutting import cut_part
+from shardmill.transforms.build.parts import PartFile
+from shardmill.transforms.build.placement import Series
+from shardmill.transforms.build.planning import ShardSpec
+from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.build.spec import PARTS_FOLDER
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
+from tests.conftest import build_dataset, examples, make_photos
+from tests.support.fault_tools import Watched, check_dataset, zygote
+from tests.support.readers import current, dataset_files, framed_payloads, gzip_records, tf_records
+from tests.support.record_tools import flip, framed, in_groups, indexed
+
+TRAIN = Series("train", "")
+PACKINGS = ("stored", "deflated", "none")
+SMALL_MEMBERS = 100  # bytes
+
+
+def write_parts(folder: Path, contents: list[list[bytes]], packing: str) -> list[PartFile]:
+    """Write parts whose members have about 100 bytes of records; every third has rejects."""
+    folder.mkdir(parents=True)
+    parts = []
+    for number, records in enumerate(contents):
+        rejects = "" if number % 3 else f"{number}.json"
+        if not records:
+            parts.append(PartFile(number, rejects=rejects))
+            continue
+        path = folder / f"{number}.part"
+        with path.open("wb") as file:
+            writer = MemberWriter(file, packing, SMALL_MEMBERS)
+            for record in records:
+                writer.add(record)
+            writer.close()
+        parts.append(
+            PartFile(number, path.name, writer.num_bytes, writer.crc, len(records), rejects)
+        )
+    return parts
+
+
+def assemble(output: Path, parts: list[PartFile], shards: int, packing: str) -> list[BuiltShard]:
+    storage, template = open_storage(str(output)), ShardTemplate()
+    jobs = plan_shards(ShardSpec(num_shards=shards), TRAIN, len(parts), parts[::-1])
+    return [assemble_shard(storage, str(output), "b", job, template, packing) for job in jobs]
+
+
+def read(path: Path, packing: str) -> list[bytes]:
+    return framed_payloads(path.read_bytes()) if packing == "none" else gzip_records(path)
+
+
+def index_of(data: bytes):
+    return read_index(lambda at, length: data[at : at + length], len(data))
+
+
+def check_shard(path: Path, shard: BuiltShard, packing: str) -> list[bytes]:
+    """Assert that a shard is valid; return its records."""
+    data, records = path.read_bytes(), read(path, packing)
+    assert (shard.num_bytes, shard.crc32c) == (len(data), crc32c(data))
+    assert shard.records == len(records)
+    if packing != "none":
+        members = index_of(data)
+        assert sum(member.records for member in members) == len(records)
+        assert all(member.records for member in members) or not records
+    return records
+
+
+@given(
+    counts=st.lists(st.integers(0, 12), min_size=1, max_size=8),
+    shards=st.integers(1, 20),
+    packing=st.sampled_from(PACKINGS),
+    seed=st.integers(0, 99),
+)
+@settings(
+    max_examples=examples(150), deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+def test_shards_have_the_records_of_the_parts_in_order(
+    tmp_path_factory, counts, shards, packing, seed
+) -> None:
+    rng = random.Random(seed)
+    contents = [[rng.randbytes(rng.choice([0, 1, 30, 150])) for _ in range(n)] for n in counts]
+    output = tmp_path_factory.mktemp("cut")
+    parts = write_parts(output / "b" / PARTS_FOLDER, contents, packing)
+    built = assemble(output, parts, shards, packing)
+    paths = [output / shard.source for shard in built]
+    found = [check_shard(*each, packing) for each in zip(paths, built, strict=True)]
+    assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
+    sizes = [len(records) for records in found]
+    assert (len(sizes), sizes) == (shards, sorted(sizes, reverse=True))
+    assert sizes[0] - sizes[-1] <= 1
+    assert [name for shard in built for name in shard.rejects] == [
+        part.rejects for part in parts if part.rejects
+    ]
+    assert sorted((output / "b/shards").iterdir()) == sorted(paths)  # no pieces
+    joined = output / "joined"
+    joined.write_bytes(b"".join(path.read_bytes() for path in paths))
+    assert read(joined, packing) == list(itertools.chain(*contents))
+    assert packing == "none" or sum(m.records for m in index_of(joined.read_bytes())) == sum(counts)
+    before = [path.read_bytes() for path in paths]
+    assert assemble(output, parts, shards, packing) == built
+    assert [path.read_bytes() for path in paths] == before
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
+    rng = random.Random(3)
+    contents = [[rng.randbytes(rng.randint(0, 200)) for _ in range(n)] for n in (70, 0, 1, 90, 33)]
+    parts = write_parts(tmp_path / "b" / PARTS_FOLDER, contents, packing)
+    for shards in (1, 3, 7):
+        kind = "" if packing == "none" else "GZIP"
+        built = assemble(tmp_path, parts, shards, packing)
+        found = [tf_records(tmp_path / shard.source, kind) for shard in built]
+        assert {len(records) for records in found} <= {194 // shards, -(-194 // shards)}
+        assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
+
+
+def test_only_members_at_the_cut_are_compressed_again(tmp_path) -> None:
+    """Members of another compression level are in the piece as they were."""
+    groups = in_groups([b"%d" % n * 300 for n in range(40)], 8)
+    fast = [deflated_member(framed(group), 1)[10:] for group in groups]
+    (tmp_path / "a.part").write_bytes(indexed(groups, lambda data: deflated_member(data, 1)))
+    for first, stop, copied in (
+        (0, 20, [0, 1]),
+        (8, 40, [1, 2, 3, 4]),
+        (13, 35, [2, 3]),
+        (9, 11, []),
+    ):
+        size, crc = cut_part(
+            open_storage(str(tmp_path)), f"{tmp_path}/a.part", first, stop, f"{tmp_path}/b",
+            "deflated",
+        )  # fmt: skip
+        data = (tmp_path / "b").read_bytes()
+        assert (size, crc) == (len(data), crc32c(data))
+        assert [number for number, body in enumerate(fast) if body in data] == copied
+        assert gzip_records(tmp_path / "b") == [b"%d" % n * 300 for n in range(first, stop)]
+        assert len(index_of(data)) == len({n // 8 for n in range(first, stop)})
+
+
+def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("shardmill.schemas.tfrecord.range_scan._WHOLE_MEMBER", 4_000)
+    rng = random.Random(1)
+    records = [rng.randbytes(5_000 if n % 50 == 7 else 40) for n in range(400)]
+    (part,) = write_parts(tmp_path / "b" / PARTS_FOLDER, [records], "stored")
+    data = (tmp_path / "b" / PARTS_FOLDER / part.payload).read_bytes()
+    assert data.count(b"\x1f\x8b\x08\x04") >= 2
+    built = assemble(tmp_path, [part], 3, "stored")
+    assert [gzip_records(tmp_path / shard.source) for shard in built] == [
+        records[:134], records[134:267], records[267:],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_damaged_part_is_one_sentence(packing, tmp_path) -> None:
+    folder = tmp_path / "b" / PARTS_FOLDER
+    (part,) = write_parts(folder, [[b"x" * 10] * 3], packing)
+    data = (folder / "0.part").read_bytes()
+    with pytest.raises(OutputError, match=r"0\.part is damaged \(.*\): run again"):
+        assemble(tmp_path, [part._replace(records=5)], 2, packing)  # too few
+    for at in (20, len(data) - 20):  # in the index, and in the last record
+        (folder / "0.part").write_bytes(flip(data, at))
+        with pytest.raises(OutputError, match=r"0\.part is damaged \(.*\): run again"):
+            assemble(tmp_path, [part], 2, packing)
+    assert not list(tmp_path.rglob("*.piece"))
+    (folder / "0.part").unlink()
+    with pytest.raises(FileNotFoundError):  # another builder deleted it
+        assemble(tmp_path, [part], 2, packing)
+
+
+def test_another_builder_may_cut_the_same_parts(tmp_path, monkeypatch) -> None:
+    """It begins and ends after this builder has cut a part, and before it reads the pieces."""
+    contents = [[b"%d" % (n * part) * 50 for n in range(20)] for part in range(1, 4)]
+    parts = write_parts(tmp_path / "b" / PARTS_FOLDER, contents, "stored")
+    built, concat = [], LocalStorage.concat
+
+    def concat_later(storage, pieces, path) -> None:
+        monkeypatch.setattr(LocalStorage, "concat", concat)
+        built.append(assemble(tmp_path, parts, 4, "stored"))
+        concat(storage, pieces, path)
+
+    monkeypatch.setattr(LocalStorage, "concat", concat_later)
+    built.append(assemble(tmp_path, parts, 4, "stored"))
+    assert built[0] == built[1]
+    records = [gzip_records(tmp_path / shard.source) for shard in built[0]]
+    assert list(itertools.chain(*records)) == list(itertools.chain(*contents))
+
+
+# Whole builds.
+
+
+def save_rows(folder: Path, rows: int) -> Path:
+    np.save(folder / "X.npy", np.arange(rows * 3).reshape(rows, 3))
+    return folder / "X.npy"
+
+
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+def test_build_has_shards_of_equal_size(compression, tmp_path) -> None:
+    """5,000 records in 64 shards; they had 59 to 100 when whole parts were dealt."""
+    options = {
+        "input": save_rows(tmp_path, 5_000), "splits": "train:1", "compression": compression,
+    }  # fmt: skip
+    _, manifest = build_dataset("arrays", output=tmp_path / "even", num_shards=64, **options)
+    _, whole = build_dataset("arrays", output=tmp_path / "whole", shard_examples=100, **options)
+    packing = "none" if compression == "none" else "deflated"
+    shards, others = (
+        [read(current(tmp_path / name) / shard.file, packing) for shard in each.splits["train"].shards]
+        for name, each in (("even", manifest), ("whole", whole))
+    )  # fmt: skip
+    assert [len(records) for records in shards] == [79] * 8 + [78] * 56
+    assert [shard.records for shard in manifest.splits["train"].shards] == [79] * 8 + [78] * 56
+    assert list(itertools.chain(*shards)) == list(itertools.chain(*others))
+    assert verify_dataset(find_dataset(str(tmp_path / "even"))) == []
+
+
+def test_labels_have_even_shards_and_rejects_keep_their_order(tmp_path) -> None:
+    photos = make_photos(tmp_path / "in", {"cat": 23, "dog": 17}, size=(12, 9))
+    for number in range(12):
+        (photos / f"cat/no{number}.jpg").write_bytes(b"no image")
+    options = {"input": photos, "image_size": 8, "splits": "train:1", "max_reject_fraction": 0.5}
+    _, manifest = build_dataset(output=tmp_path / "a", num_shards=4, shard_by="label", **options)
+    counts = [(shard.label, shard.records) for shard in manifest.splits["train"].shards]
+    assert counts == [("cat", 6)] * 3 + [("cat", 5), ("dog", 5)] + [("dog", 4)] * 3
+    for name, shards in (("b", {"num_shards": 5}), ("c", {"shard_bytes": "1KiB"})):
+        build_dataset(output=tmp_path / name, **options, **shards)
+    rejects = [dataset_files(tmp_path / name)["rejects.jsonl"] for name in "bc"]
+    assert rejects[0] == rejects[1]
+    assert len(rejects[0].splitlines()) == 12
+
+
+def test_dataset_of_another_format_is_built_again(tmp_path) -> None:
+    options = {"input": save_rows(tmp_path, 40), "output": tmp_path / "ds", "num_shards": 3}
+    assert build_dataset("arrays", **options)[0].status == "published"
+    assert build_dataset("arrays", **options)[0].status == "up_to_date"
+    path = tmp_path / "ds/manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["build"].pop("format") == 2  # 0.1.0 did not have it
+    manifest["build"]["config_id"] = "0" * 16
+    path.write_text(json.dumps(manifest))
+    failed, old = build_dataset("arrays", **options)
+    assert old.build.format == 1
+    assert failed.message == (
+        f"--output={tmp_path}/ds was built by a release that divides records into shards "
+        "differently: add --update to publish a new version of it, or choose another folder."
+    )
+    assert build_dataset("arrays", update=True, **options)[0].status == "published"
+    assert build_dataset("arrays", update=True, **options)[0].status == "up_to_date"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("moment", [1, 2, 7, 20])
+def test_resumes_after_being_killed_between_pieces(moment, tmp_path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.arange(700), y=["ab"[n % 2] for n in range(700)])
+    argv = ["arrays", f"--input={tmp_path}/in.npz", "--num_shards=9", "--splits=train:1"]
+    assert zygote().run(*argv, f"--output={tmp_path}/wanted").code == 0
+    output = tmp_path / "out"
+    watch = Watched(output, since=".piece", at=(moment,))
+    assert zygote().run(*argv, f"--output={output}", watch=watch).code == -signal.SIGKILL
+    assert len(list(output.glob(".build-*/parts/*.json"))) == 9
+    ended = zygote().run(*argv, f"--output={output}")
+    assert (ended.code, ended.parts()) == (0, (0, 9)), ended.stderr
+    assert check_dataset(output) == check_dataset(tmp_path / "wanted")
