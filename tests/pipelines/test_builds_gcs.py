@@ -378,7 +378,7 @@ def documented_costs() -> dict[str, Counter[str]]:
     """Return the calls by class of each row of the page's table."""
     text = (ROOT / "docs" / "gcs.md").read_text().partition("| per |")[2]
     rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 16
     return {name: Counter(dict(zip("ABD", map(int, row), strict=True))) for name, *row in rows}
 
 
@@ -413,13 +413,16 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
         parts = len(
             {c.name for c in front.calls if c.kind == "upload" and c.name.endswith(".part")}
         )
+        sidecars = sum(c.kind == "download" and "/parts/" in c.name for c in front.calls)
         assert int(re.search(r"parts +(\d+)", out).group(1)) == parts
         things = {"build": 1, "part": parts, "shard": 2 * shards,
                   "empty shard, in addition": endings["upload", "bytes"],
                   "piece of a part": endings["upload", "piece"]}  # fmt: skip
         assert shards == 1 or things["piece of a part"] > 2
         if pipeline == "images":
-            things["image"] = 24
+            things |= {"image": 24, "build of images, in addition": 1,
+                       "catalog": endings["upload", "parquet"],
+                       "sidecar of a catalog": sidecars - parts}  # fmt: skip
         else:
             things |= {"build of rows, in addition": 1, "CSV file": 3,
                        "segment of rows": endings["download", "run"]}  # fmt: skip
@@ -429,7 +432,31 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
         things = {"run that is up to date": 1}
         if pipeline == "rows":
             things |= {"build of rows, in addition": 1, "CSV file of such a run": 3}
+        else:
+            things["such a run of images, in addition"] = 1
         assert by_class(front) == expected_calls(things, folders)
+
+
+def test_update_reads_published_records_instead_of_inputs(album, strict_bucket, front, tmp_path):
+    """Ranges of shards are read; the result equals a new build."""
+    photos, options = f"{album.upload(strict_bucket)}/images", {"num_shards": None, "shard_examples": 6}
+    assert build("images", photos, f"{strict_bucket}/out", **options).status == "published"
+    for changes in ({"seed": 3}, {"seed": 3, "splits": "train:0.5,test:0.5"}):
+        front.calls.clear()
+        outcome = build("images", photos, f"{strict_bucket}/out", update=True, **options, **changes)
+        assert (outcome.status, outcome.reused) == ("published", 24)
+        calls = Counter(
+            (c.kind, "image" if c.name.endswith(".jpg") else c.name.rpartition(".")[2])
+            for c in front.calls
+        )
+        assert not calls["download", "image"]
+        assert calls["download", "gz"] + calls["get", "gz"] <= 24 + 2 * 8, calls
+        build("images", photos, f"{strict_bucket}/scratch", overwrite=True, **options, **changes)
+        found = [
+            dataset_files(download(f"{strict_bucket}/{name}", tmp_path / f"{name}{len(changes)}"))
+            for name in ("out", "scratch")
+        ]
+        assert found[0] == found[1]
 
 
 # A publisher that is delayed before one call while others publish.

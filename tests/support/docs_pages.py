@@ -188,6 +188,7 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "README.md": _front,
     "docs/arrays.md": _arrays_page,
     "docs/beam.md": _has("flower_photos"),
+    "docs/catalog.md": _has("flower_photos", "ds"),
     "docs/counting.md": _counting_page,
     "docs/format.md": _dots,
     "docs/getting-started.md": _front,

@@ -119,7 +119,9 @@ class Album:
         manifest = json.loads((folder / "manifest.json").read_text())
         generation, earlier = manifest["generation"], manifest.get("previous", [])
         names = [entry.path[len(output) + 1 :] for entry in GcsStorage().walk(output)]
-        own = [name for name in names if name.split("/")[0] not in earlier]
+        own = [
+            name for name in names if name.split("/")[0] not in earlier and "/catalog/" not in name
+        ]
         wanted_names = [f"{generation}/{name}" for name in (*wanted, "manifest.json")]
         assert sorted(own) == sorted([*wanted_names, "manifest.json"])
 
