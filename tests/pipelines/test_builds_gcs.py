@@ -440,7 +440,10 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
 
 def test_update_reads_published_records_instead_of_inputs(album, strict_bucket, front, tmp_path):
     """Ranges of shards are read; the result equals a new build."""
-    photos, options = f"{album.upload(strict_bucket)}/images", {"num_shards": None, "shard_examples": 6}
+    photos, options = (
+        f"{album.upload(strict_bucket)}/images",
+        {"num_shards": None, "shard_examples": 6},
+    )
     assert build("images", photos, f"{strict_bucket}/out", **options).status == "published"
     for changes in ({"seed": 3}, {"seed": 3, "splits": "train:0.5,test:0.5"}):
         front.calls.clear()

@@ -181,10 +181,10 @@ def test_estimates_the_number_of_parts_that_are_not_empty(tmp_path):
         str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
         ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)),
     )  # fmt: skip
-    train, kept = Series("train", ""), Series("validation", "")
-    plan = Plan("build", parts={train: 64, kept: 8}, reused=frozenset({kept}))
+    train = Series("train", "")
+    plan = Plan("build", parts={train: 64})
     for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
-        announce(spec, plan, "encoding", refs, {train: (refs, 0), kept: (9, 0)})
+        announce(spec, plan, "encoding", refs, {train: (refs, 0)})
         assert find_total(spec.build) in wanted
     announce(spec, plan, "encoding", 0)
     assert find_total(spec.build) == 64
@@ -255,7 +255,7 @@ def test_docs_list_all_counters():
 def test_prints_counters(tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 5})
     (photos / "cat" / "bad.jpg").write_text("no image")
-    flags = ["--image_size=8", "--splits=train:1", "--num_shards=2", "--max_reject_fraction=1"]
+    flags = ["--image_size=8", "--splits=train:1", "--num_shards=1", "--max_reject_fraction=1"]
     done = shardmill(
         "images", f"--input={photos}", f"--output={tmp_path / 'out'}", *flags, "--debug"
     )
@@ -263,10 +263,10 @@ def test_prints_counters(tmp_path):
     found = dict(re.findall(r"^counter (\w+): (.*)$", done.stderr, re.MULTILINE))
     part_bytes = found.pop("part_bytes")
     assert found == {
-        "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "2", "shards_assembled": "2"
+        "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "1", "shards_assembled": "1"
     }  # fmt: skip
     size = sum(path.stat().st_size for path in (tmp_path / "out/current").glob("*.gz"))
-    total = int(re.fullmatch(r"count 2 sum (\d+) min \d+ max \d+", part_bytes).group(1))
+    total = int(re.fullmatch(r"count 1 sum (\d+) min \d+ max \d+", part_bytes).group(1))
     assert total == size > 0
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["written"] == 5
