@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, OutputError
-from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.storage import Storage, join, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
@@ -88,12 +89,31 @@ def check_plain(files: Iterable[str]) -> None:
             raise FormatError(f"it names {name!r}, which is not a file of a dataset")
 
 
+def check_no_version(output: str, flag: str = "") -> None:
+    """Check that an output is not a version of a dataset, which must never change.
+
+    Args:
+        output: The output folder; it need not exist.
+        flag: The flag that named it, for the message.
+
+    Raises:
+        OutputError: It is, perhaps by a link such as ``current``.
+    """
+    real = output if scheme_of(output) else os.path.realpath(output)
+    dataset, _, name = real.rpartition("/")
+    if shard_names.is_generation(name):
+        raise OutputError(
+            f"{flag}{output} is a version of the dataset {dataset}: use {flag}{dataset}."
+        )
+
+
 def check_folder(storage: Storage, output: str) -> bool:
     """Return whether an output exists.
 
     Raises:
-        OutputError: It is not a folder.
+        OutputError: It is not a folder, or it is a version of a dataset.
     """
+    check_no_version(output, "--output=")
     entry = storage.stat(output)
     if entry is not None and entry.kind != "dir":
         raise OutputError(f"--output={output} is a file: choose a folder.")

@@ -26,6 +26,7 @@ from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link
 from shardmill.transforms.publish.generation import (
     Published,
+    check_no_version,
     find_damage,
     list_generations,
     own_files,
@@ -244,8 +245,9 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
 
     Raises:
         InputError: There is no such generation, or it is damaged.
-        OutputError: Another command published at the same time.
+        OutputError: Another command published at the same time, or the output is a version.
     """
+    check_no_version(output)
     with storage.lock(output):
         published = read_published(storage, output)
         now = published.manifest

@@ -205,6 +205,29 @@ def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
     assert not (published / "current").is_symlink()
 
 
+@pytest.mark.parametrize("flags", [("--update",), ("--overwrite",), ("--dry_run",)])
+def test_a_version_is_no_output(source, old, tmp_path, flags):
+    output = copy_of(old, tmp_path / "out")
+    generation, before = now(output).generation, files_of(output)
+    for name in ("current", generation, now(output).previous[0]):
+        for command in (
+            faults.few_parts(source, output / name, "--seed=7", *flags),
+            ["rollback", output / name],
+            ["clean", output / name, "--older_than=0"],
+        ):
+            ended = faults.zygote().run(*command)
+            assert ended.code == 1
+            flag = "--output=" if len(command) > 3 else ""
+            assert ended.sentence == (
+                f"shardmill: {flag}{output / name} is a version of the dataset {output}: "
+                f"use {flag}{output}."
+            )
+        assert faults.zygote().run("verify", output / name).code == 0
+    assert files_of(output) == before
+    with pytest.raises(OutputError, match="is a version of the dataset gs://bucket/ds: use"):
+        roll_back(STORAGE, f"gs://bucket/ds/{generation}")
+
+
 # Outputs with other files.
 
 SYSTEM_FILES = (".DS_Store", "lost+found", "Thumbs.db", ".git", "gen-20260101T000000Z-0123456789ab")
