@@ -276,7 +276,7 @@ def test_reject_limit_at_its_edges(tmp_path, good, bad, fraction, code):
 
 @pytest.mark.parametrize("kind", ["images", "rows", "count"])
 def test_a_folder_that_cannot_be_listed_is_not_one_reject(tmp_path, kind):
-    """Its files would be missing, and nobody knows how many they are."""
+    """Its files would be missing, and their number is not known."""
     files = {"images": ("x.jpg", make_image(1)), "rows": ("x.csv", None), "count": ("x.gz", None)}
     name, image = files[kind]
     for folder in ("a", "b", "c", "lost+found"):
