@@ -89,6 +89,17 @@ def test_labels_that_are_called_like_splits_stay_labels(tmp_path, folders) -> No
     assert flag in manifest.warnings[0]
 
 
+def test_failure_says_which_folders_were_taken_as_splits(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"train/cat": 5, "train/dog": 5, "test": 5}, size=(8, 8))
+    outcome, _ = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=8)
+    assert outcome.status == "failed"
+    assert "5 of 15 inputs were rejected (no_label 5)" in outcome.message
+    assert (
+        "(the folders 'test', 'train' were taken as splits; --splits=train:0.9" in outcome.message
+    )
+    assert "'test' has no subfolders, so the images have no labels" in outcome.message
+
+
 def test_names_of_split_folders() -> None:
     """Of data sets on the web."""
     for name, split in {
