@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.generations import is_json, list_generations
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import Storage, join, scheme_of
@@ -46,7 +47,7 @@ def read_published(storage: Storage, output: str) -> Published:
         manifest = Manifest.from_json(data)
         check_plain((*manifest.files, *manifest.side_files, *manifest.superseded))
     except FormatError as error:
-        if not _is_json(data) and list_generations(storage, output):
+        if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
         raise OutputError(
             f"{path} cannot be read: {error}; move it away or choose another --output."
@@ -57,22 +58,6 @@ def read_published(storage: Storage, output: str) -> Published:
             "choose another --output."
         )
     return Published(manifest, version)
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except ValueError:
-        return False
-    return True
-
-
-def list_generations(storage: Storage, output: str) -> list[str]:
-    """Return the names of all generations in an output, the latest first."""
-    names = (
-        entry.path.rsplit("/", 1)[-1] for entry in storage.list_dir(output) if entry.kind == "dir"
-    )
-    return sorted(filter(shard_names.is_generation, names), reverse=True)
 
 
 def check_plain(files: Iterable[str]) -> None:
@@ -161,6 +146,18 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name
     return ""
+
+
+def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
+    """Return the generations that can be published again, the latest first, and their manifests."""
+    sound = {}
+    for name in list_generations(storage, output):
+        folder = join(output, name)
+        with contextlib.suppress(OutputError):
+            manifest = read_published(storage, folder).manifest
+            if manifest is not None and not find_damage(storage, folder, manifest):
+                sound[name] = manifest
+    return sound
 
 
 def why_not_up_to_date(
