@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import SupportsIndex
 
+from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST
 from shardmill.schemas.errors import FormatError, InputError, UsageError
@@ -249,11 +250,13 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def read_manifest(folder: str, file: str) -> Manifest:
     """Returns the manifest that ``find_manifest`` found; see ``load_manifest``."""
-    storage = open_storage(file)
+    storage, data = open_storage(file), b""
     try:
-        manifest = Manifest.from_json(storage.read(file))
+        data = storage.read(file)
+        manifest = Manifest.from_json(data)
         _check_counts(manifest)
     except FileNotFoundError as error:
+        check_not_lost(file)
         if folder and storage.stat(join(folder, JOURNAL)) is not None:
             raise InputError(
                 f"{file} does not exist, a publication of release 0.1.0 is unfinished: complete it "
@@ -261,6 +264,7 @@ def read_manifest(folder: str, file: str) -> Manifest:
             ) from error
         raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
     except FormatError as error:
+        check_not_lost(file, data)
         raise InputError(f"{file} cannot be read: {error}.") from error
     except (RecursionError, ValueError) as error:
         raise InputError(f"{file} cannot be read: it is not a Shardmill manifest.") from error

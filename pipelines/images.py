@@ -17,6 +17,7 @@ from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import (
     MatchedInputs,
     MatchFiles,
@@ -56,6 +57,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         follow_links=config.follow_links, exclude=config.absolute_output,
     )  # fmt: skip
     config, warnings = resolve_splits(config, match)
+    if match.kind == "listing":
+        labelled, split = config.label_from == "listing", config.splits == "listing"
+        warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, record_id=config.record_id(), command=config.command("images"),

@@ -106,6 +106,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         hooks=RowsHooks(
             texts and preprocessing is None, preprocessing is not None, inferred=given is None,
             finds_gaps=given is None and not strict, max_rejected_files=config.max_rejected_files,
+            label=config.label,
         ),
         warnings=(*notes, *_warnings(config, columns, sample)),
     )  # fmt: skip
@@ -117,9 +118,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         named_by_rows=bool(config.split_by),
         max_rejected_files=config.max_rejected_files,
     )
-    threads = config.threads or usable_cores()
     analysis = None if config.dry_run else preprocessing  # an analysis writes to the output
-    return RowsJob(match, RowsSpec(sink, runs, plan, threads, analysis))
+    return RowsJob(match, RowsSpec(sink, runs, plan, config.threads or usable_cores(), analysis))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:

@@ -11,6 +11,8 @@ from shardmill.schemas.storage import join
 from shardmill.transforms.match.transform import MatchSpec
 from shardmill.transforms.match.walk import folder_names
 
+_MAX_DEPTH = 4  # a link may lead to a folder above it
+
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:
     """Return a config with the splits of an input's folders, and warnings for the manifest.
@@ -27,25 +29,68 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if config.splits not in (None, "directory") or not inside:
         return config, ()
-    names = [name for name in folder_names(match.top) if join(match.top, name) != match.exclude]
-    splits = [name for name in sorted(names) if split_of_folder(name)]
-    if len({split_of_folder(name) for name in splits}) < 2:
+    names = sorted(n for n in folder_names(match.top) if join(match.top, n) != match.exclude)
+    splits = [name for name in names if split_of_folder(name)]
+    several = len({split_of_folder(name) for name in splits}) > 1
+    if config.splits is None and not (several and splits == names):
+        warning = _warn_of_labels(config, match.top, names, splits)
+        return config, (warning,) if warning else ()
+    if not several:
         return config, ()
-    given, shown = config.splits is not None, format_names(splits)
-    if not given and len(splits) < len(names):
-        others = format_names(sorted(set(names) - {*splits}))
-        warning = (
-            f"the folders {shown} look like splits, but not {others}: all files were divided by "
-            f"--splits={DEFAULT_SPLITS}; --splits=directory takes the folders as splits"
-        )
-        return config, (warning,)
     warning = (
-        f"the folders {shown} were taken as splits; --splits={DEFAULT_SPLITS} divides all files"
+        f"the folders {format_names(splits)} were taken as splits; --splits={DEFAULT_SPLITS} "
+        "divides all files"
     )
     found: Config = replace(config, splits="directory")
-    if not any(folder_names(join(match.top, name)) for name in splits):
-        unlabelled = found.without_folder_labels()
-        if unlabelled != found:
-            warning += "; they have no subfolders, so the images have no labels"
-        found = unlabelled
-    return found, () if given else (warning,)
+    flat = [name for name in splits if not folder_names(join(match.top, name))]
+    unlabelled = found.without_folder_labels()
+    if flat and unlabelled != found:
+        what = "they have" if flat == splits else f"{format_names(flat)} has"
+        warning += (
+            f"; {what} no subfolders, so the images have no labels: --label_from=filename takes "
+            "labels from file names"
+        )
+    found = unlabelled if flat == splits else found
+    return found, () if config.splits else (warning,)
+
+
+def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:
+    """Return a warning about folders that are named like splits but not taken as splits.
+
+    Args:
+        config: The options.
+        top: Folder of the input.
+        names: All folders in it.
+        splits: Those that are named like splits.
+    """
+    if not splits:
+        return _warn_of_deeper_splits(top, names)
+    shown = format_names(splits)
+    divided = f"all files were divided by --splits={DEFAULT_SPLITS}"
+    if len(splits) < len(names):
+        others = format_names([name for name in names if name not in splits])
+        return (
+            f"the folders {shown} look like splits, but not {others}: {divided}; "
+            "--splits=directory takes the folders as splits"
+        )
+    labelled = config.without_folder_labels() != config
+    if labelled and not any(folder_names(join(top, name)) for name in splits):
+        return (
+            f"the folders {shown} look like splits and became labels: set --label_from=filename "
+            f"or none; {divided}"
+        )
+    return ""
+
+
+def _warn_of_deeper_splits(top: str, names: list[str]) -> str:
+    """Return a warning if the only folder of an input holds folders that are named like splits."""
+    folder = ""
+    for _ in range(_MAX_DEPTH):
+        if len(names) != 1:
+            break
+        folder = join(folder, names[0]) if folder else names[0]
+        names = folder_names(join(top, folder))
+        splits = [join(folder, name) for name in sorted(names) if split_of_folder(name)]
+        if len({split_of_folder(name.rpartition("/")[2]) for name in splits}) > 1:
+            return f"{format_names(splits)} look like splits: use --input={join(top, folder)}"
+    return ""

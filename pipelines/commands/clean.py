@@ -13,6 +13,7 @@ from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.storage import Storage, absolute, open_storage
 from shardmill.transforms.publish import cleanup
+from shardmill.transforms.publish.generation import check_no_version
 from shardmill.transforms.publish.recovery import complete_journal
 
 _NS = 1_000_000_000
@@ -52,6 +53,7 @@ def main(argv: list[str]) -> int:
         raise InputError(f"{flags.directory} does not exist: give the folder of a dataset.")
     if entry.kind != "dir":
         raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
+    check_no_version(output)
     job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run)
     completed = "" if flags.dry_run else complete_journal(storage, output)
     if completed:

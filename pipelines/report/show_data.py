@@ -13,6 +13,7 @@ from shardmill.loaders.steps import files_folder
 from shardmill.pipelines.preflight import open_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other
+from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
@@ -70,8 +71,9 @@ def describe_folder(storage: Storage, path: str, records: int) -> dict[str, Any]
     """Return the TFRecord files below a folder.
 
     Raises:
-        InputError: There are none.
+        InputError: There are none, or they are of a dataset that has lost its manifest.
     """
+    check_not_lost(join(path, MANIFEST))
     entries = sorted(_walk(storage, path), key=lambda entry: entry.path)
     files: list[dict[str, Any]] = []
     left = entries[:]

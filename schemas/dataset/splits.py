@@ -13,7 +13,7 @@ from typing import Literal
 from shardmill.schemas.errors import UsageError
 
 SplitMode = Literal["fractions", "directory", "listing"]
-# Folder names of splits, and the name of each split.
+# Names of splits in data, and the name of each split.
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -24,6 +24,8 @@ SPLIT_FOLDERS = {
     "test": "test",
     "testing": "test",
 }
+# Names of folders: also as in test1, train_images or validation-set; ignores case.
+SPLIT_FOLDER = rf"({'|'.join(SPLIT_FOLDERS)}|eval)(?:[_ -]?(?:set|data|images|split|[0-9]+))?"
 DEFAULT_SPLITS = "train:0.9,validation:0.1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
 _SPACE = 1 << 64
@@ -89,7 +91,8 @@ class Splits:
 
 def split_of_folder(name: str) -> str:
     """Return the split that the name of a folder means, or an empty text."""
-    return SPLIT_FOLDERS.get(name.lower(), "")
+    match = re.fullmatch(SPLIT_FOLDER, name, re.IGNORECASE)
+    return SPLIT_FOLDERS.get(match[1].lower(), "validation") if match else ""
 
 
 def check_split_name(name: str) -> str | None:

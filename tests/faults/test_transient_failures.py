@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import make_photos
 from tests.support.fault_cases import Case, fetch
 from tests.support.fault_tools import SOAK, Watched, check_published, zygote
 from tests.support.gcs_builds import PIPELINES
@@ -47,6 +48,24 @@ def test_input_that_cannot_be_opened(case, tmp_path, error):
         assert INPUTS[case.kind] in ended.sentence
         assert case.version(output) == "old"
     case.finish(output)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"key": "x"}\n', b"{"])
+def test_lost_lines_of_rejects_do_not_make_rejects_permanent(tmp_path, damage):
+    photos = make_photos(tmp_path / "in", {"cat": 9})
+    missing, output = photos / "cat/003.jpg", tmp_path / "out"
+    command = ("images", f"--input={photos}", f"--output={output}", "--image_size=8")
+    watch = Watched(output, deny=missing, errno=errno.EACCES)
+    assert zygote().run(*command, watch=watch).code == 0
+    assert "up to date" in zygote().run(*command, "--update", watch=watch).stdout
+    lines = (output / "current/rejects.jsonl").read_bytes()
+    assert lines.count(b"\n") == 1
+    (output / "current/rejects.jsonl").write_bytes(damage)
+    ended = zygote().run(*command, watch=watch)
+    assert ended.code == 1
+    assert "rejects.jsonl is damaged: add --overwrite" in ended.sentence
+    assert zygote().run(*command, "--overwrite").code == 0
+    assert not (output / "current/rejects.jsonl").read_bytes()
 
 
 AWAY = [("images", error) for error in ERRORS] + [("rows", "ENOENT"), ("rows", "EACCES")]

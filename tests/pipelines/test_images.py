@@ -16,7 +16,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
-from tests.conftest import build_dataset, make_image, make_photos
+from tests.conftest import build_dataset, make_image, make_photos, resolve_job
 from tests.support.readers import gzip_records, tf_example, tf_examples, tf_records
 from tests.support.rows_tools import check_dataset
 
@@ -148,6 +148,24 @@ def test_builds_without_labels(tmp_path) -> None:
         "image/encoded", "image/format", "image/height", "image/width", "image/key",
     }  # fmt: skip
     assert not (tmp_path / "ds/current/labels.txt").exists()
+
+
+def test_says_which_columns_of_a_listing_are_not_used(photos, tmp_path) -> None:
+    listing = tmp_path / "list.csv"
+    listing.write_text('\ufeff"path", label ,split\ncat/000.jpg,kitten,test\n')
+    for label_from, splits, unused in (
+        ("directory", "train:1", ["label", "split"]), ("listing", None, ["split"]),
+        ("none", "listing", ["label"]), ("listing", "listing", []),
+    ):  # fmt: skip
+        job = resolve_job(
+            "images", input=listing, root=photos, output=tmp_path / "ds", label_from=label_from,
+            splits=splits,
+        )  # fmt: skip
+        flag = {"label": "--label_from=listing", "split": "--splits=listing"}
+        assert list(job.sink.warnings) == [
+            f"the column {name!r} of the listing is not used: {flag[name]} uses it"
+            for name in unused
+        ]
 
 
 def test_reads_a_listing_with_splits_and_faults(tmp_path) -> None:

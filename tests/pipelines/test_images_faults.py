@@ -274,6 +274,30 @@ def test_reject_limit_at_its_edges(tmp_path, good, bad, fraction, code):
         check_dataset(output)
 
 
+@pytest.mark.parametrize("kind", ["images", "rows", "count"])
+def test_a_folder_that_cannot_be_listed_is_not_one_reject(tmp_path, kind):
+    """Its files would be missing, and their number is not known."""
+    files = {"images": ("x.jpg", make_image(1)), "rows": ("x.csv", None), "count": ("x.gz", None)}
+    name, image = files[kind]
+    for folder in ("a", "b", "c", "lost+found"):
+        path = tmp_path / "in" / folder / name
+        path.parent.mkdir(parents=True)
+        image.save(path) if image else path.write_bytes(b"x\n1\n2\n" if kind == "rows" else b"")
+    for folder in (*tmp_path.parents, tmp_path, tmp_path / "in"):
+        folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    tmp_path.chmod(0o777)
+    for folder in ("c", "lost+found"):
+        (tmp_path / "in" / folder).chmod(0o700)
+    flags = [] if kind == "count" else [f"--output={tmp_path}/out", "--max_reject_fraction=1"]
+    ended = zygote().run(kind, f"--input={tmp_path}/in", *flags, uid=65534)
+    assert ended.code == 1
+    assert f"The folder {tmp_path}/in/c cannot be listed" in ended.sentence
+    assert not list(tmp_path.glob("out/manifest.json"))
+    flags += ["--dry_run"] * bool(flags)  # decoders do not start for this user
+    ended = zygote().run(kind, f"--input={tmp_path}/in/[ab]/*", *flags, uid=65534)
+    assert ended.code == 0, ended
+
+
 # Unusable outputs.
 
 

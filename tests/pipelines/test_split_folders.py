@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.dataset.splits import DEFAULT_SPLITS
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, split_of_folder
 from shardmill.schemas.errors import InputError
 from tests.conftest import build_dataset, make_photos, resolve_job, shardmill
 from tests.support.readers import tf_examples
@@ -64,7 +64,7 @@ def test_split_folders_without_subfolders_have_no_labels(tmp_path) -> None:
         "train": 4, "validation": 2,
     }  # fmt: skip
     assert manifest.labels == ()
-    assert manifest.warnings[0].endswith("no subfolders, so the images have no labels")
+    assert "no subfolders, so the images have no labels: --label_from=" in manifest.warnings[0]
     assert build(tmp_path, label_from="filename").labels  # labels that are asked for are kept
     (tmp_path / "labels.txt").write_text("cat\n")
     outcome, _ = build_dataset(
@@ -83,7 +83,57 @@ def test_labels_that_are_called_like_splits_stay_labels(tmp_path, folders) -> No
     for split in manifest.splits.values():
         counted.update(split.label_counts)
     assert counted == folders
-    assert not any("look like" in w or "taken as" in w for w in manifest.warnings)
+    assert not any("taken as" in w for w in manifest.warnings)
+    assert ("look like splits, but not 'cat', 'dog'" in manifest.warnings[0]) == ("cat" in folders)
+    flag = "--splits=directory" if "cat" in folders else "--label_from=filename or none"
+    assert flag in manifest.warnings[0]
+
+
+def test_failure_says_which_folders_were_taken_as_splits(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"train/cat": 5, "train/dog": 5, "test": 5}, size=(8, 8))
+    outcome, _ = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=8)
+    assert outcome.status == "failed"
+    assert "5 of 15 inputs were rejected (no_label 5)" in outcome.message
+    assert (
+        "(the folders 'test', 'train' were taken as splits; --splits=train:0.9" in outcome.message
+    )
+    assert "'test' has no subfolders, so the images have no labels" in outcome.message
+
+
+def test_names_of_split_folders() -> None:
+    """Of data sets on the web."""
+    for name, split in {
+        "test1": "test", "training_set": "train", "test_set": "test", "train_images": "train",
+        "validation_data": "validation", "Val-2": "validation", "eval": "validation",
+        "TrainSplit": "train", "dev set": "validation",
+        "tests": "", "trains": "", "validity": "", "test_cats": "", "train_": "", "pretrain": "",
+    }.items():  # fmt: skip
+        assert split_of_folder(name) == split, name
+
+
+def test_flat_folders_of_kaggle_are_no_labels(tmp_path) -> None:
+    """Dogs vs. Cats: train/cat.0.jpg, test1/1.jpg."""
+    make_photos(tmp_path / "in", {"train": 3, "test1": 2}, size=(8, 8))
+    manifest = build(tmp_path)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 3, "test": 2,
+    }  # fmt: skip
+    assert manifest.labels == ()
+    assert manifest.warnings[0].startswith("the folders 'test1', 'train' were taken as splits")
+
+
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_split_folders_below_the_input_are_a_warning(tmp_path, kind) -> None:
+    make_photos(tmp_path / "in", {"a/b/train/cat": 2, "a/b/test/cat": 2}, size=(8, 8))
+    for name in ("train", "test"):
+        (tmp_path / "in/a/b" / name / "x.csv").write_text("a\n1\n2\n")
+    job = resolve_job(kind, input=tmp_path / "in", output=tmp_path / "ds")
+    assert job.sink.warnings[0] == (
+        f"'a/b/test', 'a/b/train' look like splits: use --input={tmp_path}/in/a/b"
+    )
+    (tmp_path / "in/a/more").mkdir()
+    (tmp_path / "in/a/b/loop").symlink_to(tmp_path / "in")
+    assert resolve_job(kind, input=tmp_path / "in", output=tmp_path / "ds").sink.warnings == ()
 
 
 def test_split_folders_next_to_others_are_a_warning(tmp_path) -> None:

@@ -5,12 +5,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
+
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.generation import read_published
 from shardmill.transforms.publish.publish import FinalFile, Publication, Publisher
 
 BUILD = ".build-c0de5c0de5c0de50"
+CRC = f"{google_crc32c.value(b'payload'):08x}"
 FILES = {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
 
 
@@ -34,7 +37,7 @@ def manifest_body(splits: dict[str, dict], **build: object) -> dict:
 
 def make_manifest(**build: object) -> Manifest:
     """Return the manifest of one shard with the bytes ``payload``."""
-    shard = {"file": "train-0.gz", "records": 0, "bytes": 7, "crc32c": "00000000"}
+    shard = {"file": "train-0.gz", "records": 0, "bytes": 7, "crc32c": CRC}
     train = {"num_examples": 0, "num_bytes": 7, "label_counts": {}, "shards": [shard]}
     return Manifest.from_json(json.dumps(manifest_body({"train": train}, **build)))
 

@@ -270,6 +270,7 @@ def _check_rejects(
     else:
         rule = f"more than --max_reject_fraction={spec.max_reject_fraction:g} allows"
         remedy = "fix or remove them, or raise the limit, and run again: finished parts are kept"
+    remedy += "".join(f" ({warning})" for warning in spec.warnings)
     raise OutputError(
         f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
         f"{report} lists each with its reason; {advice or remedy}."

@@ -7,6 +7,7 @@ same build looks at exactly these inputs again.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -35,12 +36,16 @@ def find_usable(storage: Storage, output: str, published: Manifest, can_use: Can
         published: The published dataset.
         can_use: Returns whether an input can be used now.
     """
-    if not TRANSIENT & published.inputs.rejected_by_reason.keys():
+    counted = published.inputs.rejected_by_reason
+    if not TRANSIENT & counted.keys():
         return ""
     try:
         lines = storage.read(join(published.folder(output), shard_names.REJECTS)).splitlines()
         rejects = [json.loads(line) for line in lines]
         found = [(each["key"], each["uri"]) for each in rejects if each["error"] in TRANSIENT]
+        listed = Counter(each["error"] for each in rejects)
+        if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
+            raise ValueError("lines are missing")
     except (ValueError, TypeError, KeyError):
         return f"{shard_names.REJECTS} is damaged: add --overwrite to build the dataset again."
     usable = [key for key, uri in found if _is_usable(key, uri, can_use)]

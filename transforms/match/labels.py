@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
+from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 
@@ -20,8 +20,7 @@ _PRESETS = {
     "filename": r"(?P<label>[^.]+)\..*",
 }
 # The folder below that of the split; a file in the folder of a split has no label.
-_SPLIT = f"(?i:{'|'.join(SPLIT_FOLDERS)})/"
-BELOW_SPLIT = rf"(?:[^/]+/(?=[^/]+/)|(?!{_SPLIT}))(?P<label>[^/]+)/.*"
+BELOW_SPLIT = rf"(?:[^/]+/(?=[^/]+/)|(?!(?i:{SPLIT_FOLDER})/))(?P<label>[^/]+)/.*"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 

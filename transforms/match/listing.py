@@ -13,6 +13,7 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import DUPLICATE, MatchCounts
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
+_MAX_HEADER = 64 << 10  # bytes
 _REMEDY = (
     "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group"
 )
@@ -60,6 +61,23 @@ def parse_listing(
             )
     except csv.Error as error:
         raise InputError(f"{source}, line {reader.line_num}: {error}; {_REMEDY}.") from error
+
+
+def warn_of_unused(source: str, *, labelled: bool, split: bool) -> Iterator[str]:
+    """Yield a warning for each column ``label`` or ``split`` of a listing that is not used.
+
+    Args:
+        source: Path of the listing.
+        labelled: Whether the column ``label`` is used.
+        split: Whether the column ``split`` is used.
+    """
+    with open_storage(source).open_at(source) as reader:
+        head = reader.read_at(0, _MAX_HEADER).decode("utf-8-sig", "replace")
+    lines = head.replace("\0", "").splitlines()[:1]
+    columns = {name.strip() for row in csv.reader(lines) for name in row}
+    for name, flag, used in (("label", "label_from", labelled), ("split", "splits", split)):
+        if name in columns and not used:
+            yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
 
 
 def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:

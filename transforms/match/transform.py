@@ -178,7 +178,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
         All references sorted by key, and the counts of what gives none.
 
     Raises:
-        ShardmillError: A listing is broken.
+        ShardmillError: A listing is broken, or a folder cannot be listed.
     """
     found: list[Found]
     if spec.kind == "file":
@@ -268,7 +268,7 @@ class MatchFiles(beam.PTransform):
             | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(spec.top)))
             | "SpreadFolders" >> beam.Reshuffle()
             | "WalkFolders"
-            >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)), (), _LINKED)
+            >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)), InputError, _LINKED)
         )
         if scheme_of(spec.top):  # object stores have no links
             return MatchedInputs(found[_REFS], found[_COUNTS])

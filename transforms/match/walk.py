@@ -14,11 +14,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
 
-_JUNK_NAMES = frozenset({"thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db"})
+_JUNK_NAMES = frozenset(
+    {
+        "thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db", "lost+found",
+        "$recycle.bin", "system volume information",
+    }
+)  # fmt: skip
 # Suffixes of side files in folders of images. A listing may still name such files.
 _OTHER_SUFFIXES = frozenset(
     f".{suffix}"
@@ -186,6 +192,9 @@ def walk(
         exclude: A folder not to enter (the output, if it is inside the input).
         wanted: Kind of files that are inputs; other files are skipped, by their names.
         matches: Which files are matched; by default all.
+
+    Raises:
+        InputError: A folder cannot be listed.
     """
     if scheme_of(root):
         yield from _walk_objects(root, task, exclude, wanted, matches)
@@ -251,11 +260,12 @@ class _LocalWalk:
             self.entered.add(real)
         try:
             entries = _scan(path)
-        except PermissionError:
-            yield self._ref(folder, path).rejected(
-                "unreadable", f"cannot list the folder {folder!r}"
-            )
-            return
+        except PermissionError as error:
+            raise InputError(
+                f"The folder {escape_name(path)} cannot be listed, and all its files would be "
+                "missing: give this user the permission to read it, or set --input to a glob that "
+                "leaves it out."
+            ) from error
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
             entry_real = os.path.join(real, entry.name)

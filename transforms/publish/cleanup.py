@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.generations import list_generations
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join
-from shardmill.transforms.publish.generation import (
-    Published,
-    list_generations,
-    read_published,
-)
+from shardmill.transforms.publish.generation import find_sound, read_published
 
 Kind = Literal["build", "generation", "outcome", "temporary"]
 
@@ -74,7 +71,8 @@ class Leftovers:
 
     Attributes:
         leftovers: Files and folders that unfinished commands left.
-        foreign: (name, reason) of items with such a name that Shardmill did not write.
+        foreign: (name, reason) of items that are kept: others with such a name, which Shardmill did
+            not write, and generations that a rollback can publish.
         problems: Messages about items that could not be examined.
     """
 
@@ -110,7 +108,8 @@ def find_leftovers(storage: Storage, output: str) -> Leftovers:
         StorageError: The output cannot be listed.
     """
     named = _named(storage, output)
-    leftovers, foreign, problems = [], [], []
+    foreign = [(name, why) for name, why in named.items() if why]
+    leftovers, problems = [], []
     for entry in storage.list_dir(output):
         name = entry.path.rsplit("/", 1)[-1]
         kind = classify(name, entry.kind, entry.size)
@@ -202,12 +201,13 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
     return True
 
 
-def _named(storage: Storage, output: str) -> set[str]:
-    """Return the generations that the manifest names; all of them if it cannot be read."""
+def _named(storage: Storage, output: str) -> dict[str, str]:
+    """Return the generations that are not leftovers, and why if no manifest names them."""
     try:
-        published = read_published(storage, output)
+        manifest = read_published(storage, output).manifest
     except OutputError:
-        published = Published(None, "unreadable")
-    if published.manifest is not None:
-        return {published.manifest.generation, *published.manifest.previous}
-    return set(list_generations(storage, output)) if published.version else set()
+        return dict.fromkeys(list_generations(storage, output), "")
+    if manifest is not None:
+        return dict.fromkeys((manifest.generation, *manifest.previous), "")
+    why = f"the manifest is lost; `shardmill rollback {output}` publishes the latest version"
+    return dict.fromkeys(find_sound(storage, output), why)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.generations import is_json, list_generations
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.errors import FormatError, OutputError
-from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
@@ -45,7 +47,7 @@ def read_published(storage: Storage, output: str) -> Published:
         manifest = Manifest.from_json(data)
         check_plain((*own_files(manifest), *manifest.superseded))
     except FormatError as error:
-        if not _is_json(data) and list_generations(storage, output):
+        if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
         raise OutputError(
             f"{path} cannot be read: {error}; move it away or choose another --output."
@@ -58,14 +60,6 @@ def read_published(storage: Storage, output: str) -> Published:
     return Published(manifest, version)
 
 
-def _is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except ValueError:
-        return False
-    return True
-
-
 def has_catalogs(output: str) -> bool:
     """Return whether a dataset with catalogs is published at an output."""
     try:
@@ -73,14 +67,6 @@ def has_catalogs(output: str) -> bool:
     except OutputError:  # the build explains it
         return False
     return published is not None and bool(published.catalogs)
-
-
-def list_generations(storage: Storage, output: str) -> list[str]:
-    """Return the names of all generations in an output, the latest first."""
-    names = (
-        entry.path.rsplit("/", 1)[-1] for entry in storage.list_dir(output) if entry.kind == "dir"
-    )
-    return sorted(filter(shard_names.is_generation, names), reverse=True)
 
 
 def check_plain(files: Iterable[str]) -> None:
@@ -97,12 +83,31 @@ def check_plain(files: Iterable[str]) -> None:
             raise FormatError(f"it names {name!r}, which is not a file of a dataset")
 
 
+def check_no_version(output: str, flag: str = "") -> None:
+    """Check that an output is not a version of a dataset, which must never change.
+
+    Args:
+        output: The output folder; it need not exist.
+        flag: The flag that named it, for the message.
+
+    Raises:
+        OutputError: It is, perhaps by a link such as ``current``.
+    """
+    real = output if scheme_of(output) else os.path.realpath(output)
+    dataset, _, name = real.rpartition("/")
+    if shard_names.is_generation(name):
+        raise OutputError(
+            f"{flag}{output} is a version of the dataset {dataset}: use {flag}{dataset}."
+        )
+
+
 def check_folder(storage: Storage, output: str) -> bool:
     """Return whether an output exists.
 
     Raises:
-        OutputError: It is not a folder.
+        OutputError: It is not a folder, or it is a version of a dataset.
     """
+    check_no_version(output, "--output=")
     entry = storage.stat(output)
     if entry is not None and entry.kind != "dir":
         raise OutputError(f"--output={output} is a file: choose a folder.")
@@ -156,6 +161,18 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name
     return ""
+
+
+def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
+    """Return the generations that can be published again, the latest first, and their manifests."""
+    sound = {}
+    for name in list_generations(storage, output):
+        folder = join(output, name)
+        with contextlib.suppress(OutputError):
+            manifest = read_published(storage, folder).manifest
+            if manifest is not None and not find_damage(storage, folder, manifest):
+                sound[name] = manifest
+    return sound
 
 
 def why_not_up_to_date(

@@ -20,14 +20,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.generations import list_generations
 from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
 from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link
 from shardmill.transforms.publish.generation import (
     Published,
+    check_no_version,
     find_damage,
-    list_generations,
+    find_sound,
     own_files,
     read_published,
 )
@@ -104,7 +106,7 @@ class Publisher:
                 self._check_same(manifest, old)
                 return None
             with contextlib.ExitStack() as undo:
-                earlier = self._keep_earlier(old.manifest, undo)
+                earlier = self._keep_earlier(manifest, old.manifest, undo, locked=locked)
                 generation = self._write(manifest.to_own(), files, undo)
                 new = replace(
                     manifest, generation=generation, previous=earlier, version=VERSION,
@@ -154,10 +156,20 @@ class Publisher:
         storage.sync(folder)
         return generation
 
-    def _keep_earlier(self, old: Manifest | None, undo: contextlib.ExitStack) -> tuple[str, ...]:
+    def _keep_earlier(
+        self, new: Manifest, old: Manifest | None, undo: contextlib.ExitStack, *, locked: bool
+    ) -> tuple[str, ...]:
         """Return the earlier generations to keep; copy a dataset of release 0.1.0 to one."""
-        if old is None or not self.keep:
+        if not self.keep:
             return ()
+        if old is None:  # never published, or the manifest was lost
+            found = [
+                name
+                for name, manifest in find_sound(self.storage, self.output).items()
+                if not new.is_dataset(manifest.build.config_id, manifest.build.input_id)
+                and (locked or _is_abandoned(self.storage, join(self.output, name)))
+            ]
+            return tuple(found[: self.keep])
         damaged = find_damage(self.storage, old.folder(self.output), old)
         if old.generation:
             kept = old.previous if damaged else (old.generation, *old.previous)
@@ -231,25 +243,40 @@ def update_link(output: str, generation: str) -> None:
         replace_link(path, generation)
 
 
+def _find_changed(storage: Storage, folder: str, manifest: Manifest) -> str:
+    """Return the first shard with another checksum than in the manifest, or an empty text."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    paths = [join(folder, shard.file) for shard in shards]
+    checksums = map_ordered(storage.checksum, paths, storage_threads(folder))
+    for shard, checksum in zip(shards, checksums, strict=True):
+        if shard.crc32c not in (None, f"{checksum:08x}"):
+            return shard.file
+    return ""
+
+
 def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
     """Publish an earlier generation again; the current one becomes an earlier one.
 
     Args:
         storage: Storage of the output.
         output: The output folder.
-        wanted: Name of the generation; empty for the latest one.
+        wanted: Name of the generation; empty for the latest one. All its shards are read.
 
     Returns:
         The manifest that is published now.
 
     Raises:
         InputError: There is no such generation, or it is damaged.
-        OutputError: Another command published at the same time.
+        OutputError: Another command published at the same time, or the output is a version.
     """
+    check_no_version(output)
     with storage.lock(output):
         published = read_published(storage, output)
         now = published.manifest
-        kept = list(now.previous) if now is not None else list_generations(storage, output)
+        if now is not None:
+            kept = list(now.previous)
+        else:
+            kept = [*find_sound(storage, output)] or list_generations(storage, output)
         if not kept:
             raise InputError(f"{output} keeps no earlier generation: build with --keep=1 or more.")
         name = wanted or kept[0]
@@ -261,6 +288,7 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
         damaged = shard_names.MANIFEST
         if manifest is not None:
             damaged = find_damage(storage, folder, manifest)
+            damaged = damaged or _find_changed(storage, folder, manifest)
         if manifest is None or damaged:
             raise InputError(f"{join(folder, damaged)} is missing or damaged: choose another --to.")
         earlier = [now.generation] if now is not None else []

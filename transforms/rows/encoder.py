@@ -76,6 +76,7 @@ class RowsHooks(BuildHooks):
         inferred: Whether the schema was inferred.
         finds_gaps: Whether the records decide which columns are required.
         max_rejected_files: Largest accepted number of files that are rejected as a whole.
+        label: Column that is required because the user named it as the label, or empty.
     """
 
     text_labels: bool = False
@@ -83,6 +84,7 @@ class RowsHooks(BuildHooks):
     inferred: bool = False
     finds_gaps: bool = False
     max_rejected_files: int = 0
+    label: str = ""
     reports_inputs: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:
@@ -123,7 +125,8 @@ class RowsHooks(BuildHooks):
                 files.add(cause)
             elif self.inferred and reject.column and reject.error in _INFERRED_RULES:
                 cause = reject.column
-                misfits[cause] += reject.inputs
+                # That labels are required is a rule of the user.
+                misfits[cause] += 0 if self._lacks_label(reject) else reject.inputs
             known = first.get(cause)
             if known is None or (reject.uri, reject.line or 0) < (known.uri, known.line or 0):
                 first[cause] = reject
@@ -141,13 +144,19 @@ class RowsHooks(BuildHooks):
             "with --sample_bytes"
         )
 
+    def _lacks_label(self, reject: Reject) -> bool:
+        return reject.error == "missing" and reject.column == self.label
+
     def advice(self, rejects: Iterator[Reject]) -> str:
         """Return the most frequent column (or reason) of rejects, with an example and its fix."""
         counts: Counter[str] = Counter()
         examples: dict[str, Reject] = {}
+        no_label = f"rows have no label (the column {self.label!r} is empty)"
         for reject in rejects:
             cause = f"for {reject.error}"
-            if reject.column is not None:
+            if self._lacks_label(reject):
+                cause = no_label
+            elif reject.column is not None:
                 cause = f"in column {reject.column!r}"
             counts[cause] += reject.inputs
             examples.setdefault(cause, reject)
@@ -155,4 +164,6 @@ class RowsHooks(BuildHooks):
             return ""
         cause, count = max(counts.items(), key=lambda item: (item[1], item[0]))
         example = examples[cause]
+        if cause == no_label:
+            return f"{count:,} {no_label}, such as {example.key}; fill them or raise the limit"
         return f"{count:,} of them {cause}, for example {example.key}: {example.message}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.refs import InputRef
@@ -101,14 +102,18 @@ def find_dataset(path: str) -> Dataset:
     else:
         folder = path.rpartition("/")[0] or "."
     output = folder
+    data = b""
     try:
-        manifest = Manifest.from_json(storage.read(path))
+        data = storage.read(path)
+        manifest = Manifest.from_json(data)
     except FileNotFoundError as error:
+        check_not_lost(path)
         raise InputError(
             f"{folder} has no {shard_names.MANIFEST}: run `shardmill count --input={folder} "
             "--manifest=FILE` first and verify FILE."
         ) from error
     except FormatError as error:
+        check_not_lost(path, data)
         raise InputError(f"{path} cannot be read: {error}.") from error
     if manifest.root:
         return Dataset(manifest.root, manifest, counted=True)

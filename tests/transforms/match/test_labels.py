@@ -59,6 +59,7 @@ def test_parses_labels_files() -> None:
     [
         ("train/cat/1.jpg", "cat"), ("Val/cat/more/1.jpg", "cat"), ("other/cat/1.jpg", "cat"),
         ("train/1.jpg", None), ("TEST/1.jpg", None), ("trains/1.jpg", "trains"), ("1.jpg", None),
+        ("test1/1.jpg", None), ("train_images/cat/1.jpg", "cat"), ("test_cats/1.jpg", "test_cats"),
     ],
 )  # fmt: skip
 def test_labels_below_splits(key, label) -> None:

@@ -125,6 +125,23 @@ def test_deletes_only_generations_that_no_manifest_names(output):
     faults.check_dataset(output)
 
 
+def test_keeps_what_a_rollback_can_publish(output):
+    """Without a manifest, sound generations are the only copy of the dataset."""
+    unsound = output / "gen-20260101T000000Z-0123456789ab"
+    shutil.copytree(output / "current", unsound)
+    next(unsound.glob("*.gz")).unlink()
+    (output / "manifest.json").unlink()
+    done = run_now(output).stdout
+    (current,) = (path.name for path in output.glob("gen-*"))
+    assert (
+        f"kept  {current}: the manifest is lost; `shardmill rollback {output}` publishes the "
+        "latest version\n"
+    ) in done
+    assert f"removed  {unsound.name}" in done
+    assert faults.zygote().run("rollback", output).code == 0
+    faults.check_dataset(output)
+
+
 def make_build(output: Path, name: str = ".build-0000000000000000") -> Path:
     (output / name / "parts").mkdir(parents=True)
     return output / name

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import shardmill
 from shardmill.pipelines import cli
+from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, StaleBuildError, StorageError
 from shardmill.schemas.storage import open_storage
@@ -133,6 +135,65 @@ def test_rolls_back_and_forth(published):
     assert generations(published) == {second, third}
 
 
+def test_rollback_reads_the_shards_before_it_publishes_them(published):
+    """Sizes alone do not show a flipped bit."""
+    shard = published / now(published).generation / "train-0.gz"
+    publish_by_hand(published, OTHER)
+    faults.flip(shard)
+    with pytest.raises(InputError, match=r"gen-\S+/train-0\.gz is missing or damaged: choose"):
+        roll_back(STORAGE, str(published))
+    assert now(published).to_own() == OTHER
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+@pytest.mark.parametrize("text", [None, "", "{"])
+def test_a_lost_manifest_loses_no_generation(published, text, keep, monkeypatch):
+    """Neither the next build nor a rollback depends on it; a build keeps ``keep`` of them."""
+    first, manifest = now(published).generation, published / "manifest.json"
+    later = (f"gen-2999010{number}T000000Z-0123456789ab" for number in range(9))
+    monkeypatch.setattr(shard_names, "new_generation", lambda: next(later))
+    second = publish_by_hand(published, OTHER).manifest.generation
+    unsound = publish_by_hand(published, make_manifest(input_id="k"), 2).manifest.generation
+    faults.flip(published / unsound / "train-0.gz")
+    (published / unsound / "train-0.gz").write_bytes(b"cut")
+    for restore in (True, False):
+        manifest.unlink()
+        if text is not None:
+            manifest.write_text(text)
+        if restore:
+            assert roll_back(STORAGE, str(published)).generation == second
+            assert now(published).previous == (first,)
+    third = publish_by_hand(published, make_manifest(input_id="new"), keep).manifest.generation
+    assert now(published).previous == (second, first)[:keep]
+    assert generations(published) == {third, *(second, first)[:keep]}
+
+
+def test_a_lost_manifest_keeps_no_copy_of_the_same_build(published):
+    """A publisher was killed before it replaced the first manifest."""
+    (published / "manifest.json").unlink()
+    new = publish_by_hand(published, make_manifest()).manifest
+    assert new.previous == ()
+    assert generations(published) == {new.generation}
+
+
+@pytest.mark.parametrize("text", [None, "", "\0\0\0"])
+def test_commands_say_how_to_restore_a_lost_manifest(published, capsys, text):
+    path = published / "manifest.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    for command in (["verify"], ["files"], ["show"], ["check"], ["steps", "--batch_size=2"]):
+        assert cli.main([command[0], str(published), *command[1:]]) == 1
+        assert capsys.readouterr().err == (
+            f"shardmill: {path} is missing or damaged: run `shardmill rollback {published}` to "
+            "publish the latest version again, or build again.\n"
+        )
+    with pytest.raises(InputError, match="run `shardmill rollback"):
+        shardmill.files(published, "train")
+    assert cli.main(["rollback", str(published)]) == 0
+    assert shardmill.files(published, "train")
+
+
 def test_rollback_command(published, capsys):
     assert cli.main(["rollback", str(published)]) == 1
     assert "keeps no earlier generation: build with --keep=1" in capsys.readouterr().err
@@ -203,6 +264,29 @@ def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
     (published / "current").mkdir()
     publish_by_hand(published, OTHER)
     assert not (published / "current").is_symlink()
+
+
+@pytest.mark.parametrize("flags", [("--update",), ("--overwrite",), ("--dry_run",)])
+def test_a_version_is_no_output(source, old, tmp_path, flags):
+    output = copy_of(old, tmp_path / "out")
+    generation, before = now(output).generation, files_of(output)
+    for name in ("current", generation, now(output).previous[0]):
+        for command in (
+            faults.few_parts(source, output / name, "--seed=7", *flags),
+            ["rollback", output / name],
+            ["clean", output / name, "--older_than=0"],
+        ):
+            ended = faults.zygote().run(*command)
+            assert ended.code == 1
+            flag = "--output=" if len(command) > 3 else ""
+            assert ended.sentence == (
+                f"shardmill: {flag}{output / name} is a version of the dataset {output}: "
+                f"use {flag}{output}."
+            )
+        assert faults.zygote().run("verify", output / name).code == 0
+    assert files_of(output) == before
+    with pytest.raises(OutputError, match="is a version of the dataset gs://bucket/ds: use"):
+        roll_back(STORAGE, f"gs://bucket/ds/{generation}")
 
 
 # Outputs with other files.

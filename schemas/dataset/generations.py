@@ -1,0 +1,47 @@
+"""Generations in an output, and manifests that were lost next to them."""
+
+from __future__ import annotations
+
+import json
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.storage import Storage, open_storage
+
+
+def list_generations(storage: Storage, output: str) -> list[str]:
+    """Return the names of all generations in an output, the latest first."""
+    names = (
+        entry.path.rsplit("/", 1)[-1] for entry in storage.list_dir(output) if entry.kind == "dir"
+    )
+    return sorted(filter(shard_names.is_generation, names), reverse=True)
+
+
+def is_json(data: bytes) -> bool:
+    """Return whether a file is JSON; a damaged manifest is not."""
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def check_not_lost(path: str, data: bytes = b"") -> None:
+    """Check that a manifest that cannot be read was not lost, so that a rollback restores it.
+
+    Args:
+        path: Path of the manifest.
+        data: Its content; empty if it does not exist.
+
+    Raises:
+        InputError: It is missing or damaged, and generations are next to it.
+    """
+    folder, _, name = path.rpartition("/")
+    folder = folder or "."
+    if name != shard_names.MANIFEST or is_json(data):
+        return
+    if list_generations(open_storage(folder), folder):
+        raise InputError(
+            f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
+            "latest version again, or build again."
+        )
