@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import Storage, open_storage
 
 
@@ -40,7 +41,10 @@ def check_not_lost(path: str, data: bytes = b"") -> None:
     folder = folder or "."
     if name != shard_names.MANIFEST or is_json(data):
         return
-    if list_generations(open_storage(folder), folder):
+    generations: list[str] = []
+    with contextlib.suppress(StorageError):  # such as a link to itself in another folder
+        generations = list_generations(open_storage(folder), folder)
+    if generations:
         raise InputError(
             f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
             "latest version again, or build again."
