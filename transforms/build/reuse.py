@@ -132,7 +132,7 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
         first = len(found)
         content = ends[first + member.records] - ends[first]
         header = member.num_bytes - _stored_bytes(content)
-        # A deflated member can have the size of a stored one by chance: the CRC of a record decides.
+        # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
         place = (
             (member.offset + header, 0) if header in _HEADERS else (member.offset, member.num_bytes)
         )
