@@ -6,14 +6,16 @@ Run it as ``shardmill images``, or use ``build_images(root, config)`` in a custo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import apache_beam as beam
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.placement import DuplicatesMode, PlaceSpec
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.match.counts import MatchCounts
@@ -57,12 +59,18 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         follow_links=config.follow_links, exclude=config.absolute_output,
     )  # fmt: skip
     config, warnings = resolve_splits(config, match)
+    if match.kind == "listing" and config.duplicates != "keep":
+        raise UsageError(
+            f"--duplicates={config.duplicates} excludes a listing, which says itself what belongs "
+            "together: remove the copies from the listing."
+        )
     if match.kind == "listing":
         labelled, split = config.label_from == "listing", config.splits == "listing"
         warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, record_id=config.record_id(), command=config.command("images"),
+        duplicates=cast("DuplicatesMode", config.duplicates),
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings,
     )  # fmt: skip

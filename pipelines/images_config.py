@@ -11,7 +11,7 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.placement import DUPLICATES, PlaceSpec
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decode import MAX_PIXELS
@@ -49,6 +49,7 @@ class ImagesConfig(BuildConfig):
     quality: int = 95
     channels: int = 3
     shard_by: str = ""
+    duplicates: str = "keep"
     features: str = ""
     limit: int | None = None
     max_pixels: int = MAX_PIXELS
@@ -60,6 +61,7 @@ class ImagesConfig(BuildConfig):
         super().__post_init__()
         if self.shard_by not in ("", "label"):
             raise UsageError(f"--shard_by={self.shard_by} is unknown: the only choice is label.")
+        self._check_duplicates()
         if self.icc not in ("ignore", "srgb"):
             raise UsageError(f"--icc={self.icc} is unknown: use ignore or srgb.")
         if self.limit is not None and self.limit < 1:
@@ -81,6 +83,22 @@ class ImagesConfig(BuildConfig):
         _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("--shard_by=label needs labels: choose another --label_from.")
+
+    def _check_duplicates(self) -> None:
+        if self.duplicates not in DUPLICATES:
+            choices = ", ".join(DUPLICATES)
+            raise UsageError(f"--duplicates={self.duplicates} is unknown: use {choices}.")
+        if self.duplicates == "keep":
+            return
+        for flag, named in (
+            ("group_pattern", self.group_pattern), ("label_from", self.label_from == "listing"),
+            ("splits", self.splits in ("directory", "listing")),
+        ):  # fmt: skip
+            if named:
+                raise UsageError(
+                    f"--duplicates={self.duplicates} excludes --{flag}={getattr(self, flag)}, "
+                    "which says itself what belongs together: leave one of them out."
+                )
 
     @cached_property
     def image_spec(self) -> ImageSpec:

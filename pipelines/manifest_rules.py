@@ -43,6 +43,7 @@ class Rules:
         max_age: Such as ``26h``.
         finished_after: A time with its time zone.
         max_reject_fraction: From 0 to 1.
+        max_duplicates: Largest number of exact copies.
 
     Raises:
         UsageError: A value is malformed.
@@ -52,9 +53,10 @@ class Rules:
     max_age: str = ""
     finished_after: str = ""
     max_reject_fraction: str = ""
+    max_duplicates: str = ""
 
     def __post_init__(self) -> None:
-        _ = self.least_counts, self.age, self.earliest, self.fraction
+        _ = self.least_counts, self.age, self.earliest, self.fraction, self.copies
 
     @property
     def least_counts(self) -> dict[str, int]:
@@ -114,6 +116,15 @@ class Rules:
             )
         return fraction
 
+    @property
+    def copies(self) -> int | None:
+        """Largest number of exact copies."""
+        if not self.max_duplicates:
+            return None
+        if not _is_number(self.max_duplicates):
+            raise UsageError(f"--max_duplicates={self.max_duplicates} must be a number, 0 or more.")
+        return int(self.max_duplicates)
+
 
 def parse_time(text: str) -> dt.datetime | None:
     """Return the time of an ISO 8601 text with a time zone, or None."""
@@ -145,6 +156,8 @@ def judge(
         yield from _check_times(manifest, rules, now)
     if rules.fraction is not None:
         yield _check_rejects(manifest, rules.fraction, rules.max_reject_fraction)
+    if rules.copies is not None:
+        yield _check_copies(manifest, rules.copies)
     if counted is not None:
         yield _compare(manifest, counted)
 
@@ -189,6 +202,22 @@ def _check_size(manifest: Manifest, name: str, least: int) -> Verdict:
     return Verdict(
         f"{line}, fewer than --min_examples={asked} asks for",
         "check whether inputs are missing and build again, or ask for fewer",
+    )
+
+
+def _check_copies(manifest: Manifest, most: int) -> Verdict:
+    inputs = manifest.inputs
+    line = (
+        f"{inputs.copies:,} images are exact copies, {inputs.copies_across_splits:,} "
+        f"in several splits, {inputs.copies_with_other_labels:,} with several labels"
+    )
+    if not manifest.catalogs:
+        return Verdict("copies are not counted: only images have a catalog", "omit the rule")
+    if inputs.copies <= most:
+        return Verdict(f"{line}; --max_duplicates={most} allows them")
+    return Verdict(
+        f"{line}, more than --max_duplicates={most} allows",
+        "build with --duplicates=drop or same_split, or allow more",
     )
 
 

@@ -38,6 +38,8 @@ def make_parser() -> Parser:
         help="the build must not have finished before: 2026-11-20T00:00:00Z")  # fmt: skip
     add("--max_reject_fraction", default="", metavar="SHARE",
         help="largest fraction of rejected inputs, such as 0.02; one is allowed")  # fmt: skip
+    add("--max_duplicates", default="", metavar="N",
+        help="largest number of images that are exact copies of others")  # fmt: skip
     add("--counted", default="", metavar="FILE",
         help="manifest that shardmill count wrote of the same folder: all files and records must "
         "agree")  # fmt: skip
@@ -49,7 +51,11 @@ def main(argv: list[str]) -> int:
     """Print for each rule whether it holds; return the exit code."""
     flags = make_parser().parse_args(argv)
     rules = Rules(
-        flags.min_examples, flags.max_age, flags.finished_after, flags.max_reject_fraction
+        flags.min_examples,
+        flags.max_age,
+        flags.finished_after,
+        flags.max_reject_fraction,
+        flags.max_duplicates,
     )
     folder, path, manifest = open_manifest(flags.dataset)
     counted = _load_counted(flags.counted) if flags.counted else None
@@ -77,7 +83,7 @@ def _load_counted(path: str) -> Manifest:
 
 
 def _reject_count(path: str, flags: argparse.Namespace) -> None:
-    for name in ("max_age", "finished_after", "max_reject_fraction", "counted"):
+    for name in ("max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted"):
         if getattr(flags, name):
             raise UsageError(
                 f"--{name} asks how a dataset was built, and {path} is the manifest of a count: "

@@ -9,6 +9,7 @@ from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
 from shardmill.pipelines.commands.parser import Group, Parser
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
+from shardmill.transforms.build.placement import DUPLICATES
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
 from shardmill.transforms.match.labels import LABEL_FROM
 
@@ -47,6 +48,9 @@ def make_parser() -> Parser:
     )
     build_flags.add_shards(shards)
     shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
+    shards.add_argument("--duplicates", metavar="HOW",
+        help="of files with the same content: keep all (default), drop all but one, or same_split; "
+        "the latter two read all files twice")  # fmt: skip
     running = parser.add_argument_group("running")
     build_flags.add_running(running, "decoder processes per worker", "--workers")
     running.add_argument("--threads", type=int, help=argparse.SUPPRESS)  # the config explains
@@ -61,6 +65,7 @@ def make_parser() -> Parser:
         "--encoding": ENCODINGS,
         "--channels": ("1", "3", "4"),
         "--shard_by": ("label",),
+        "--duplicates": DUPLICATES,
     }
     return parser
 

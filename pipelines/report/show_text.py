@@ -145,6 +145,10 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
     yield layout.line("  " + " + ".join(parts))
     if inputs["multi_frame"]:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
+    if inputs["copies"]:
+        more = f"{inputs['copies_across_splits']:,} contents in several splits, "
+        more += f"{inputs['copies_with_other_labels']:,} with several labels"
+        yield layout.line(f"  {inputs['copies']:,} exact copies of others: {more}")
     if inputs["rejected"]:
         reasons = sorted(inputs["rejected_by_reason"].items(), key=lambda pair: -pair[1])
         text = printable(", ".join(f"{name} {count:,}" for name, count in reasons))

@@ -136,7 +136,9 @@ class Split:
 class Inputs:
     """Number of inputs by outcome.
 
-    ``matched == accepted + rejected + skipped + duplicates`` always holds.
+    ``matched == accepted + rejected + skipped + duplicates`` always holds. ``copies`` are records
+    whose input has the content of another; contents in several splits or with several labels are
+    counted too.
     """
 
     root: str
@@ -147,6 +149,9 @@ class Inputs:
     duplicates: int
     rejected_by_reason: dict[str, int]
     multi_frame: int = 0
+    copies: int = 0
+    copies_across_splits: int = 0
+    copies_with_other_labels: int = 0
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
             return ""
         return hashlib.sha256(data).hexdigest()
 
-    digests = map_ordered(digest, refs, storage_threads(refs[0].uri))
-    yield from zip(digests, refs, strict=True)
+    threads = storage_threads(refs[0].uri) if refs else 0
+    yield from zip(map_ordered(digest, refs, threads), refs, strict=True)
 
 
 def match_content(refs: Iterable[InputRef], gone: Iterable[_Row]) -> Iterator[InputRef]:

@@ -21,6 +21,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.build.assemble import BuiltShard
 from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.duplicates import Copies
 from shardmill.transforms.build.encoder import Encoder, ExtraFiles
 from shardmill.transforms.build.outcome import Outcome, Status
 from shardmill.transforms.build.parts import FORMAT_VERSION, parse_sidecar
@@ -63,7 +64,7 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
 
 def finish(
     storage: Storage, spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census,
-    built: Built,
+    built: Built, copies: Copies,
 ) -> Outcome:  # fmt: skip
     """Check a finished build, write its schema, labels and rejects, and publish it."""
     up_to_date = Outcome(
@@ -81,7 +82,7 @@ def finish(
         shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
         _check_versions(built.totals.values())
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
-        manifest = make_manifest(spec, encoder, plan, census, built, extra)
+        manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
         schema = spec.hooks.schema(encoder.schema(manifest.labels), manifest.splits)
         _check_rejects(storage, spec, manifest.inputs, built, schema)
         schema = extra.schema or schema
@@ -118,7 +119,7 @@ def _delete_build(storage: Storage, spec: SinkSpec) -> None:
 
 def make_manifest(
     spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census, built: Built,
-    extra: ExtraFiles,
+    extra: ExtraFiles, copies: Copies,
 ) -> Manifest:  # fmt: skip
     """Return the manifest of a build; every number in it was counted."""
     whole = Totals()
@@ -133,6 +134,9 @@ def make_manifest(
         duplicates=census.duplicates + whole.duplicates,
         rejected_by_reason=dict(sorted(whole.rejects.items())),
         multi_frame=whole.multi_frame,
+        copies=copies.records,
+        copies_across_splits=copies.across_splits,
+        copies_with_other_labels=copies.labels_differ,
     )
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
@@ -140,7 +144,7 @@ def make_manifest(
     countable = spec.hooks.countable(whole.label_counts)
     labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
-    warnings = list(_warnings(splits, inputs))
+    warnings = [*_warnings(splits, inputs), *copies.warnings()]
     if not countable:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}

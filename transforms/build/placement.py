@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.splits import (
     SPLIT_FOLDERS,
@@ -22,6 +22,8 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, Reference
 
 _PERSON = b"shardmill-place"
+DuplicatesMode = Literal["keep", "drop", "same_split"]
+DUPLICATES: tuple[DuplicatesMode, ...] = ("keep", "drop", "same_split")
 
 
 class PartKey(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.storage import join
 from shardmill.transforms.build.encoder import BuildHooks
-from shardmill.transforms.build.placement import PlaceSpec
+from shardmill.transforms.build.placement import DuplicatesMode, PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec
 
 PARTS_FOLDER = "parts"  # in the build folder
@@ -38,6 +38,7 @@ class SinkSpec:
         hooks: Adapts the build to the kind of input.
         record_id: Identity of the options and codecs that decide the features of a record, for the
             catalog; not of seed, splits, labels and shards.
+        duplicates: What is done with inputs of the same content.
         compares: Whether the inputs are compared with a published dataset that has catalogs.
         warnings: Warnings for the manifest that are known before the build.
     """
@@ -59,6 +60,7 @@ class SinkSpec:
     runner: str = ""
     hooks: BuildHooks = field(default_factory=BuildHooks)
     record_id: str = ""
+    duplicates: DuplicatesMode = "keep"
     compares: bool = False
     warnings: tuple[str, ...] = ()
 

@@ -24,6 +24,7 @@ from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_s
 from shardmill.transforms.build.catalog import write_catalog
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.compare import ComparePublished
+from shardmill.transforms.build.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.build.finalize import Built, finish, planned_outcome
 from shardmill.transforms.build.make_plan import add_changes, make_plan
@@ -154,13 +155,13 @@ def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShar
 
 def _finish(
     _: int, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
-    census: Census, *, spec: SinkSpec, encoder: Encoder[Any],
+    census: Census, copies: Copies, *, spec: SinkSpec, encoder: Encoder[Any],
 ) -> Outcome:  # fmt: skip
     if plan.status != "build":
         return planned_outcome(plan, census)
     built = Built(shards, {Series(*series): each for series, each in totals})
     with _raise_if_stale():
-        return finish(open_storage(spec.output), spec, encoder, plan, census, built)
+        return finish(open_storage(spec.output), spec, encoder, plan, census, built, copies)
 
 
 def announce(
@@ -220,6 +221,8 @@ class WriteShards(beam.PTransform):
         """Wires census, plan and placement."""
         spec, place = self.spec, self.spec.place
         matched = MatchedInputs.of(inputs)
+        if spec.duplicates != "keep":
+            matched = matched | "HandleDuplicates" >> HandleDuplicates(spec.duplicates)
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
         )
@@ -301,6 +304,7 @@ class BuildShards(beam.PTransform):
                 AsList(totals),
                 AsSingleton(inputs.plan),
                 AsSingleton(inputs.census),
+                AsSingleton(shards | CountCopies(spec)) if spec.record_id else Copies(),
                 spec=spec,
                 encoder=encoder,
             )

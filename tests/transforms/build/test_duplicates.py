@@ -1,0 +1,121 @@
+"""Exact copies are counted, and dropped or kept in one split; judged by hand and by hashlib."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.schemas.errors import UsageError
+from tests.conftest import build_dataset, make_photos, shardmill
+
+HALVES = {"image_size": "8", "splits": "train:0.5,validation:0.5", "max_reject_fraction": 0.5}
+# Contents with copies: 2 copies of bee/000, 1 of bee/001 in another class, 1 of cat/000.
+COPIES = {"bee/x.jpg": "bee/000.jpg", "bee/y.jpg": "bee/000.jpg", "cat/z.jpg": "bee/001.jpg",
+          "cat/zz.jpg": "cat/000.jpg"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    folder = make_photos(
+        tmp_path_factory.mktemp("copies") / "in", {"bee": 8, "cat": 8}, size=(16, 12)
+    )
+    for copy, original in COPIES.items():
+        shutil.copy(folder / original, folder / copy)
+    (folder / "bee" / "bad.jpg").write_text("no image")
+    shutil.copy(folder / "bee" / "bad.jpg", folder / "cat" / "bad.jpg")
+    return folder
+
+
+def splits_of(output: Path) -> dict[str, set[str]]:
+    """Return the splits of each content, by the catalogs."""
+    found: dict[str, set[str]] = {}
+    for path in (output / "current" / "catalog").iterdir():
+        for digest in pd.read_parquet(path).content_hash:
+            found.setdefault(digest, set()).add(path.name.split("-")[0])
+    return found
+
+
+def test_counts_copies_and_warns_if_they_are_apart(photos, tmp_path):
+    _, manifest = build_dataset(input=photos, output=tmp_path / "ds", **HALVES)
+    apart = sum(len(splits) > 1 for splits in splits_of(tmp_path / "ds").values())
+    inputs = manifest.inputs
+    assert (inputs.copies, inputs.copies_with_other_labels) == (4, 1)
+    assert inputs.copies_across_splits == apart > 0
+    (warning,) = (text for text in manifest.warnings if "exact copies" in text)
+    assert f"{apart} of them in several splits" in warning
+    assert "1 of them with several labels" in warning
+
+
+def test_drops_all_but_the_smallest_key(photos, tmp_path):
+    outcome, manifest = build_dataset(
+        input=photos, output=tmp_path / "ds", duplicates="drop", **HALVES
+    )
+    inputs = manifest.inputs
+    # The two damaged files are copies too: one is a reject, the other a duplicate.
+    assert (inputs.accepted, inputs.rejected, inputs.duplicates) == (16, 1, 5)
+    assert (outcome.matched, inputs.copies) == (22, 0)
+    keys = pd.read_parquet(tmp_path / "ds" / "current" / "catalog").key
+    assert not set(keys) & set(COPIES)
+    assert "exact copies" not in " ".join(manifest.warnings)
+
+
+def test_copies_share_a_split_that_depends_on_the_content(photos, tmp_path):
+    options = {**HALVES, "duplicates": "same_split"}
+    build_dataset(input=photos, output=tmp_path / "ds", **options)
+    found = splits_of(tmp_path / "ds")
+    assert len(found) == 16
+    assert all(len(splits) == 1 for splits in found.values())
+    renamed = shutil.copytree(photos, tmp_path / "in")
+    for path in [*renamed.glob("*/0*.jpg")]:
+        path.rename(path.with_name(f"new-{path.name}"))
+    build_dataset(input=renamed, output=tmp_path / "other", **options)
+    assert splits_of(tmp_path / "other") == found
+    digest = hashlib.sha256((photos / "bee" / "000.jpg").read_bytes()).hexdigest()
+    assert digest in found
+
+
+def test_update_changes_the_mode(photos, tmp_path):
+    """Records are taken from the published shards; the result equals a new build."""
+    for mode in ("keep", "drop", "same_split"):
+        options = {**HALVES, "duplicates": mode}
+        outcome, ours = build_dataset(input=photos, output=tmp_path / "ds", update=True, **options)
+        _, theirs = build_dataset(input=photos, output=tmp_path / mode, **options)
+        assert ours.splits == theirs.splits
+        assert ours.inputs == theirs.inputs
+        assert outcome.reused == {"keep": 0, "drop": 16, "same_split": 16}[mode]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"duplicates": "merge"}, *({"duplicates": "drop", **more} for more in (
+        {"group_pattern": "x"}, {"splits": "directory"}, {"splits": "listing"},
+        {"label_from": "listing"},
+    ))],
+)  # fmt: skip
+def test_options_that_exclude_each_other(options):
+    with pytest.raises(UsageError, match="--duplicates="):
+        ImagesConfig(input="in", output="out", **options)
+
+
+def test_a_listing_is_refused(photos, tmp_path):
+    listing = tmp_path / "list.csv"
+    listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))
+    done = shardmill(
+        "images", f"--input={listing}", f"--output={tmp_path / 'ds'}", "--duplicates=drop"
+    )
+    assert (done.returncode, "excludes a listing" in done.stderr) == (2, True)
+    assert not (tmp_path / "ds").exists()
+
+
+def test_check_limits_the_copies(photos, tmp_path):
+    build_dataset(input=photos, output=tmp_path / "ds", **HALVES)
+    assert shardmill("check", tmp_path / "ds", "--max_duplicates=4").returncode == 0
+    done = shardmill("check", tmp_path / "ds", "--max_duplicates=3")
+    assert (done.returncode, "4 images are exact copies" in done.stderr) == (1, True)
+    assert shardmill("check", tmp_path / "ds", "--max_duplicates=few").returncode == 2
+    shown = json.loads(shardmill("show", tmp_path / "ds", "--json").stdout)
+    assert shown["inputs"]["copies"] == 4

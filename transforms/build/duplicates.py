@@ -1,0 +1,183 @@
+"""Exact copies: inputs with the same content, found by the SHA-256 of their files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+
+import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.build.assemble import BuiltShard
+from shardmill.transforms.build.compare import hash_inputs
+from shardmill.transforms.build.placement import DuplicatesMode
+from shardmill.transforms.build.spec import SinkSpec
+from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, count_unused
+from shardmill.transforms.match.transform import MatchedInputs, sum_match_counts
+from shardmill.transforms.runtime.sum_into import SumInto
+
+_BATCH = 256  # inputs that are hashed at a time
+_HASHED, _COUNTS = "hashed", "counts"  # output tags
+
+
+@dataclass
+class Copies:
+    """Records that are copies of others; independent of the order of adding.
+
+    Attributes:
+        records: Number of records whose input has the content of another input, less one for each
+            content.
+        across_splits: Number of contents that are in several splits.
+        labels_differ: Number of contents with several labels.
+        example: The smallest pair of keys of a content that is in several splits, or else has
+            several labels; empty if there is none.
+    """
+
+    records: int = 0
+    across_splits: int = 0
+    labels_differ: int = 0
+    example: tuple[str, ...] = field(default=())
+
+    def merge(self, other: Copies) -> None:
+        """Add other copies."""
+        self.records += other.records
+        self.across_splits += other.across_splits
+        self.labels_differ += other.labels_differ
+        self.example = min(filter(None, (self.example, other.example)), default=())
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what a user should know of them."""
+        if not self.example:
+            return
+        where = [
+            f"{count:,} of them {what}"
+            for count, what in (
+                (self.across_splits, "in several splits"),
+                (self.labels_differ, "with several labels"),
+            )
+            if count
+        ]
+        first, second = self.example
+        yield (
+            f"some images are exact copies of others, {' and '.join(where)}, such as {first!r} and "
+            f"{second!r}: see --duplicates"
+        )
+
+
+class Content(NamedTuple):
+    """The input of one record."""
+
+    content_hash: str
+    key: str
+    split: str
+    label: str | None
+
+
+def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list[Content]]]:
+    """Yield the contents of a shard by the first two digits of their hashes."""
+    if shard.catalog is None:
+        return
+    path = join(spec.output, shard.catalog[0])
+    buckets: dict[str, list[Content]] = defaultdict(list)
+    for row in parse_catalog(open_storage(path).read(path)).rows:
+        content = Content(row.content_hash, row.key, shard.series.split, row.label)
+        buckets[row.content_hash[:2]].append(content)
+    yield from buckets.items()
+
+
+def count_copies(lists: Iterable[Iterable[Content]]) -> Copies:
+    """Return the copies among the contents of one bucket."""
+    groups: dict[str, list[Content]] = defaultdict(list)
+    for contents in lists:
+        for each in map(Content._make, contents):
+            groups[each.content_hash].append(each)
+    copies = Copies()
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        across = len({each.split for each in group}) > 1
+        differ = len({each.label for each in group}) > 1
+        keys = tuple(sorted(each.key for each in group)[:2]) if across or differ else ()
+        copies.merge(Copies(len(group) - 1, int(across), int(differ), keys))
+    return copies
+
+
+@dataclass(eq=False)
+class CountCopies(beam.PTransform):
+    """Counts the copies among the records of all shards: gives one ``Copies``.
+
+    Args:
+        spec: Output and options of the build.
+    """
+
+    spec: SinkSpec
+
+    def expand(self, shards: beam.PCollection[BuiltShard]) -> beam.PCollection[Copies]:
+        """Wires the grouping by content."""
+        return (
+            shards
+            | "ListContents" >> beam.FlatMap(list_contents, self.spec)
+            | "GroupByContent" >> beam.GroupByKey()
+            | "CountEach" >> beam.Map(lambda bucket: count_copies(bucket[1]))
+            | "SumCopies" >> beam.CombineGlobally(SumInto(Copies, Copies.merge))
+        )
+
+
+def drop_copies(refs: Iterable[InputRef]) -> Iterator[InputRef | TaggedOutput]:
+    """Yield the input with the smallest key of one content, and a count for each other."""
+    first, *others = sorted(refs, key=lambda ref: (ref.key, ref.uri))
+    yield first
+    for _ in others:
+        yield TaggedOutput(_COUNTS, count_unused(DUPLICATE))
+
+
+@dataclass(eq=False)
+class HandleDuplicates(beam.PTransform):
+    """Reads and hashes all inputs; drops copies, or gives those of one content one split.
+
+    Inputs that cannot be read stay as they are: the decoder rejects them.
+
+    Args:
+        mode: ``drop`` or ``same_split``.
+    """
+
+    mode: DuplicatesMode
+
+    def expand(self, matched: MatchedInputs) -> MatchedInputs:
+        """Wires the hashing pass."""
+        refs, hashed = (
+            matched.refs
+            | "SpreadInputs" >> beam.Reshuffle()
+            | "BatchInputs" >> beam.BatchElements(1, _BATCH)
+            | "HashInputs"
+            >> beam.FlatMap(_hash_readable)
+            .with_output_types(InputRef, hashed=tuple[str, InputRef])
+            .with_outputs(_HASHED, main="refs")
+        )
+        if self.mode == "same_split":
+            grouped = hashed | "GroupCopies" >> beam.MapTuple(
+                lambda digest, ref: ref._replace(group=digest)
+            ).with_output_types(InputRef)
+            return MatchedInputs((refs, grouped) | "AllHashed" >> beam.Flatten(), matched.counts)
+        kept, dropped = (
+            hashed
+            | "GroupByHash" >> beam.GroupByKey()
+            | "DropCopies"
+            >> beam.FlatMap(lambda group: drop_copies(group[1]))
+            .with_output_types(InputRef, counts=MatchCounts)
+            .with_outputs(_COUNTS, main="refs")
+        )
+        counts = sum_match_counts([matched.counts, dropped])
+        return MatchedInputs((refs, kept) | "AllKept" >> beam.Flatten(), counts)
+
+
+def _hash_readable(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:
+    yield from (ref for ref in refs if ref.error)
+    for digest, ref in hash_inputs([ref for ref in refs if not ref.error]):
+        yield TaggedOutput(_HASHED, (digest, ref)) if digest else ref
