@@ -58,10 +58,6 @@ def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
             status = stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # a link to itself
-                return None
-            raise
     if stat_flags.S_ISREG(status.st_mode):
         kind = "file"
     else:
