@@ -101,7 +101,7 @@ def test_options_that_exclude_each_other(options):
         ImagesConfig(input="in", output="out", **options)
 
 
-def test_a_listing_is_refused(photos, tmp_path):
+def test_a_listing_is_rejected(photos, tmp_path):
     listing = tmp_path / "list.csv"
     listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))
     done = shardmill(
