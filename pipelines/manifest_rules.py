@@ -122,7 +122,9 @@ class Rules:
         if not self.max_duplicates:
             return None
         if not _is_number(self.max_duplicates):
-            raise UsageError(f"--max_duplicates={self.max_duplicates} is not a number: give 0 or more.")
+            raise UsageError(
+                f"--max_duplicates={self.max_duplicates} is not a number: give 0 or more."
+            )
         return int(self.max_duplicates)
 
 
