@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from shardmill.schemas.errors import DeniedError, StorageError
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.base import one_line
 from shardmill.schemas.storage.objects import missing_bucket_error, replaced_error
 
@@ -34,7 +34,7 @@ def auth_error(action: str, uri: str, error: Exception) -> StorageError:
 
 @contextlib.contextmanager
 def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
-    """Raise errors of the client library as those of ``Storage``.
+    """Raise errors of the client library as StorageError; FileNotFoundError for a missing object.
 
     Args:
         action: Verb for the message.
@@ -52,7 +52,7 @@ def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[
             raise replaced_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise DeniedError(
+        raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; ask for that permission."
         ) from error
     except exceptions.PreconditionFailed as error:

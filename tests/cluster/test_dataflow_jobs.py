@@ -41,7 +41,7 @@ def test_count(client, service):
     argv = ["count", f"--input={client.output}", f"--manifest={manifest}", *client.flags]
     code, out, err = client.run(argv)
     assert code == 0, err
-    assert "8 matched, 4 skipped" in out
+    assert "12 matched, 8 skipped" in out
     assert "21 records" in out
     assert service.works[1].job.current_state == State.JOB_STATE_DONE
     place = f"{client.output[:-3]}staging/count"

@@ -159,7 +159,8 @@ def _finish(
 ) -> Outcome:  # fmt: skip
     if plan.status != "build":
         return planned_outcome(plan, census)
-    built = Built(shards, {Series(*series): each for series, each in totals})
+    ordered = sorted(shards, key=lambda shard: (shard.series, shard.index))
+    built = Built(ordered, {Series(*series): each for series, each in totals})
     with _raise_if_stale():
         return finish(open_storage(spec.output), spec, encoder, plan, census, built, copies)
 

@@ -12,7 +12,7 @@ import requests
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from shardmill.schemas.errors import DeniedError, StorageError
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.gcs_errors import translate_errors
 from shardmill.transforms.build.encoder import Example
@@ -130,11 +130,11 @@ def test_reports_missing_permissions(strict_bucket, front):
     storage.replace(f"{strict_bucket}/x", b"data")
     front.fail("download", "403", 2)
     front.fail("list", "403")
-    with pytest.raises(DeniedError, match="injected; ask for that permission"):
+    with pytest.raises(StorageError, match="injected; ask for that permission"):
         storage.read(f"{strict_bucket}/x")
     with pytest.raises(PermissionError):  # one reject, not a failed build
         storage.read_unchanged(f"{strict_bucket}/x", 4, "1")
-    with pytest.raises(DeniedError, match="ask for that permission"):
+    with pytest.raises(StorageError, match="ask for that permission"):
         list(storage.list_dir(strict_bucket))
 
 

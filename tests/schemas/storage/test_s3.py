@@ -51,7 +51,7 @@ def objects(s3, uri: str) -> dict[str, bytes]:
 
 
 def published(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the files of the current generation but its manifest, which has paths and times.
+    """Return the files of the current generation but manifest and catalogs with paths and times.
 
     Asserts that there is nothing else but the manifest and earlier generations that it names.
     """
@@ -61,7 +61,7 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
     assert {name.split("/")[0] for name in files} == known
     found = {name[len(folder) :]: data for name, data in files.items() if name.startswith(folder)}
     assert found.pop("manifest.json")
-    return found
+    return {name: data for name, data in found.items() if not name.startswith("catalog/")}
 
 
 @pytest.fixture
