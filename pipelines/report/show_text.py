@@ -65,8 +65,9 @@ def _found(report: dict[str, Any], layout: Layout) -> Parts:
     found = report["found"]
     yield from _title(found["key"], f"record {found['record']:,} of {found['shard']}", layout)
     shown = ("source", "label", "input_bytes", "content_hash", "width", "height")
-    rows = [(name, str(found[name])) for name in shown if found[name] is not None]
-    yield layout.table(rows, "<<")
+    for name in shown:
+        if found[name] is not None:
+            yield whole_line(printable(f"  {name:<12}  {found[name]}"))
 
 
 def _splits(report: dict[str, Any], layout: Layout) -> Parts:
