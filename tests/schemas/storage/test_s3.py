@@ -103,7 +103,7 @@ def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys
     # A glob of some inputs, with an existing dataset as the output.
     part = ["images", f"--input={source}/cat/0*.jpg", f"--root={source}", f"--output={output}"]
     code, _, err = run(capsys, *part, *flags)
-    assert (code, "add --update" in err) == (1, True)
+    assert (code, "run again with --update" in err) == (1, True)
     assert objects(s3, output) == remote
     code, out, err = run(capsys, *part, "--update", *flags)
     assert (code, "12 examples" in out) == (0, True), err
