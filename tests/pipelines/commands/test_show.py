@@ -101,7 +101,7 @@ def test_finds_the_record_of_an_input(dataset) -> None:
     found = json.loads(done.stdout)
     (record,) = found["records"]["first"]
     assert "cat/003.jpg" in str(record["features"]["image/key"]["values"])
-    lines = shown(dataset, key="cat/003.jpg")
+    lines = shardmill("show", dataset, "--key=cat/003.jpg").stdout.splitlines()
     assert re.fullmatch(
         r"cat/003\.jpg  record \d+ of (train|validation)-00000-of-00001.*", lines[0]
     )

@@ -17,6 +17,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build import assemble, coders, parts, transform
 from shardmill.transforms.build.census import Census
+from shardmill.transforms.build.duplicates import Copies
 from shardmill.transforms.build.encoder import Example, Item
 from shardmill.transforms.build.finalize import Built, finish
 from shardmill.transforms.build.make_plan import make_plan
@@ -174,7 +175,8 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
     ]
     census = replace(census_of(make_refs(count)), matched=count + count // 2)
     plan = replace(make_plan(wanted, 100, census), labels=(LABELS[0],))
-    outcome = finish(counted, wanted, encoder, plan, census, Built(built, {TRAIN: totals}))
+    whole = Built(built, {TRAIN: totals})
+    outcome = finish(counted, wanted, encoder, plan, census, whole, Copies())
     assert outcome.status == "published", outcome
     return dict(counted.calls), Manifest.from_json(outcome.manifest)
 
