@@ -211,7 +211,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         proxy, headers = self.proxy, dict(self.headers.items())
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        expected = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(expected)
+        if (
+            len(body) < expected
+        ):  # killed while it sent the body; the server would wait for the rest
+            self.close_connection = True
+            return
         call = proxy.parse(self.command, self.path, body, headers)
         proxy.calls.append(call)
         proxy.hook(call)

@@ -1,6 +1,7 @@
 """The strict test server rejects the calls that Google Cloud Storage rejects."""
 
 import io
+import socket
 
 import pytest
 import requests
@@ -129,3 +130,16 @@ def test_lost_calls_are_carried_out_and_dropped_ones_are_not(blob, front):
     front.fail("download", "truncate")
     with pytest.raises(requests.RequestException):
         blob("x").download_as_bytes(retry=None)
+
+
+def test_a_client_that_dies_while_it_sends_a_body_blocks_no_other(front, blob):
+    """Without its own check, the proxy would wait for the rest while it holds a lock."""
+    bucket = blob("x").bucket.name
+    path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name=half"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", front.port)) as client:
+        client.sendall(head.encode() + b"half of it")
+    url = f"{front.url}/download/storage/v1/b/{bucket}/o/x?alt=media"
+    for _ in range(20):
+        assert requests.get(url, timeout=10).content == b"data"
+    assert not blob("half").exists()
