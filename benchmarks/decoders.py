@@ -22,7 +22,8 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import encode_image
-from shardmill.transforms.images.encoder import ImageEncoder, read_input
+from shardmill.transforms.images.encoder import ImageEncoder
+from shardmill.transforms.match.read_input import read_input
 
 
 def list_refs(folder: Path) -> list[InputRef]:

@@ -12,10 +12,10 @@ from .count.manifest import CountSpec as CountSpec
 from .count.transform import CountRecords as CountRecords
 from .images.convert import ImageSpec as ImageSpec
 from .images.encoder import ImageEncoder as ImageEncoder
-from .images.encoder import read_input as read_input
 from .images.resize import ResizeSpec as ResizeSpec
 from .images.transform import EncodeImages as EncodeImages
 from .match.labels import LabelSpec as LabelSpec
+from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
 from .match.transform import find_input as find_input
 from .rows.transform import RowsSpec as RowsSpec

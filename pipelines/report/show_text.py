@@ -147,7 +147,7 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
     if inputs["multi_frame"]:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
     if inputs["copies"]:
-        more = f"{inputs['copies_across_splits']:,} contents in several splits, "
+        more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "
         more += f"{inputs['copies_with_other_labels']:,} with several labels"
         yield layout.line(f"  {inputs['copies']:,} exact copies of others: {more}")
     if inputs["rejected"]:

@@ -1,6 +1,7 @@
 """Inputs that cannot be read for a moment are in the dataset of the next run that can read them."""
 
 import errno
+import json
 import shutil
 import signal
 from dataclasses import replace
@@ -68,6 +69,24 @@ def test_lost_lines_of_rejects_do_not_make_rejects_permanent(tmp_path, damage):
     assert "rejects.jsonl is damaged: add --overwrite" in ended.sentence
     assert zygote().run(*command, "--overwrite").code == 0
     assert not (output / "current/rejects.jsonl").read_bytes()
+
+
+def test_a_copy_that_cannot_be_read_is_not_kept_as_another_image(tmp_path):
+    """The pass that finds copies rejects it in this build only."""
+    photos = make_photos(tmp_path / "in", {"cat": 9})
+    shutil.copy(photos / "cat/000.jpg", photos / "cat/copy.jpg")
+    output = tmp_path / "out"
+    command = ("images", f"--input={photos}", f"--output={output}", "--image_size=8",
+               "--duplicates=drop")  # fmt: skip
+    watch = Watched(output, deny=photos / "cat/copy.jpg", errno=errno.EACCES)
+    assert zygote().run(*command, watch=watch).code == 0
+    inputs = json.loads((output / "manifest.json").read_text())["inputs"]
+    assert inputs["rejected_by_reason"] == {"unreadable": 1}
+    ended = zygote().run(*command)
+    assert (ended.code, "run again with --update" in ended.sentence) == (1, True)
+    assert zygote().run(*command, "--update").code == 0
+    inputs = json.loads((output / "manifest.json").read_text())["inputs"]
+    assert (inputs["accepted"], inputs["rejected"], inputs["duplicates"]) == (9, 0, 1)
 
 
 AWAY = [("images", error) for error in ERRORS] + [("rows", "ENOENT"), ("rows", "EACCES")]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
+from shardmill.schemas.errors import StaleBuildError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -201,3 +202,15 @@ def _is_assembled(storage: Storage, path: str, size: int, crc: int) -> bool:
     except FileNotFoundError:
         return False
     return entry is not None and entry.size == size
+
+
+@contextlib.contextmanager
+def raise_if_stale() -> Iterator[None]:
+    """Raise ``StaleBuildError`` if a file of the build is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StaleBuildError(
+            f"{error.filename or error} is gone: another command published or cleaned this output; "
+            "run again."
+        ) from error

@@ -18,17 +18,20 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, KnownRecord
+from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.reuse import PublishedRow, PublishedShard, read_rows
+from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.sum_into import SumInto
 
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
-_BATCH = 256  # inputs that are hashed at a time
+BATCH = 256  # inputs that are hashed at a time
+_LOCAL_READERS = 4
 _NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
 _Row = tuple[Any, ...]  # a PublishedRow as plain values
 
@@ -116,17 +119,36 @@ def find_candidates(
 
 
 def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
-    """Yield inputs with the SHA-256 of their content; an empty one if they cannot be read now."""
+    """Yield inputs with the SHA-256 of their content.
 
-    def digest(ref: InputRef) -> str:
-        try:
-            data = open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
-        except (ShardmillError, OSError):  # the decoder reads it again, and rejects it
-            return ""
-        return hashlib.sha256(data).hexdigest()
+    One that cannot be read has an empty one, and is rejected with the reason: perhaps it can be
+    read when the next run looks at it again.
 
-    threads = storage_threads(refs[0].uri) if refs else 0
-    yield from zip(map_ordered(digest, refs, threads), refs, strict=True)
+    Raises:
+        StorageError: Reading failed three times.
+    """
+
+    def digest(ref: InputRef) -> tuple[str, InputRef]:
+        (result,) = read_inputs([ref])
+        if isinstance(result, RejectedError):
+            return "", ref.rejected(result.error, result.message)
+        return hashlib.sha256(result).hexdigest(), ref
+
+    # Waiting for missing files overlaps, and few files are in memory at a time.
+    threads = storage_threads(refs[0].uri) or _LOCAL_READERS if refs else 0
+    yield from map_ordered(digest, refs, threads)
+
+
+def hash_candidates(refs: list[InputRef]) -> list[tuple[str, InputRef]]:
+    """Return inputs with the hash of their content; an empty one for what the decoder will reject.
+
+    The decoder reads such an input again, as in a build from scratch.
+    """
+    try:
+        digests = [digest for digest, _ in hash_inputs(refs)]
+    except StorageError:
+        digests = [""] * len(refs)
+    return list(zip(digests, refs, strict=True))
 
 
 def match_content(refs: Iterable[InputRef], gone: Iterable[_Row]) -> Iterator[InputRef]:
@@ -220,8 +242,9 @@ class ComparePublished(beam.PTransform):
         hashed = (
             sized[_NEW]
             | "SpreadCandidates" >> beam.Reshuffle()
-            | "BatchCandidates" >> beam.BatchElements(1, _BATCH)
-            | "HashCandidates" >> beam.FlatMap(hash_inputs).with_output_types(tuple[str, InputRef])
+            | "BatchCandidates" >> beam.BatchElements(1, BATCH)
+            | "HashCandidates"
+            >> beam.FlatMap(hash_candidates).with_output_types(tuple[str, InputRef])
         )
         matched = (
             {"refs": hashed, "gone": sized[_GONE]}

@@ -14,15 +14,14 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.build.assemble import BuiltShard
-from shardmill.transforms.build.compare import hash_inputs
+from shardmill.transforms.build.assemble import BuiltShard, raise_if_stale
+from shardmill.transforms.build.compare import BATCH, hash_inputs
 from shardmill.transforms.build.placement import DuplicatesMode
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, count_unused
 from shardmill.transforms.match.transform import MatchedInputs, sum_match_counts
 from shardmill.transforms.runtime.sum_into import SumInto
 
-_BATCH = 256  # inputs that are hashed at a time
 _HASHED, _COUNTS = "hashed", "counts"  # output tags
 
 
@@ -35,8 +34,8 @@ class Copies:
             content.
         across_splits: Number of contents that are in several splits.
         labels_differ: Number of contents with several labels.
-        example: The smallest pair of keys of a content that is in several splits, or else has
-            several labels; empty if there is none.
+        example: The smallest pair of keys of a content that is in several splits or has several
+            labels; empty if there is none.
     """
 
     records: int = 0
@@ -80,12 +79,18 @@ class Content(NamedTuple):
 
 
 def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list[Content]]]:
-    """Yield the contents of a shard by the first two digits of their hashes."""
+    """Yield the contents of a shard by the first two digits of their hashes.
+
+    Raises:
+        StaleBuildError: Another command published or cleaned the output.
+    """
     if shard.catalog is None:
         return
     path = join(spec.output, shard.catalog[0])
     buckets: dict[str, list[Content]] = defaultdict(list)
-    for row in parse_catalog(open_storage(path).read(path)).rows:
+    with raise_if_stale():
+        data = open_storage(path).read(path)
+    for row in parse_catalog(data).rows:
         content = Content(row.content_hash, row.key, shard.series.split, row.label)
         buckets[row.content_hash[:2]].append(content)
     yield from buckets.items()
@@ -141,7 +146,7 @@ def drop_copies(refs: Iterable[InputRef]) -> Iterator[InputRef | TaggedOutput]:
 class HandleDuplicates(beam.PTransform):
     """Reads and hashes all inputs; drops copies, or gives those of one content one split.
 
-    Inputs that cannot be read stay as they are: the decoder rejects them.
+    Inputs that cannot be read are rejected, since their content is unknown.
 
     Args:
         mode: ``drop`` or ``same_split``.
@@ -154,7 +159,7 @@ class HandleDuplicates(beam.PTransform):
         refs, hashed = (
             matched.refs
             | "SpreadInputs" >> beam.Reshuffle()
-            | "BatchInputs" >> beam.BatchElements(1, _BATCH)
+            | "BatchInputs" >> beam.BatchElements(1, BATCH)
             | "HashInputs"
             >> beam.FlatMap(_hash_readable)
             .with_output_types(InputRef, hashed=tuple[str, InputRef])

@@ -6,7 +6,6 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,12 +14,18 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import OutputError, ResourceError, StaleBuildError, StorageError
+from shardmill.schemas.errors import OutputError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.assemble import BuiltShard, ShardJob, assemble_shard, plan_shards
+from shardmill.transforms.build.assemble import (
+    BuiltShard,
+    ShardJob,
+    assemble_shard,
+    plan_shards,
+    raise_if_stale,
+)
 from shardmill.transforms.build.catalog import write_catalog
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.compare import ComparePublished
@@ -73,7 +78,7 @@ def _write_part(
     key, placed = element
     refs, duplicates = order_refs(placed)
     try:
-        with _raise_if_stale():
+        with raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
     except (MemoryError, ResourceError, StorageError) as error:
         part = Part(key, failure=failure_of(error))
@@ -128,23 +133,11 @@ def failure_of(error: Exception) -> str:
     return str(error)
 
 
-@contextlib.contextmanager
-def _raise_if_stale() -> Iterator[None]:
-    """Raise ``StaleBuildError`` if a file of the build is missing."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StaleBuildError(
-            f"{error.filename or error} is gone: another command published or cleaned this output; "
-            "run again."
-        ) from error
-
-
 def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
     storage, template = open_storage(spec.output), spec.shards.template
     packing = _packing_of(spec, encoder)
     try:
-        with _raise_if_stale():
+        with raise_if_stale():
             shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
             shard = replace(shard, catalog=write_catalog(storage, spec, job))
     except (MemoryError, OutputError, StorageError) as error:
@@ -161,7 +154,7 @@ def _finish(
         return planned_outcome(plan, census)
     ordered = sorted(shards, key=lambda shard: (shard.series, shard.index))
     built = Built(ordered, {Series(*series): each for series, each in totals})
-    with _raise_if_stale():
+    with raise_if_stale():
         return finish(open_storage(spec.output), spec, encoder, plan, census, built, copies)
 
 

@@ -16,7 +16,6 @@ from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
-MAX_FILE_BYTES = 1 << 29
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,23 +10,22 @@ from typing import Any
 import deflate
 import numpy as np
 
-from shardmill.schemas.errors import ChangedError, ResourceError, StorageError
+from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import TRANSIENT, Reject, RejectedError
+from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt import image_features
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
-from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.build.reuse import known_row, take_records
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
-from shardmill.transforms.images.decode import MAX_FILE_BYTES
 from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.statistics.sums import pixel_summary
@@ -38,73 +35,6 @@ _BATCH = 16  # images, at most, of one request to a decoder
 _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
-_ATTEMPTS = 3
-_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors of a disk that no file causes
-_FIRST_DELAY = 0.1  # seconds; each retry waits 4 times longer
-
-
-def read_input(ref: InputRef) -> bytes:
-    """Return the content of an input file; see ``read_inputs``.
-
-    Raises:
-        RejectedError: The file is too large, missing or not readable, or has changed since it was
-            listed.
-        StorageError: Reading failed three times.
-    """
-    (result,) = read_inputs([ref])
-    if isinstance(result, RejectedError):
-        raise result
-    return result
-
-
-def read_inputs(refs: Sequence[InputRef]) -> list[bytes | RejectedError]:
-    """Return the content of each input file, or why it is rejected.
-
-    Every failure is retried: a network file system may lose a file for a moment, and a file may be
-    replaced. The files wait together, so that a folder of missing files does not take minutes.
-    Errors of the storage are raised: they say nothing about the input.
-
-    Raises:
-        StorageError: Reading failed three times.
-    """
-    results = [_try_read(ref) for ref in refs]
-    for attempt in range(_ATTEMPTS - 1):
-        failed = [number for number, result in enumerate(results) if _is_worth_a_retry(result)]
-        if not failed:
-            break
-        time.sleep(_FIRST_DELAY * 4**attempt)
-        for number in failed:
-            results[number] = _try_read(refs[number])
-    read = []
-    for result in results:
-        if isinstance(result, StorageError):
-            raise result
-        read.append(result)
-    return read
-
-
-def _is_worth_a_retry(result: bytes | RejectedError | StorageError) -> bool:
-    return isinstance(result, StorageError) or (
-        isinstance(result, RejectedError) and result.error in TRANSIENT
-    )
-
-
-def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
-    if ref.size > MAX_FILE_BYTES:
-        return RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
-    try:
-        return open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
-    except FileNotFoundError:
-        return RejectedError("read", "not_found", "the file was there when it was listed")
-    except PermissionError:
-        return RejectedError("read", "unreadable", "reading it is not permitted")
-    except ChangedError as error:
-        return RejectedError("read", "changed", str(error))
-    except StorageError as error:
-        cause = error.__cause__
-        if scheme_of(ref.uri) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
-            return error
-        return RejectedError("read", "unreadable", cause.strerror or str(cause))
 
 
 @dataclass(frozen=True)

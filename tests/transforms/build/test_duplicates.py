@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import StaleBuildError, UsageError
+from shardmill.transforms.build.assemble import BuiltShard
+from shardmill.transforms.build.duplicates import list_contents
+from shardmill.transforms.build.placement import Series
 from tests.conftest import build_dataset, make_photos, shardmill
 
 HALVES = {"image_size": "8", "splits": "train:0.5,validation:0.5", "max_reject_fraction": 0.5}
@@ -109,6 +112,14 @@ def test_a_listing_is_rejected(photos, tmp_path):
     )
     assert (done.returncode, "excludes a listing" in done.stderr) == (2, True)
     assert not (tmp_path / "ds").exists()
+
+
+def test_a_catalog_that_another_command_deleted_is_stale(tmp_path):
+    series = Series("train", "")
+    shard = BuiltShard(series, 0, "a", "b", 1, 0, 1, catalog=("gone.parquet", 9, 0))
+    spec = ImagesConfig(input="in", output=str(tmp_path)).sink_spec("0" * 16, "/")
+    with pytest.raises(StaleBuildError, match="another command published or cleaned"):
+        list(list_contents(shard, spec))
 
 
 def test_check_limits_the_copies(photos, tmp_path):

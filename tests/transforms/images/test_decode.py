@@ -15,8 +15,8 @@ from PIL import Image, ImageCms, PngImagePlugin
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, RejectedError
 from shardmill.transforms.images.convert import encode_image
-from shardmill.transforms.images.decode import MAX_FILE_BYTES, jpeg_frame, plain_message
-from shardmill.transforms.images.encoder import read_input
+from shardmill.transforms.images.decode import jpeg_frame, plain_message
+from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_input
 from tests.conftest import make_image
 from tests.support.pixel_tools import (
     BLUE,

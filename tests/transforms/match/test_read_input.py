@@ -10,7 +10,7 @@ import pytest
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, TRANSIENT, RejectedError
-from shardmill.transforms.images.encoder import read_input, read_inputs
+from shardmill.transforms.match.read_input import read_input, read_inputs
 
 
 def ref_of(path) -> InputRef:
