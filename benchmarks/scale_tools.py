@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
@@ -22,7 +23,6 @@ from shardmill.transforms.build.placement import PlaceSpec
 from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.statistics.sums import Summary, Sums
 
 FOLDERS = 1_000  # labels
 ROOT = "gs://some-bucket/imagenet/train"
@@ -49,16 +49,17 @@ class TinyEncoder:
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
         """Yields an example for each reference."""
-        sums = tuple(
-            Sums("int64", 1, PIXELS, total=110 * PIXELS, squares=14_000 * PIXELS) for _ in range(3)
-        )
         EVENTS.setdefault("parts begin", now())
-        for ref in refs:
+        for number, ref in enumerate(refs):
             if ref.error:
                 yield ref.to_reject()
             else:
                 record = ref.key.encode().ljust(RECORD - 16)
-                yield Example(record, ref.label, summary=Summary(channels=sums))
+                row = CatalogRow(
+                    ref.key, ref.uri, ref.size, ref.version, f"{number:064x}", ref.label, 500, 375,
+                    False, PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3, RECORD,
+                )  # fmt: skip
+                yield Example(record, ref.label, row)
         EVENTS["parts end"] = now()
 
     def versions(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry, RandomReader, Storage
+from shardmill.schemas.storage.descriptors import open_input, read_descriptor
 
 _CHUNK = 1 << 20
 _SYNCS = 16  # at a time: a journaling file system then commits many files at once
@@ -29,8 +30,6 @@ _REMEDY = {
     errno.ENOTDIR: "a folder of the path is a file; choose another path",
     errno.ENAMETOOLONG: "choose shorter names",
 }
-# A folder of the path became a file or a symbolic link to itself.
-_MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def storage_error(action: str, path: str, error: OSError) -> StorageError:
@@ -94,12 +93,9 @@ class LocalStorage(Storage):
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """See ``Storage.read_unchanged``; the modification time is the version."""
         with _translate_errors("read", path):
-            descriptor = _open_input(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_input(path)
             try:
-                data = os.read(descriptor, size + 1)
-                while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
-                    data += more
-                now = os.fstat(descriptor)
+                data, now = read_descriptor(descriptor, size)
             finally:
                 os.close(descriptor)
         if len(data) != size or str(now.st_mtime_ns) != version or now.st_size != size:
@@ -116,7 +112,7 @@ class LocalStorage(Storage):
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """See ``Storage.open_at``."""
         with _translate_errors("read", path):
-            descriptor = _open_input(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_input(path)
         try:
             yield LocalReader(path, descriptor)
         finally:
@@ -382,19 +378,3 @@ def _create_without_links(path: str, data: bytes) -> bool:
         os.unlink(path)
         raise
     return True
-
-
-def _open_input(path: str, flags: int) -> int:
-    """Open a listed file without blocking on a pipe or device that replaced it."""
-    try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in _MISSING:
-            raise FileNotFoundError(error.errno, error.strerror, path) from error
-        if error.errno == errno.ENXIO:
-            raise ChangedError("it was a file when it was listed and is a socket now") from error
-        raise
-    if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ChangedError("it was a file when it was listed and is not one now")
-    return descriptor

@@ -23,16 +23,12 @@ class Example(NamedTuple):
     Attributes:
         record: The payload: a serialized tf.train.Example, or other bytes of the encoder.
         label: Label text for the counts in the manifest, or None.
-        multi_frame: Whether only the first of several frames was used.
-        summary: Summary of its values for the manifest; all records have one, or none has.
-        row: Row of the catalog; all records have one, or none has.
+        row: Row of the catalog, from which statistics are computed; all records have one, or none.
         taken: Whether it was taken from the published dataset.
     """
 
     record: bytes
     label: str | None = None
-    multi_frame: bool = False
-    summary: Summary | None = None
     row: CatalogRow | None = None
     taken: bool = False
 

@@ -22,7 +22,7 @@ from shardmill.transforms.build.encoder import Block, Example, Item
 from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
-from shardmill.transforms.statistics.sums import Summary, merge_summaries
+from shardmill.transforms.statistics.sums import Summary, merge_summaries, sum_rows
 
 FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id
 _SUMMARIES = 256  # merged at a time
@@ -180,7 +180,6 @@ class _Tally:
     rejects: list[Reject] = field(default_factory=list)
     records: int = 0
     taken: int = 0
-    multi_frame: int = 0
     duplicates: int = 0
     summaries: list[Summary] = field(default_factory=list)
     rows: list[CatalogRow] = field(default_factory=list)
@@ -191,25 +190,23 @@ class _Tally:
 
     def example(self, example: Example) -> None:
         self.records += 1
-        self.multi_frame += example.multi_frame
         self.taken += example.taken
         if example.label is not None:
             self.labels[example.label] += 1
         if example.row is not None:
             self.rows.append(example.row)
-        self._summary(example.summary)
 
     def block(self, block: Block) -> None:
         self.records += len(block.lengths)
         self.duplicates += block.duplicates
         self.labels.update(block.labels)
-        self._summary(block.summary)
-
-    def _summary(self, summary: Summary | None) -> None:
-        if summary is not None:
-            self.summaries.append(summary)
+        if block.summary is not None:
+            self.summaries.append(block.summary)
         if len(self.summaries) >= _SUMMARIES:
             self.summaries = [merge_summaries(self.summaries)]
+
+    def summary(self) -> Summary:
+        return sum_rows(self.rows) if self.rows else merge_summaries(self.summaries)
 
 
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
@@ -290,9 +287,9 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         label_counts=dict(tally.labels),
         rejects=dict(tally.reasons),
         duplicates=tally.duplicates,
-        multi_frame=tally.multi_frame,
+        multi_frame=sum(row.multi_frame for row in tally.rows),
         versions=job.versions,
-        summary=merge_summaries(tally.summaries),
+        summary=tally.summary(),
         sidecar=f"{attempt if TRANSIENT & tally.reasons.keys() else job.name}.json",
         catalogued=0 < tally.records == len(tally.rows),
     )

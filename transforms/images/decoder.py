@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,15 +18,18 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Literal, NamedTuple, NoReturn
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import ChangedError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.schemas.storage.descriptors import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     CHANNEL,
+    CONTENT,
     INPUT,
+    MISSING,
     NO_MEMORY_EXIT,
     OPENED,
     REPLY,
@@ -33,7 +38,6 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
 )
-from shardmill.transforms.statistics.sums import pixel_summary
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
@@ -50,8 +54,7 @@ _SETTINGS = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 _START_SECONDS = 120.0
 _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU time
 _EXIT_SECONDS = 5.0
-_PIPE_BYTES = 1 << 20  # most requests are written with one call
-_CHUNK = 1 << 16  # the C library maps and unmaps larger buffers
+_BUFFER_BYTES = 1 << 20  # most requests, and the replies to most, are one call
 _KINDS = frozenset(map(int, Kind))
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
@@ -69,13 +72,13 @@ class Item(NamedTuple):
 
     Attributes:
         ref: Where it comes from.
-        data: Content of the file.
         class_id: Number of the label; -1 for none.
+        data: Content of the file; None to let the process read a local file.
     """
 
     ref: InputRef
-    data: bytes
-    class_id: int = -1
+    class_id: int
+    data: bytes | None = None
 
 
 class _Reply(NamedTuple):
@@ -107,37 +110,43 @@ class Decoder:
 
     def __init__(self) -> None:
         path = os.pathsep.join(map(os.path.abspath, sys.path))
+        self._socket, theirs = socket.socketpair()
         kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-m", _MODULE],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 env={**kept, **_SETTINGS, "PYTHONPATH": path}, cwd=os.sep, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
+            self._socket.close()
             raise _not_started(str(error)) from error
+        finally:
+            theirs.close()
         open_decoders.add(self)
         self.opened = Opened()
-        self._received = bytearray()
+        self._received = bytearray(_BUFFER_BYTES)
+        self._first = self._end = 0  # bounds of what was read and not used
         self._deadline = time.monotonic() + _START_SECONDS
-        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        pipes = self._process.stdout, self._process.stderr
         self._pipes: list[IO[bytes]] = [pipe for pipe in pipes if pipe]
-        self._input, self._output, errors = (pipe.fileno() for pipe in self._pipes)
+        self._output, errors = (pipe.fileno() for pipe in self._pipes)
         self._writable, self._readable = select.poll(), select.poll()
-        self._writable.register(self._input, select.POLLOUT)
+        self._writable.register(self._socket, select.POLLOUT)
         self._readable.register(self._output, select.POLLIN)
-        os.set_blocking(self._input, False)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with contextlib.suppress(OSError):  # the pipes of all processes of a user are limited
-                fcntl.fcntl(self._input, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                fcntl.fcntl(self._output, fcntl.F_SETPIPE_SZ, _BUFFER_BYTES)
         try:
             self._receive()
         except FailureError as error:
             self._process.kill()
-            text = os.read(errors, _CHUNK).decode(errors="replace").strip()
+            text = os.read(errors, 1 << 16).decode(errors="replace").strip()
             self.close()
             raise _not_started(text.rpartition("\n")[2] or "it gives no reason") from error
-        self._pipes[2].close()
+        self._pipes[1].close()
 
     def is_dead(self) -> bool:
         """Return whether the process has ended."""
@@ -156,13 +165,16 @@ class Decoder:
 
     def close_pipes(self) -> None:
         """Close the pipes, so that the process ends."""
+        self._socket.close()
         for pipe in self._pipes:
             pipe.close()
 
     def encode(
         self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
-    ) -> Iterator[Example | Reject]:
+    ) -> Iterator[Example | Reject | None]:
         """Yield the record or reject of each image, in order, as soon as it is there.
+
+        It yields None for a file that cannot be read, or has changed.
 
         Args:
             spec: What to do with them.
@@ -171,20 +183,14 @@ class Decoder:
             alone: Whether to treat every image as a large one.
 
         Raises:
-            FailureError: The process failed at the first image without a result: close it.
+            FailureError: The process failed at one of the images without a result: close it.
         """
-        head = [REQUEST.pack(len(spec.json), len(items), alone), spec.json]
-        body: list[bytes] = []
-        for item in items:
-            key, label = item.ref.key.encode(), (item.ref.label or "").encode()
-            head.append(INPUT.pack(len(key), len(label), len(item.data), item.class_id))
-            body += (key + label, item.data)
         patience = _PATIENCE * spec.limits.seconds
-        for number, item in enumerate(items):
+        self._deadline = time.monotonic() + patience
+        self._request(spec, items, alone=alone)
+        for item in items:
             self.opened = Opened()
             self._deadline = time.monotonic() + patience
-            if not number:
-                self._write([b"".join(head), *body])
             reply = self._receive(spec.image.channels)
             if reply.kind == Kind.OPENED:
                 self.opened = Opened(*OPENED.unpack(reply.payload))
@@ -194,8 +200,26 @@ class Decoder:
                     reply = self._receive(spec.image.channels)
             yield self._parse(reply, item.ref)
 
-    def _parse(self, reply: _Reply, ref: InputRef) -> Example | Reject:
+    def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
+        head = [REQUEST.pack(len(spec.json), len(items), alone), spec.json]
+        body: list[bytes] = []
+        files: list[int] = []
+        try:
+            for ref, class_id, data in items:
+                key, label = ref.key.encode(), (ref.label or "").encode()
+                place = CONTENT if data is not None else _open_file(ref, files)
+                size = ref.size if data is None else len(data)
+                head.append(INPUT.pack(len(key), len(label), size, class_id, place))
+                body += (key + label, data or b"")
+            self._write([b"".join(head), *body], files)
+        finally:
+            for descriptor in files:
+                os.close(descriptor)
+
+    def _parse(self, reply: _Reply, ref: InputRef) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""
+        if reply.kind == Kind.UNREAD:
+            return None
         if reply.kind == Kind.NO_MEMORY:
             self.opened = Opened(*OPENED.unpack(reply.payload))
             raise FailureError("machine" if self.opened.inherited else "memory")
@@ -213,18 +237,20 @@ class Decoder:
             ref.key, ref.uri, ref.size, ref.version, reply.digest.hex(), ref.label, reply.width,
             reply.height, reply.frames > 1, numbers[0], sums, squares, size,
         )  # fmt: skip
-        return Example(reply.payload, ref.label, row.multi_frame, pixel_summary(row), row)
+        return Example(reply.payload, ref.label, row)
 
-    def _write(self, pieces: list[bytes]) -> None:
+    def _write(self, pieces: list[bytes], files: Sequence[int] = ()) -> None:
         views = [memoryview(piece) for piece in pieces if piece]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         while views:
             try:
-                written = os.writev(self._input, views)
+                written = self._socket.sendmsg(views, rights)
             except BlockingIOError:
                 self._wait(self._writable)
                 continue
-            except BrokenPipeError:
+            except ConnectionError:
                 self._fail()
+            rights = []
             while views and written >= len(views[0]):
                 written -= len(views.pop(0))
             if views:
@@ -232,27 +258,38 @@ class Decoder:
 
     def _receive(self, channels: int = 0) -> _Reply:
         """Return the next reply."""
-        data = self._received
-        while len(data) < REPLY.size:
-            data += self._read()
-        kind, frames, found, size, width, height, digest = REPLY.unpack_from(data)
+        self._fill(REPLY.size)
+        at = self._first
+        kind, frames, found, size, width, height, digest = REPLY.unpack_from(self._received, at)
         # A codec may have written to the memory of the process, or to its pipe.
         wanted = channels if kind == Kind.ENCODED else 0
         fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != OPENED.size
         if kind not in _KINDS or found != wanted or size > _MAX_PAYLOAD or fixed:
             raise FailureError("crash")
         middle = REPLY.size + found * CHANNEL.size
-        end = middle + size
-        while len(data) < end:
-            data += self._read()
-        with memoryview(data) as view:
-            sums, payload = bytes(view[REPLY.size : middle]), bytes(view[middle:end])
-        del data[:end]
+        self._fill(middle + size)
+        at = self._first
+        with memoryview(self._received) as view:
+            sums = bytes(view[at + REPLY.size : at + middle])
+            payload = bytes(view[at + middle : at + middle + size])
+        self._first = at + middle + size
         return _Reply(kind, frames, width, height, digest, sums, payload)
 
-    def _read(self) -> bytes:
-        self._wait(self._readable)
-        return os.read(self._output, _CHUNK) or self._fail()
+    def _fill(self, size: int) -> None:
+        """Read until there are so many bytes that no reply was made of."""
+        if self._first == self._end:
+            self._first = self._end = 0
+            if len(self._received) > _BUFFER_BYTES:  # it held a large record
+                self._received = bytearray(_BUFFER_BYTES)
+        if self._first + size > len(self._received):
+            left = self._received[self._first : self._end]
+            self._received = left.ljust(max(size, _BUFFER_BYTES), b"\0")
+            self._first, self._end = 0, len(left)
+        while self._end - self._first < size:
+            self._wait(self._readable)
+            with memoryview(self._received) as view:
+                read = os.readv(self._output, [view[self._end :]])
+            self._end += read or self._fail()
 
     def _wait(self, poll: select.poll) -> None:
         left = self._deadline - time.monotonic()
@@ -266,6 +303,15 @@ class Decoder:
         except subprocess.TimeoutExpired:
             raise FailureError("crash") from None
         raise FailureError(_failure_kind(code, self.opened))
+
+
+def _open_file(ref: InputRef, files: list[int]) -> int:
+    """Open a file for the process; return the place of the input, see ``INPUT``."""
+    try:
+        files.append(open_input(ref.uri))
+    except (ChangedError, OSError):
+        return MISSING
+    return int(ref.version)
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:

@@ -59,10 +59,12 @@ class DecoderPool:
         for _ in range(size):
             self._slots.put(None)
 
-    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Example | Reject]:
+    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Example | Reject | None]:
         """Return the records and rejects of images, in order; waits for a free process.
 
-        An image at which its process fails is tried again in a new process, alone.
+        The result of a file that cannot be read, or has changed, is None. Where a process fails,
+        the images without a result are tried again alone in new processes: the replies to some of
+        them may be lost.
 
         Args:
             spec: What to do with them.
@@ -72,8 +74,9 @@ class DecoderPool:
             ResourceError: The memory of the machine does not suffice.
         """
         decoder = self._slots.get()
-        results: list[Example | Reject] = []
-        failures: list[FailureKind] = []  # of the first image without a result
+        results: list[Example | Reject | None] = []
+        failures: list[FailureKind] = []  # of an image without a result
+        alone = False
         try:
             if decoder is not None and decoder.is_dead():  # it was killed while it was idle
                 decoder.close()
@@ -82,19 +85,19 @@ class DecoderPool:
                 if self._cancelled:
                     raise ShardmillError("The run was interrupted: no more images are decoded.")
                 decoder = decoder or Decoder()
-                left = items[len(results) :][: 1 if failures else None]
+                left = items[len(results) :][: 1 if alone else None]
                 try:
-                    alone = bool(failures)
                     for result in decoder.encode(spec, left, _state.large_image, alone=alone):
-                        results.append(result)
-                        failures.clear()
+                        results.append(result)  # noqa: PERF402 - an exception keeps those before it
                 except FailureError as failure:
                     decoder.close()
                     failures.append(failure.kind)
-                    item, opened = items[len(results)], decoder.opened
-                    if not self._cancelled and (reject := _final_reject(failures, item, opened)):
-                        results.append(reject)
-                        failures.clear()
+                    if len(left) == 1 and not self._cancelled:
+                        reject = _final_reject(failures, left[0], decoder.opened)
+                        if reject is not None:
+                            results.append(reject)
+                            failures.clear()
+                    alone = True
                     decoder = None
                 except BaseException:
                     decoder.close()
@@ -139,7 +142,7 @@ def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Re
         if len(failures) > 1:
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
             raise ResourceError(
-                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, {len(item.data):,} bytes) "
+                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, {item.ref.size:,} bytes) "
                 f"needs {needed} memory to be decoded, which this machine did not give "
                 f"({'the process was killed' if last == 'killed' else 'ulimit -v'}): add memory, "
                 "or set --max_pixels below its size, so that it is rejected."

@@ -15,8 +15,10 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from typing import BinaryIO, NamedTuple
@@ -26,10 +28,14 @@ from PIL import AvifImagePlugin, Image
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt import image_features as names
+from shardmill.schemas.storage.descriptors import read_descriptor
 from shardmill.transforms.images.convert import EncodedImage, encode_image
 from shardmill.transforms.images.decoder_protocol import (
     CHANNEL,
+    CONTENT,
     INPUT,
+    MAX_FILES,
+    MISSING,
     NO_MEMORY_EXIT,
     OPENED,
     REPLY,
@@ -43,14 +49,18 @@ LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one a
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
 _COPIES = 5  # of the pixels at a time: decoded, composited over white, encoded; 2 for most files
 _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients are all kept
-_JOINED = 1 << 20
+# Replies are collected, since each write wakes the worker.
+_PENDING_BYTES = 1 << 18
+_PENDING_SECONDS = 0.02
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
 
 
 class Input(NamedTuple):
-    """An image of a request; see ``REQUEST``."""
+    """An image of a request; see ``INPUT``."""
 
     class_id: int
+    place: int
+    size: int
     key: bytes
     label: bytes
     data: bytes
@@ -60,13 +70,17 @@ class Server:
     """Answers requests.
 
     Args:
-        requests: Stream of requests.
+        requests: Socket of requests.
         replies: Stream of replies.
     """
 
-    def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
-        self._requests = requests
+    def __init__(self, requests: socket.socket, replies: BinaryIO) -> None:
+        self._socket = requests
+        self._requests = open(requests.fileno(), "rb", 1 << 16, closefd=False)  # noqa: SIM115
         self._replies = replies
+        self._files: list[int] = []  # descriptors of the request's inputs, in reverse
+        self._pending = bytearray()  # replies that are not sent yet
+        self._sent = time.monotonic()
         self._soft_limit, self._hard_limit = resource.getrlimit(resource.RLIMIT_AS)
         self._limit = 0  # that applies now
         self._opened = Opened()
@@ -74,6 +88,7 @@ class Server:
     def run(self) -> int:
         """Answer requests until the stream ends; return the exit code."""
         self._send(Kind.READY)
+        self._flush()
         while True:
             try:
                 request = self._receive()
@@ -84,22 +99,47 @@ class Server:
             spec_text, announce, inputs = request
             spec = _parse_spec(spec_text)
             self._set_limits(spec)
+            self._sent = time.monotonic()
             for each in inputs:
                 self._opened = Opened(inherited=self._opened.inherited)
                 signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
                 self._answer(each, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
+            self._flush()
 
     def _receive(self) -> tuple[bytes, bool, list[Input]] | None:
         """Return the spec, whether to announce images, and the images; None at the end."""
         read = self._requests.read
-        head = read(REQUEST.size)
-        if len(head) < REQUEST.size:
-            return None
+        head, self._files = b"", []
+        while len(head) < REQUEST.size:
+            data, files, _, _ = socket.recv_fds(self._socket, REQUEST.size - len(head), MAX_FILES)
+            self._files = files[::-1] or self._files
+            if not data:
+                return None
+            head += data
         spec_bytes, number, announce = REQUEST.unpack(head)
-        spec, table = read(spec_bytes), INPUT.iter_unpack(read(number * INPUT.size))
-        inputs = [Input(class_id, *map(read, sizes)) for *sizes, class_id in table]
+        spec, table = read(spec_bytes), list(INPUT.iter_unpack(read(number * INPUT.size)))
+        inputs = []
+        for key, label, size, class_id, place in table:
+            content = size if place == CONTENT else 0
+            inputs.append(Input(class_id, place, size, *map(read, (key, label, content))))
         return spec, announce, inputs
+
+    def _read_file(self, source: Input) -> bytes | None:
+        """Return the content of an input; None if it cannot be read, or has changed."""
+        if source.place == CONTENT:
+            return source.data
+        if source.place == MISSING or not self._files:
+            return None
+        descriptor = self._files.pop()
+        try:
+            data, now = read_descriptor(descriptor, source.size)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        same = len(data) == now.st_size == source.size and now.st_mtime_ns == source.place
+        return data if same else None
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -113,7 +153,11 @@ class Server:
     def _answer(self, source: Input, spec: DecoderSpec, *, announce: bool) -> None:
         announced = functools.partial(self._announce, always=announce)
         try:
-            image = encode_image(source.data, spec.image, announced)
+            data = self._read_file(source)
+            if data is None:
+                self._send(Kind.UNREAD)
+                return
+            image = encode_image(data, spec.image, announced)
             record = encode_example(spec.features.rename(_features(image, source, spec)))
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
@@ -128,7 +172,7 @@ class Server:
             self._send(Kind.BUG, traceback.format_exc().encode())
         else:
             sums = b"".join(CHANNEL.pack(s.values, s.total, s.squares) for s in image.channels)
-            digest = hashlib.sha256(source.data).digest()
+            digest = hashlib.sha256(data).digest()
             self._send(Kind.ENCODED, record, sums, (1 + image.multi_frame, *image.source, digest))
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
@@ -140,7 +184,8 @@ class Server:
         self._opened = self._opened._replace(width=width, height=height, needed=needed, fits=fits)
         if always or needed > LARGE:
             self._send(Kind.OPENED, OPENED.pack(*self._opened))
-            self._receive()
+            self._flush()
+            self._requests.read(REQUEST.size)
 
     def _send(
         self, kind: Kind, payload: bytes = b"", sums: bytes = b"",
@@ -148,12 +193,20 @@ class Server:
     ) -> None:  # fmt: skip
         frames, width, height, digest = source
         channels = len(sums) // CHANNEL.size
-        head = REPLY.pack(kind, frames, channels, len(payload), width, height, digest) + sums
-        if len(payload) < _JOINED:  # one write wakes the worker once
-            self._replies.write(head + payload)
+        head = REPLY.pack(kind, frames, channels, len(payload), width, height, digest)
+        self._pending += head + sums
+        if len(payload) > _PENDING_BYTES:
+            self._flush()
+            self._replies.write(payload)
             return
-        self._replies.write(head)
-        self._replies.write(payload)
+        self._pending += payload
+        if len(self._pending) > _PENDING_BYTES or time.monotonic() > self._sent + _PENDING_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._replies.write(self._pending)
+        self._pending.clear()
+        self._sent = time.monotonic()
 
 
 _parse_spec = functools.lru_cache(DecoderSpec.from_json)
@@ -213,7 +266,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     warnings.simplefilter("ignore")  # of large images and damaged metadata
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
-    with open(os.dup(0), "rb", 1 << 16) as requests, open(os.dup(1), "wb", buffering=0) as replies:
+    with socket.socket(fileno=os.dup(0)) as requests, open(os.dup(1), "wb", 0) as replies:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

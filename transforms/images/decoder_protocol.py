@@ -17,10 +17,14 @@ from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
 # Bytes of the spec, number of inputs, and whether to send ``Opened`` for each; then the spec, the
-# ``INPUT`` of each input, and the key, label and file of each. Each input has one reply.
+# ``INPUT`` of each input, and the key, label and content of each. Each input has one reply.
 # A request of zeros only answers ``Opened``: decode it now.
 REQUEST = struct.Struct("<II?")
-INPUT = struct.Struct("<IIQq")  # bytes of key, label and file; class id, or -1 for no label
+# Bytes of key, label and file; class id, or -1 for no label; where the file is: its modification
+# time in nanoseconds if a descriptor comes with the request, else ``CONTENT`` or ``MISSING``.
+INPUT = struct.Struct("<IIQqq")
+CONTENT, MISSING = -1, -2
+MAX_FILES = 250  # descriptors that a message can have on every system
 # Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload; of an encoded
 # image also width and height of the file's image and SHA-256 of the file.
 REPLY = struct.Struct("<BBBQII32s")
@@ -38,6 +42,7 @@ class Kind(IntEnum):
     REJECTED = 4  # JSON of stage, reason and message
     NO_MEMORY = 5  # ``Opened``
     BUG = 6  # a traceback
+    UNREAD = 7  # the file cannot be read, or has changed; empty
 
 
 class Opened(NamedTuple):

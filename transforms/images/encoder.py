@@ -18,6 +18,7 @@ from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt import image_features
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
+from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.build.reuse import known_row, take_records
@@ -25,10 +26,9 @@ from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
-from shardmill.transforms.match.read_input import read_inputs
+from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.statistics.sums import pixel_summary
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder
@@ -116,8 +116,7 @@ class ImageEncoder:
             if source in current:
                 values[name] = current[source]
         record = encode_example(values)
-        row = known_row(ref, len(record))
-        return Example(record, ref.label, row.multi_frame, pixel_summary(row), row, taken=True)
+        return Example(record, ref.label, known_row(ref, len(record)), taken=True)
 
     def _batches(self, refs: Sequence[InputRef], largest: int) -> Iterator[list[InputRef]]:
         """Yield references that one request holds, in order."""
@@ -141,23 +140,48 @@ class ImageEncoder:
 def _decode(
     pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
 ) -> Iterator[Example | Reject]:
-    """Return the example or reject of each reference."""
+    """Return the example or reject of each reference.
+
+    The decoder processes read local files. Those that they cannot read, and objects, are read here.
+    """
     if not refs:
         return iter(())
+    items = [Item(ref, -1 if ref.label is None else ids[ref.label]) for ref in refs]
+    results: dict[str, Example | Reject] = {}
+    if not scheme_of(refs[0].uri):
+        small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
+        _encode_items(pool, task, small, results)
+    left = [item for item in items if item.ref.key not in results]
+    _encode_items(pool, task, _read(left, results), results)
+    return (results[ref.key] for ref in refs)
+
+
+def _encode_items(
+    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: dict[str, Example | Reject]
+) -> None:
+    """Add the results of images whose files can be read."""
+    encoded = pool.encode(task, items) if items else []
+    for item, result in zip(items, encoded, strict=True):
+        if result is not None:
+            results[item.ref.key] = result
+
+
+def _read(items: list[Item], results: dict[str, Example | Reject]) -> list[Item]:
+    """Return items with the content of their files; add the rejects of those without."""
+    refs = [item.ref for item in items]
     try:
-        read = read_inputs(refs)
-        inputs = [_make_input(ref, data, ids) for ref, data in zip(refs, read, strict=True)]
-        results = iter(pool.encode(task, [each for each in inputs if isinstance(each, Item)]))
+        contents = read_inputs(refs)
     except MemoryError as error:
         ref = max(refs, key=lambda ref: ref.size)
         raise ResourceError(
             f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
             "can have: add memory, or set --workers lower."
         ) from error
-    return iter([next(results) if isinstance(each, Item) else each for each in inputs])
-
-
-def _make_input(ref: InputRef, data: bytes | RejectedError, ids: dict[str, int]) -> Item | Reject:
-    if isinstance(data, RejectedError):
-        return Reject(ref.key, ref.uri, data.stage, data.error, data.message)
-    return Item(ref, data, -1 if ref.label is None else ids[ref.label])
+    read = []
+    for item, content in zip(items, contents, strict=True):
+        if isinstance(content, RejectedError):
+            key, uri = item.ref.key, item.ref.uri
+            results[key] = Reject(key, uri, content.stage, content.error, content.message)
+        else:
+            read.append(item._replace(data=content))
+    return read

@@ -161,12 +161,15 @@ def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
     )
 
 
-def pixel_summary(row: CatalogRow) -> Summary:
-    """Return the summary of one image from its row of the catalog."""
+def sum_rows(rows: Sequence[CatalogRow]) -> Summary:
+    """Return the summary of images, of which there is at least one, from their catalog."""
+    pixels = sum(row.pixels for row in rows)
+    totals = map(sum, zip(*(row.pixel_sums for row in rows), strict=True))
+    squares = map(sum, zip(*(row.pixel_squares for row in rows), strict=True))
     return Summary(
         channels=tuple(
-            Sums("int64", 1, row.pixels, total=total, squares=squares)
-            for total, squares in zip(row.pixel_sums, row.pixel_squares, strict=True)
+            Sums("int64", len(rows), pixels, total=total, squares=square)
+            for total, square in zip(totals, squares, strict=True)
         )
     )
 
