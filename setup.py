@@ -98,6 +98,7 @@ setup(
         "pyarrow>=17",
         "rich>=13.7",
         "shtab>=1.13,<2",
+        "simplejpeg>=1.9,<2",
         "tensorflow-metadata>=1.17,<2",
     ],
     extras_require={

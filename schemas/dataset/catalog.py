@@ -108,15 +108,24 @@ def parse_catalog(data: bytes) -> Catalog:
     Raises:
         FormatError: It is not a catalog.
     """
+    *columns, record_ids = read_columns(data, (*CatalogRow._fields, "record_id"))
+    ids = set(record_ids)
+    if len(ids) > 1:
+        raise FormatError(f"it has records of {len(ids)} record_ids")
+    return Catalog("".join(ids), list(map(CatalogRow, *columns)))
+
+
+def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:
+    """Return the values of columns of a catalog.
+
+    Raises:
+        FormatError: It is not a catalog.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(io.BytesIO(data))
-        columns = [table.column(name).to_pylist() for name in CatalogRow._fields]
-        ids = table.column("record_id").unique().to_pylist()
+        table = pq.read_table(io.BytesIO(data), columns=list(names), use_threads=False)
+        return [table.column(name).to_pylist() for name in names]
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise FormatError(f"it is not a catalog ({error})") from error
-    if len(ids) > 1:
-        raise FormatError(f"it has records of {len(ids)} record_ids")
-    return Catalog("".join(ids), list(map(CatalogRow, *columns)))

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.assemble import BuiltShard, raise_if_stale
@@ -90,9 +90,9 @@ def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list
     buckets: dict[str, list[Content]] = defaultdict(list)
     with raise_if_stale():
         data = open_storage(path).read(path)
-    for row in parse_catalog(data).rows:
-        content = Content(row.content_hash, row.key, shard.series.split, row.label)
-        buckets[row.content_hash[:2]].append(content)
+    columns = read_columns(data, ("content_hash", "key", "label"))
+    for digest, key, label in zip(*columns, strict=True):
+        buckets[digest[:2]].append(Content(digest, key, shard.series.split, label))
     yield from buckets.items()
 
 

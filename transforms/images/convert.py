@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import simplejpeg
 from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
@@ -196,4 +197,5 @@ def codec_versions() -> dict[str, str]:
     """Return the versions of all libraries that the bytes of an image record depend on."""
     names = ("pil", "libjpeg_turbo", "zlib", "zlib_ng", "webp", "avif", "jpg_2000", "libtiff")
     versions = {name: features.version(name) for name in names}
+    versions["simplejpeg"] = simplejpeg.__version__
     return {name: version for name, version in versions.items() if version}

@@ -12,6 +12,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.images.jpeg import HUFFMAN_DCT, decode_jpeg, jpeg_frame
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 
@@ -34,10 +35,6 @@ _TRANSPOSE = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 274
-# JPEG markers (ITU-T T.81, table B.1): of frames, and those without a segment.
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_HUFFMAN_DCT = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive frames
-_BARE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
 Box = tuple[float, float, float, float]
@@ -101,43 +98,26 @@ def decode_image(
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
         orientation = _orientation(image)
-        # libjpeg-turbo scales no other frames, and a lossless one makes Pillow corrupt the heap.
-        if jpeg_frame(data) in _HUFFMAN_DCT:
+        usual = jpeg_frame(data) in HUFFMAN_DCT
+        if usual:
             box = _draft(image, spec, gap, swapped=orientation >= 5)
-        _load(image, before_load)
+        before_load(image)
+        loaded = (decode_jpeg(data, image) if usual else None) or _load(image)
     else:
-        _load(image, before_load)
+        before_load(image)
+        loaded = _load(image)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         orientation = _orientation(image)
         width, height = image.size
-    pixels = fix_pixels(image, tile, data)
+    pixels = fix_pixels(loaded, tile, data)
     upright = Size(height, width) if orientation >= 5 else Size(width, height)
     return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 
 
-def jpeg_frame(data: bytes) -> int | None:
-    """Return the second byte of the first frame marker of a JPEG; None if there is none.
-
-    Bytes between segments are skipped, as libjpeg does.
-    """
-    at = 0
-    while at + 4 <= len(data):
-        marker = data[at + 1]
-        if data[at] != 0xFF or marker == 0xFF:
-            at += 1
-        elif marker in _FRAMES:
-            return marker
-        elif marker in _BARE:
-            at += 2
-        else:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
-
-
-def _load(image: Image.Image, before_load: Callable[[Image.Image], None]) -> None:
-    before_load(image)
+def _load(image: Image.Image) -> Image.Image:
     with reject_failures("decode", "decode"):
         image.load()
+    return image
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
