@@ -152,7 +152,7 @@ bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  
 	@$(BIN)/python benchmarks/scale.py
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Run all tests with more kill times, sizes and examples (hours)
-	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q --timeout 3000
+	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 4000
 
 constraints: $(BIN)/python  ## Update constraints.txt (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
