@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_cases import Case, spread
+from tests.support.fault_cases import CALLS, Case, spread
 from tests.support.fault_tools import SOAK, Ended, Watched, zygote
 from tests.support.gcs_builds import PIPELINES
 
@@ -21,16 +21,20 @@ MANIFEST = "whole/manifest.json"
 ONCE, FROM_THERE = "one", "all"
 
 
-def moments(count: int, publication: Iterable[int]) -> list[tuple[int, str]]:
+def moments(
+    count: int, publication: Iterable[int], in_soak: int | None = None
+) -> list[tuple[int, str]]:
     """Return the numbers of changes, and whether all later changes fail too.
 
     Args:
         count: Number of changes.
         publication: Those around the publication, which are always included.
+        in_soak: See ``spread``.
     """
-    if SOAK:
-        return list(itertools.product(range(1, count + 1), (ONCE, FROM_THERE)))
-    some = [(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(spread(count, MOMENTS))]
+    numbers = spread(count, MOMENTS, in_soak)
+    if SOAK and in_soak is None:
+        return list(itertools.product(numbers, (ONCE, FROM_THERE)))
+    some = [(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(numbers)]
     return sorted({*some, *itertools.product(publication, (ONCE, FROM_THERE))})
 
 
@@ -108,7 +112,7 @@ def test_calls_of_a_bucket_fail(kind, cases, strict_bucket, front, tmp_path):
     calls = list(enumerate(front.calls, 1))
     publication = [n for n, call in calls if (call.kind, call.name) == ("upload", MANIFEST)]
     assert publication
-    for number, how in moments(len(calls), publication):
+    for number, how in moments(len(calls), publication, CALLS):
         output = case.publish_old(f"{strict_bucket}/{number}{how}")
         front.reset()
         if how == ONCE:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.support.fault_cases import spread
+from tests.support.fault_cases import CALLS, spread
 from tests.support.fault_proxy import READS
 from tests.support.fault_tools import Watched, zygote
 from tests.support.gcs_builds import PIPELINES
@@ -86,7 +86,7 @@ def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp
     front.calls.clear()
     assert case.run(whole).code == 0
     count = sum(call.kind not in READS for call in front.calls)
-    for number in spread(count, MOMENTS):
+    for number in spread(count, MOMENTS, CALLS):
         output = case.publish_old(f"{strict_bucket}/{number}")
         front.hook = hold = Hold(number)
         command = zygote().start(*case.argv(output))

@@ -94,9 +94,19 @@ def fetch(output: Path | str, folder: Path | None) -> Path:
     return download(output, folder)
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """Return some of the numbers from 1 to count at equal distances; in `make soak` all."""
-    if SOAK or count <= wanted:
+CALLS = 40  # of a bucket at which a test injects a failure, in `make soak`
+
+
+def spread(count: int, wanted: int, in_soak: int | None = None) -> list[int]:
+    """Return some of the numbers from 1 to count, at equal distances.
+
+    Args:
+        count: The largest number.
+        wanted: How many.
+        in_soak: How many in `make soak`; None for all.
+    """
+    wanted = (in_soak or count) if SOAK else wanted
+    if count <= wanted:
         return list(range(1, count + 1))
     return sorted({1 + round(step * (count - 1) / (wanted - 1)) for step in range(wanted)})
 

@@ -333,3 +333,27 @@ def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
 
     threading.Thread(target=run, daemon=True).start()
     assert done.wait(120)
+
+
+def test_files_whose_descriptors_do_not_arrive_are_read_by_the_worker(tmp_path, monkeypatch):
+    folder = photos(tmp_path / "in", 40)
+    wanted = encode(folder)
+    monkeypatch.setattr(decoders, "_open_file", lambda ref, _: int(ref.version))
+    assert encode(folder) == wanted
+    assert not [item for item in wanted.values() if isinstance(item, str)]
+
+
+def test_a_file_that_changed_after_it_was_listed_is_not_decoded(tmp_path, monkeypatch):
+    """The decoder compares size and modification time of what it reads."""
+    folder = photos(tmp_path / "in", 8)
+    original = decoders._open_file
+
+    def changed(ref, files):
+        if ref.key == "03.jpg":
+            make_image(99, 40, 30).save(ref.uri)
+        return original(ref, files)
+
+    monkeypatch.setattr(decoders, "_open_file", changed)
+    found = encode(folder)
+    assert found.pop("03.jpg") == "changed"
+    assert not [item for item in found.values() if isinstance(item, str)]
