@@ -207,7 +207,12 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
-        body: dict[str, Any] = asdict(replace(self, splits={}, side_files=()))
+        body: dict[str, Any] = {
+            **vars(self),
+            "inputs": asdict(self.inputs),
+            "build": asdict(self.build),
+            "damaged": [asdict(each) for each in self.damaged],
+        }
         if not self.build.record_id:
             del body["build"]["record_id"]
         if not self.root:  # not a count

@@ -10,7 +10,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow
@@ -101,7 +101,7 @@ class Part:
 
     def to_json(self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = ()) -> str:
         """Return the text of the sidecar with its seal."""
-        body: dict[str, Any] = asdict(self)
+        body: dict[str, Any] = {**vars(self)}  # asdict copies each value
         del body["reused"], body["failure"]
         body["reject_list"] = [list(reject) for reject in rejects]
         body["rows"] = [list(row) for row in rows]

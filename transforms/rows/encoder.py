@@ -11,13 +11,14 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
+from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.encoder import BuildHooks, ExtraFiles, Item
 from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.columnar.typed_column import list_features
 from shardmill.transforms.rows.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
+from shardmill.transforms.rows.table import TableSpec
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
@@ -27,15 +28,13 @@ class RowEncoder:
     """Yields the records of a part's segments.
 
     Attributes:
-        columns: The schema.
-        key: Column that identifies rows, or empty.
+        table: The schema, and the column that identifies rows.
         made_by: Versions of all code that decides the bytes of records.
         packing: How members of a gzip shard are compressed.
         expected_bytes: None: parts of rows are planned by the size of their text.
     """
 
-    columns: tuple[Column, ...]
-    key: str
+    table: TableSpec
     made_by: dict[str, str]
     packing: Packing = "deflated"
     expected_bytes: int | None = None
@@ -51,7 +50,7 @@ class RowEncoder:
                 yield from read_rejects(ref)
         segments = [ref for ref in refs if ref.split]
         if segments:
-            yield from merge_segments(segments, self.key)
+            yield from merge_segments(segments, self.table.key)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all code that decides the bytes of records."""
@@ -59,11 +58,11 @@ class RowEncoder:
 
     def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
         """Return the text of ``schema.pbtxt``."""
-        return format_schema(self.columns)
+        return format_schema(self.table.columns)
 
     def features(self) -> list[dict[str, Any]]:
         """Return the manifest's list of features, sorted by name."""
-        return list_features((column.name, column.kind) for column in self.columns)
+        return list_features((column.name, column.kind) for column in self.table.columns)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from shardmill.transforms.rows.csv.dialect import HeaderMode
 
 def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
     """Return the required columns of a schema that a file lacks."""
+    present = {*columns}
     required = [column.name for column in schema if column.required and not column.default]
-    return [name for name in required if name not in columns]
+    return [name for name in required if name not in present]
 
 
 def check_columns(
@@ -37,11 +38,12 @@ def check_columns(
     if base and header == "none" and len(columns) != len(base):
         message = f"it has {len(columns)} columns, and most files have {len(base)}"
         raise RejectedError("read", "columns", message)
-    missing = [name for name in dict.fromkeys(needed) if name not in columns]
-    others = {_fold(name): name for name in known if name not in columns}
+    present = {*columns}
+    missing = [name for name in dict.fromkeys(needed) if name not in present]
+    others = {_fold(name): name for name in known if name not in present}
     extra = [name for name in columns if name not in known]
     near = [(name, others[_fold(name)]) for name in extra if _fold(name) in others]
-    lacks_half = 2 * len({*columns} & {*base}) < len(base)
+    lacks_half = 2 * len(present & {*base}) < len(base)
     if not (missing or near or lacks_half):
         return
     if near:
@@ -50,7 +52,7 @@ def check_columns(
             "Unicode form: rename it"
         )
     else:
-        missing = [name for name in base if name not in columns] if lacks_half else missing
+        missing = [name for name in base if name not in present] if lacks_half else missing
         instead = f"but {format_names(extra)}" if extra else f"only {format_names(columns)}"
         fit = "most files" if base else "the schema, or make them optional there"
         message = f"it has no column {format_names(missing)}, {instead}: give it those of {fit}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import pickle
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,10 +63,24 @@ class TableSpec:
     base: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[Callable[[bytes], TableSpec], tuple[bytes]]:
+        """Pickle the columns once, not for each step of a pipeline: there may be many."""
+        return _load_spec, (self._pickled,)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        values = [getattr(self, each.name) for each in fields(self)]
+        return zlib.compress(pickle.dumps(values), 1)
+
     @property
     def named(self) -> list[str]:
         """Columns that each file must have because an option names them."""
         return [name for name in (self.key, self.group_by, self.split_by) if name]
+
+
+@lru_cache(maxsize=4)
+def _load_spec(data: bytes) -> TableSpec:
+    return TableSpec(*pickle.loads(zlib.decompress(data)))  # noqa: S301 - of this job
 
 
 class Labels(NamedTuple):
@@ -123,7 +140,11 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
         plan: Number of parts of each split.
     """
     rejects = RejectCollector(len(cells.offsets))
-    columns = [_typed_column(column, spec, cells, rejects) for column in spec.columns]
+    exact = {*spec.exact}
+    columns = [
+        _typed_column(column, spec, cells, rejects, exact=column.name in exact)
+        for column in spec.columns
+    ]
     labels = _labels(spec.label, columns, rejects)
     hashes = _hash_rows(spec, ref, cells, rejects)
     splits, split = _assign_splits(spec, ref, cells, hashes.split, rejects)
@@ -149,7 +170,7 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
 
 
 def _typed_column(
-    column: Column, spec: TableSpec, cells: Cells, rejects: RejectCollector
+    column: Column, spec: TableSpec, cells: Cells, rejects: RejectCollector, *, exact: bool
 ) -> TypedColumn:
     texts = cells.columns.get(column.name)
     if texts is None:
@@ -164,7 +185,7 @@ def _typed_column(
             column.name,
             lambda row: typed_cells.describe_misfit(column, texts, misfits, row),
         )
-    if column.name in spec.exact:
+    if exact:
         rejects.add(
             typed_cells.find_rounded(typed.column, texts),
             "range",

@@ -118,7 +118,7 @@ class WriteRows(beam.PTransform):
             | "AllCounts" >> beam.Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
-        encoder = RowEncoder(spec.runs.table.columns, spec.runs.table.key, dict(spec.runs.versions))
+        encoder = RowEncoder(spec.runs.table, dict(spec.runs.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
 

@@ -110,6 +110,8 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
 
 def _merge_sums(parts: Sequence[Sums]) -> Sums:
     """Return the sums over the values of all parts, which must come from different records."""
+    if len(parts) == 1:
+        return parts[0]
     kinds, examples, values, nan, infinite, minima, maxima, totals, squares = zip(
         *parts, strict=True
     )

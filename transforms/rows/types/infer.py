@@ -7,16 +7,18 @@ the sample can be merged in any order.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Literal, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
+from shardmill.schemas.schema_pbtxt.columns import SPACES, Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.types import text_parser
 from shardmill.transforms.rows.types.typed_cells import Nulls
@@ -28,6 +30,11 @@ _WORDS = tuple(word for pair in BOOLEANS for word in pair)
 # Numbers whose text carries more than the number: 01234, 01.5 and +491701234567.
 _ZEROS = r"\A[+-]?0[0-9]"
 _PHONE = r"\A\+[0-9]{7,}\z"
+_NONE, _CAST = text_parser.CellFault.NONE, text_parser.CellFault.CAST
+# Of each byte: 0 in integers and white space, 1 in other numbers, 2 in other texts.
+_LEVELS = np.full(256, 2, np.uint8)
+_LEVELS[[*text_parser.NUMBER_CHARACTERS]] = 1
+_LEVELS[[*text_parser.INTEGER_CHARACTERS, *SPACES.encode()]] = 0
 
 
 CellKind = Literal[
@@ -55,41 +62,109 @@ class ColumnProfile(NamedTuple):
     rounding: str = ""
 
 
-def profile_cells(cells: pa.DictionaryArray, nulls: Nulls) -> ColumnProfile:
-    """Return the profile of some cells of a column.
+def profile_columns(
+    columns: Mapping[str, pa.DictionaryArray], nulls: Nulls
+) -> dict[str, ColumnProfile]:
+    """Return the profile of some cells of each column.
+
+    No step parses the texts of one column alone: a table may have many columns and few rows.
 
     Args:
-        cells: dictionary<int32, binary> without nulls; one entry per row.
+        columns: For each column its cells, dictionary<int32, binary> without nulls.
         nulls: Texts of missing cells.
     """
-    counts = np.bincount(cells.indices.to_numpy(), minlength=len(cells.dictionary))
+    if not columns:
+        return {}
+    cells = [*columns.values()]
+    uses = [np.bincount(each.indices, minlength=len(each.dictionary)) for each in cells]
+    counts = np.concatenate(uses)
     used = counts > 0
-    texts, counts = cells.dictionary.filter(pa.array(used)), counts[used]
+    texts = pa.concat_arrays([each.dictionary for each in cells]).filter(pa.array(used))
+    owners, counts = np.repeat(np.arange(len(cells)), [*map(len, uses)])[used], counts[used]
+
+    def count(chosen: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the number of cells of each column with the chosen texts."""
+        return np.bincount(owners[chosen], counts[chosen], len(cells)).astype(np.int64)
 
     empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
-    masks, words, rounding = _kinds(texts.filter(pa.array(~missing)))
-    kinds: Counter[CellKind] = Counter(
-        {kind: int(counts[~missing][mask].sum()) for kind, mask in masks.items()}
-    )
-    kinds["cells"] = len(cells)
-    kinds["empty"], kinds["nulls"] = int(counts[empty].sum()), int(counts[missing].sum())
-    return ColumnProfile(+kinds, words, rounding)
+    kinds: dict[CellKind, npt.NDArray[np.int64]] = {
+        "cells": np.array([*map(len, cells)]), "empty": count(empty), "nulls": count(missing),
+    }  # fmt: skip
+    words: dict[int, set[str]] = defaultdict(set)
+    roundings: dict[int, str] = {}
+    present = np.flatnonzero(~missing)
+    for alike in _split_by_characters(texts.take(pa.array(present)), owners[present]):
+        chosen = present[alike]
+        found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen])
+        for kind, mask in found.masks.items():
+            kinds[kind] = kinds.get(kind, 0) + count(chosen[mask])
+        roundings |= found.roundings
+        for owner, word in found.words:
+            words[owner].add(word)
+    of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
+    return {
+        name: ColumnProfile(
+            +Counter(dict(zip(kinds, numbers, strict=True))),
+            frozenset(words[number]),
+            roundings.get(number, ""),
+        )
+        for number, (name, numbers) in enumerate(zip(columns, of_columns, strict=True))
+    }
 
 
-def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset[str], str]:
-    """Classify distinct texts, none of them missing.
+def _split_by_characters(
+    texts: pa.Array, owners: npt.NDArray[np.int64]
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the indices of the texts of columns of digits, of numbers, and of others.
 
-    Returns:
-        For kinds of ``ColumnProfile``, which texts they are; and its ``words`` and ``rounding``.
+    Numbers are parsed fast if no other text is among them.
+
+    Args:
+        texts: Distinct texts of columns, column by column.
+        owners: Number of the column of each text.
+    """
+    data, offsets = ByteStrings.of_arrow(texts)
+    if not len(data):
+        yield np.arange(len(texts))
+        return
+    columns, firsts = np.unique(owners, return_index=True)
+    # A column of empty texts only takes a byte of the next one, which is as good.
+    starts = np.minimum(offsets[firsts], len(data) - 1)
+    levels = np.zeros(owners.max() + 1, np.uint8)
+    levels[columns] = np.maximum.reduceat(_LEVELS[data], starts)
+    for level in np.unique(levels[columns]).tolist():
+        yield np.flatnonzero(levels[owners] == level)
+
+
+class _Kinds(NamedTuple):
+    """Kinds of distinct texts.
+
+    Attributes:
+        masks: For kinds of ``ColumnProfile``, which texts they are.
+        words: The ``words`` of ``ColumnProfile``, each with the number of its column.
+        roundings: The ``rounding`` of ``ColumnProfile`` by number of the column.
+    """
+
+    masks: dict[CellKind, text_parser.Mask]
+    words: list[tuple[int, str]]
+    roundings: dict[int, str]
+
+
+def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64]) -> _Kinds:
+    """Classify distinct texts of columns, none of them missing.
+
+    Args:
+        texts: Distinct texts of columns, column by column.
+        owners: Number of the column of each text.
     """
     integer = text_parser.parse_int64(texts, allow_padding=False)
     decimal = text_parser.parse_float64(texts)
     whole, real = integer.faults, decimal.faults
     trimmed = text_parser.trim(texts)
-    number = (whole != text_parser.CellFault.CAST) | (real != text_parser.CellFault.CAST)
+    number = (whole != _CAST) | (real != _CAST)
     coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
-    integers = (whole == text_parser.CellFault.NONE) & ~coded
-    decimals = (whole == text_parser.CellFault.CAST) & (real == text_parser.CellFault.NONE) & ~coded
+    integers = (whole == _NONE) & ~coded
+    decimals = (whole == _CAST) & (real == _NONE) & ~coded
     wide = number & ~coded & ~integers & ~decimals
     rest = np.flatnonzero(~number)
     others = text_parser.as_strings(trimmed.take(pa.array(rest)))
@@ -104,33 +179,61 @@ def _kinds(texts: pa.Array) -> tuple[dict[CellKind, text_parser.Mask], frozenset
         "booleans": booleans,
         "texts": ~number & ~booleans,
     }
-    rounding = _describe_rounding(texts, text_parser.is_rounded(integer), decimal.values, decimals)
-    return masks, frozenset(others.filter(pa.array(words)).to_pylist()), rounding
+    found = others.filter(pa.array(words)).to_pylist()
+    return _Kinds(
+        masks,
+        [*zip(owners[booleans].tolist(), found, strict=True)],
+        _describe_merged(texts, owners, decimal.values, decimals)
+        | _describe_rounded(texts, owners, decimal.values, text_parser.is_rounded(integer)),
+    )
 
 
-def _describe_rounding(
-    texts: pa.Array, rounded: text_parser.Mask, doubles: npt.NDArray[np.float64],
-    decimals: text_parser.Mask,
-) -> str:  # fmt: skip
-    """Return ``ColumnProfile.rounding``.
+def _describe_rounded(
+    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    rounded: text_parser.Mask,
+) -> dict[int, str]:  # fmt: skip
+    """Return the first integer that float32 rounds, by number of its column; see _Kinds.
 
     Args:
         texts: Distinct texts.
-        rounded: Which of them are integers that float32 rounds.
+        owners: Number of the column of each text.
         doubles: Their values.
-        decimals: Which of them are other numbers.
+        rounded: Which of them are integers that float32 rounds.
     """
-    if rounded.any():
-        first = int(np.flatnonzero(rounded)[0])
-        return f"{shown(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
+    numbers = np.flatnonzero(rounded)
+    columns, firsts = np.unique(owners[numbers], return_index=True)
+    return {
+        column: f"{shown(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
+        for column, first in zip(columns.tolist(), numbers[firsts].tolist(), strict=True)
+    }
+
+
+def _describe_merged(
+    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    decimals: text_parser.Mask,
+) -> dict[int, str]:  # fmt: skip
+    """Return the two least numbers that become equal as float32, by number of their column.
+
+    Args:
+        texts: Distinct texts.
+        owners: Number of the column of each text.
+        doubles: Their values.
+        decimals: Which of them are numbers that are not integers.
+    """
     numbers = np.flatnonzero(decimals)
-    order = numbers[np.argsort(doubles[numbers], kind="stable")]
-    values = doubles[order]
-    merged = np.flatnonzero((np.diff(values) != 0) & (np.diff(values.astype(np.float32)) == 0))
-    if not len(merged):
-        return ""
-    pair = (shown(texts[number].as_py()) for number in order[merged[0] :][:2].tolist())
-    return f"{' and '.join(pair)} become equal"
+    order = numbers[np.lexsort((doubles[numbers], owners[numbers]))]
+    values, sorted_owners = doubles[order], owners[order]
+    merged = np.flatnonzero(
+        (np.diff(sorted_owners) == 0)
+        & (np.diff(values) != 0)
+        & (np.diff(values.astype(np.float32)) == 0)
+    )
+    columns, firsts = np.unique(sorted_owners[merged], return_index=True)
+    pairs = (order[first : first + 2].tolist() for first in merged[firsts].tolist())
+    return {
+        column: f"{' and '.join(shown(texts[number].as_py()) for number in pair)} become equal"
+        for column, pair in zip(columns.tolist(), pairs, strict=True)
+    }
 
 
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:

@@ -183,7 +183,7 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     except DeniedError as error:
         return FileSample(ref.rejected("unreadable", str(error)))
     cells = head.cells
-    profiles = {name: infer.profile_cells(column, nulls) for name, column in cells.columns.items()}
+    profiles = infer.profile_columns(cells.columns, nulls)
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
     first = next(iter(cells.rejects), None)
