@@ -107,7 +107,7 @@ def finish(
     return replace(
         up_to_date, status="published", message=published.remark,
         reused=sum(each.taken for each in built.totals.values()), changes=plan.changes,
-        manifest=published.manifest.to_json(),
+        manifest=published.text,
     )  # fmt: skip
 
 

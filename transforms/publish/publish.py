@@ -58,10 +58,12 @@ class Publication(NamedTuple):
 
     Attributes:
         manifest: The manifest at the output.
+        text: Its text.
         remark: What could not be deleted afterwards, as a sentence; empty if all went well.
     """
 
     manifest: Manifest
+    text: str
     remark: str
 
 
@@ -112,11 +114,11 @@ class Publisher:
                     manifest, generation=generation, previous=earlier, version=VERSION,
                     superseded=tuple(self._find_superseded(old.manifest, superseded)),
                 )  # fmt: skip
-                data = new.to_json().encode()
+                text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
-                if storage.replace_if(join(output, shard_names.MANIFEST), data, self.base):
-                    return Publication(new, self._clean_up(new, old.manifest, locked=locked))
+                if storage.replace_if(join(output, shard_names.MANIFEST), text.encode(), self.base):
+                    return Publication(new, text, self._clean_up(new, old.manifest, locked=locked))
             self._discard(generation)
             self._check_same(manifest, read_published(storage, output))
             return None

@@ -141,9 +141,15 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
     """
     rejects = RejectCollector(len(cells.offsets))
     exact = {*spec.exact}
+    texts = [_texts_of(column, spec, cells) for column in spec.columns]
     columns = [
-        _typed_column(column, spec, cells, rejects, exact=column.name in exact)
-        for column in spec.columns
+        _typed_column(column, each, typed, rejects, exact=column.name in exact)
+        for column, each, typed in zip(
+            spec.columns,
+            texts,
+            typed_cells.type_columns(spec.columns, texts, spec.nulls),
+            strict=True,
+        )
     ]
     labels = _labels(spec.label, columns, rejects)
     hashes = _hash_rows(spec, ref, cells, rejects)
@@ -169,13 +175,16 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
     )
 
 
-def _typed_column(
-    column: Column, spec: TableSpec, cells: Cells, rejects: RejectCollector, *, exact: bool
-) -> TypedColumn:
+def _texts_of(column: Column, spec: TableSpec, cells: Cells) -> pa.DictionaryArray:
     texts = cells.columns.get(column.name)
-    if texts is None:
-        texts = _missing_cells(column, spec.nulls, len(cells.offsets))
-    typed = typed_cells.type_cells(column, texts, spec.nulls)
+    return _missing_cells(column, spec.nulls, len(cells.offsets)) if texts is None else texts
+
+
+def _typed_column(
+    column: Column, texts: pa.DictionaryArray, typed: typed_cells.TypedCells,
+    rejects: RejectCollector, *, exact: bool,
+) -> TypedColumn:  # fmt: skip
+    """Return the values of a column; reject the rows that do not fit."""
     misfits = typed.misfits
     if misfits is not None:
         reasons = typed_cells.reject_reasons(texts, misfits)

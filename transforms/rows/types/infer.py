@@ -8,7 +8,7 @@ the sample can be merged in any order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -67,15 +67,19 @@ def profile_columns(
 ) -> dict[str, ColumnProfile]:
     """Return the profile of some cells of each column.
 
-    No step parses the texts of one column alone: a table may have many columns and few rows.
-
     Args:
         columns: For each column its cells, dictionary<int32, binary> without nulls.
         nulls: Texts of missing cells.
     """
-    if not columns:
-        return {}
-    cells = [*columns.values()]
+    cells, profiles = [*columns.values()], list[ColumnProfile]()
+    step = text_parser.columns_at_once(len(cells[0]) if cells else 0)
+    for start in range(0, len(cells), step):
+        profiles += _profile_together(cells[start : start + step], nulls)
+    return dict(zip(columns, profiles, strict=True))
+
+
+def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iterator[ColumnProfile]:
+    """Yield the profile of each column; see ``profile_columns``."""
     uses = [np.bincount(each.indices, minlength=len(each.dictionary)) for each in cells]
     counts = np.concatenate(uses)
     used = counts > 0
@@ -102,14 +106,12 @@ def profile_columns(
         for owner, word in found.words:
             words[owner].add(word)
     of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
-    return {
-        name: ColumnProfile(
+    for owner, numbers in enumerate(of_columns):
+        yield ColumnProfile(
             +Counter(dict(zip(kinds, numbers, strict=True))),
-            frozenset(words[number]),
-            roundings.get(number, ""),
+            frozenset(words[owner]),
+            roundings.get(owner, ""),
         )
-        for number, (name, numbers) in enumerate(zip(columns, of_columns, strict=True))
-    }
 
 
 def _split_by_characters(

@@ -31,6 +31,7 @@ _POINT_ZERO = r"\A([+-]?[0-9]+)\.0*\z"  # 123.0, as pandas writes integers of a 
 _NOT_FINITE = r"(?i)\A[+-]?(nan|inf|infinity)\z"
 EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _INT64_DIGITS = 19
+_CELLS_AT_ONCE = 1 << 16
 _GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
 
 
@@ -56,6 +57,14 @@ class Parsed(NamedTuple):
 
     values: npt.NDArray[Any]
     faults: FaultCodes
+
+
+def columns_at_once(rows: int) -> int:
+    """Return how many columns of so many rows are parsed together.
+
+    A table may have many columns and few rows: then calls would take longer than parsing.
+    """
+    return max(1, _CELLS_AT_ONCE // max(1, rows))
 
 
 def other_characters(texts: pa.Array, characters: bytes) -> bytes:

@@ -6,10 +6,11 @@ Only the distinct texts of a column are converted; rows refer to them by index.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +113,55 @@ class TypedCells(NamedTuple):
     misfits: Misfits | None
 
 
+def type_columns(
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+) -> list[TypedCells]:
+    """Convert the cells of columns as ``type_cells`` does, many columns of a type at a time.
+
+    Args:
+        columns: The columns.
+        cells: The cells of each column; as many rows of each.
+        nulls: Texts of missing cells.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, column in enumerate(columns):
+        alike[tuple(vars(column).values())[1:]].append(number)  # the first is the name
+    typed: dict[int, TypedCells] = {}
+    step = text_parser.columns_at_once(len(cells[0]))
+    for numbers in alike.values():
+        for start in range(0, len(numbers), step):
+            batch = numbers[start : start + step]
+            found = _type_together([columns[n] for n in batch], [cells[n] for n in batch], nulls)
+            typed |= zip(batch, found, strict=True)
+    return [typed[number] for number in range(len(columns))]
+
+
+def _type_together(
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+) -> Iterator[TypedCells]:
+    """Yield the typed values of columns that differ in their names only."""
+    first = columns[0]
+    found = None
+    if len(columns) > 1 and not first.separator and first.default is None:
+        texts = [each.dictionary for each in cells]
+        starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
+        rows = [each.indices.to_numpy() + start for each, start in zip(cells, starts, strict=False)]
+        together = pa.array(np.concatenate(rows), pa.int32())
+        joined = pa.DictionaryArray.from_arrays(together, pa.concat_arrays(texts))
+        found = type_cells(first, joined, nulls)
+    if found is None or found.misfits is not None or found.column.indices is None:
+        for column, each in zip(columns, cells, strict=True):
+            yield type_cells(column, each, nulls)
+        return
+    values = found.column.values
+    for column, indices in zip(columns, np.split(found.column.indices, len(columns)), strict=True):
+        after = indices.max(initial=-1) + 1
+        low = indices.min(initial=after, where=indices >= 0)
+        own, moved = values.slice(low, after - low), np.where(indices < 0, -1, indices - low)
+        typed = TypedColumn(column.name, column.kind, own, moved.astype(np.int32))
+        yield TypedCells(typed, None)
+
+
 def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> TypedCells:
     """Convert the cells of a column to typed values.
 
@@ -203,10 +253,11 @@ def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
             faults[~allowed] = text_parser.CellFault.DOMAIN
         return texts, Misfits(faults, texts)
     values, faults = _parse_numbers(column, texts)
-    low = -math.inf if column.low is None else column.low
-    high = math.inf if column.high is None else column.high
-    outside = (values < low) | (values > high)
-    faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
+    if (column.low, column.high) != (None, None):
+        low = -math.inf if column.low is None else column.low
+        high = math.inf if column.high is None else column.high
+        outside = (values < low) | (values > high)
+        faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
     return pa.array(values, ARROW_TYPES[column.kind]), Misfits(faults, texts)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.rows.types.infer import infer_column, merge_profiles, profile_cells
+from shardmill.transforms.rows.types.infer import infer_column, merge_profiles, profile_columns
 from shardmill.transforms.rows.types.typed_cells import Nulls, type_cells
 from tests.conftest import examples
 
@@ -16,7 +16,7 @@ def cells_of(texts):
 
 
 def profile(texts, nulls=None):
-    return profile_cells(cells_of(texts), nulls or Nulls())
+    return profile_columns({"c": cells_of(texts)}, nulls or Nulls())["c"]
 
 
 def infer(texts, nulls=None):
@@ -130,7 +130,7 @@ def test_profiles_merge_in_any_order(parts):
 def test_ignores_dictionary_values_without_rows():
     dictionary = pa.array([b"x", b"1", b"007"], pa.binary())
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), dictionary)[1:]
-    assert profile_cells(cells, Nulls()) == ({"cells": 2, "integers": 2}, set(), "")
+    assert profile_columns({"c": cells}, Nulls())["c"] == ({"cells": 2, "integers": 2}, set(), "")
 
 
 # Whole tables; Python's int() and float() are the judges
