@@ -27,7 +27,7 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.transforms.build.placement import Series
     from shardmill.transforms.build.planning import Plan
     from shardmill.transforms.build.record_writer import MemberWriter
-    from shardmill.transforms.match.transform import match_now
+    from shardmill.transforms.match.inputs import match_now
     from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
     from shardmill.transforms.rows.runs.merge import join_frames
     from shardmill.transforms.rows.runs.run_writer import encode_segments

@@ -50,9 +50,9 @@ from shardmill.transforms.build.placement import PartKey, Series
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.build.transform import WriteShards, place_ref
+from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import parse_listing
-from shardmill.transforms.match.transform import find_input, walk_input
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.sum_into import SumInto

@@ -19,13 +19,9 @@ from shardmill.transforms.build.placement import DuplicatesMode, PlaceSpec
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.inputs import MatchSpec, find_input
 from shardmill.transforms.match.listing import warn_of_unused
-from shardmill.transforms.match.transform import (
-    MatchedInputs,
-    MatchFiles,
-    MatchSpec,
-    find_input,
-)
+from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 
 

@@ -25,12 +25,8 @@ from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.match.transform import (
-    MatchFiles,
-    MatchSpec,
-    find_input,
-    match_now,
-)
+from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
+from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.rows.encoder import RowsHooks
 from shardmill.transforms.rows.file_columns import missing_columns
 from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec, why_files_lost

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.input_kinds import IMAGES, ProgressUnit
 from shardmill.pipelines.report.progress_display import show_progress
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
+T = TypeVar("T")
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
@@ -125,6 +126,34 @@ def run_pipeline(
     raise AssertionError("unreachable")
 
 
+def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
+    """Run a function in this process without Beam, and show its progress.
+
+    Args:
+        function: Reports its progress as transforms do.
+        unit: Unit of the progress.
+
+    Raises:
+        Interrupted: The user pressed Ctrl-C.
+    """
+    from shardmill.transforms.runtime import progress
+
+    shown = _new_progress(unit)
+    with _interruptible([signal.SIGINT]) as signals, progress.collect(shown), show_progress(shown):
+        try:
+            return function()
+        except BaseException as error:
+            if signals:
+                raise Interrupted(signals[0]) from error
+            raise
+
+
+def _new_progress(unit: ProgressUnit) -> Progress:
+    from shardmill.transforms.runtime.progress import Progress
+
+    return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
+
+
 @dataclass(frozen=True)
 class _Run:
     """A run, which may need several attempts; see ``run_pipeline`` for the attributes."""
@@ -151,7 +180,8 @@ class _Run:
 
         shown, in_process = self._new_progress(), self.runner.in_process
         options = PipelineOptions([*self.argv])
-        with _interruptible(self.runner) as signals, contextlib.ExitStack() as stack:
+        handled = [signal.SIGINT] if in_process else [signal.SIGINT, signal.SIGTERM]
+        with _interruptible(handled) as signals, contextlib.ExitStack() as stack:
             pipeline = beam.Pipeline(runner=self.runner.make(), options=options)
             # Beam deletes it only after a run that it started.
             stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
@@ -175,8 +205,7 @@ class _Run:
 
         if not self.runner.in_process:
             return Progress(phase="starting", unit="parts", rejects_name="")
-        unit = self.unit
-        return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
+        return _new_progress(self.unit)
 
     def _wait(self, pipeline: beam.Pipeline, signals: list[int], progress: Progress) -> Any:
         """Start the pipeline and wait until it ends.
@@ -241,13 +270,14 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _interruptible(runner: Runner) -> Iterator[list[int]]:
+def _interruptible(handled: Sequence[int]) -> Iterator[list[int]]:
     """Record Ctrl-C, which runners turn into their own errors; a second one kills the process.
 
-    Also records SIGTERM if the job runs elsewhere: it would continue after this process.
+    Args:
+        handled: SIGINT; and SIGTERM if the job runs elsewhere: it would continue after this
+            process.
     """
     signals: list[int] = []
-    handled = [signal.SIGINT] if runner.in_process else [signal.SIGINT, signal.SIGTERM]
 
     def record(number: int, _frame: FrameType | None) -> None:
         signals.append(number)

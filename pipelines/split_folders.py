@@ -8,7 +8,7 @@ from shardmill.pipelines.build_config import Config
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, split_of_folder
 from shardmill.schemas.errors import format_names
 from shardmill.schemas.storage import join
-from shardmill.transforms.match.transform import MatchSpec
+from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import folder_names
 
 _MAX_DEPTH = 4  # a link may lead to a folder above it

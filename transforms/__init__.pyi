@@ -14,9 +14,9 @@ from .images.convert import ImageSpec as ImageSpec
 from .images.encoder import ImageEncoder as ImageEncoder
 from .images.resize import ResizeSpec as ResizeSpec
 from .images.transform import EncodeImages as EncodeImages
+from .match.inputs import find_input as find_input
 from .match.labels import LabelSpec as LabelSpec
 from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
-from .match.transform import find_input as find_input
 from .rows.transform import RowsSpec as RowsSpec
 from .rows.transform import WriteRows as WriteRows

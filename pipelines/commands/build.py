@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import find_parser
@@ -13,6 +13,8 @@ from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
+
+T = TypeVar("T")
 
 
 class BuildOptions(NamedTuple):
@@ -95,13 +97,11 @@ def run_build(
     return 0
 
 
-def finish_run(
-    start: Callable[[], run.RunResult], *, debug: bool, remedy: str
-) -> run.RunResult | int:
-    """Run a pipeline with Beam's log hidden.
+def finish_run(start: Callable[[], T], *, debug: bool, remedy: str) -> T | int:
+    """Run a pipeline, or a function in its place, with the logs of libraries hidden.
 
     Args:
-        start: Runs the pipeline.
+        start: Runs it.
         debug: Whether to show Beam's log and counters.
         remedy: What an interrupted command says after a semicolon.
 
@@ -118,7 +118,7 @@ def finish_run(
         remark = f" ({interrupted.remark})" if interrupted.remark else ""
         print(f"shardmill: interrupted{remark}; {remedy}.", file=sys.stderr)
         return interrupted.code
-    if debug:
+    if debug and isinstance(ended, run.RunResult):
         for name, value in sorted(ended.counters().items()):
             print(f"counter {name}: {value}", file=sys.stderr)
     return ended

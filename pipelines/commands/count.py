@@ -19,7 +19,9 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from shardmill.pipelines.count import CountConfig
+    from collections.abc import Callable
+
+    from shardmill.pipelines.count_config import CountConfig, CountJob
 
 _EPILOG = """\
 example:
@@ -51,31 +53,25 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
     config, runner, beam_flags, debug = parse(argv)
-    with quiet_import():
-        from shardmill.pipelines.count import outcomes, resolve
-        from shardmill.pipelines.preflight import check_accepts_files
-        from shardmill.pipelines.report.layout import print_to_stdout
-        from shardmill.pipelines.report.summary import render_count
-        from shardmill.transforms.runtime.process_pool import close_all
+    from shardmill.pipelines.count_config import resolve
+    from shardmill.pipelines.preflight import check_accepts_files
+    from shardmill.pipelines.report.layout import print_to_stdout
+    from shardmill.pipelines.report.summary import render_count
+    from shardmill.transforms.runtime.process_pool import close_all
+
     started = time.monotonic()
     job = resolve(config, runner=runner)
     folder = job.spec.manifest.rpartition("/")[0]
     if folder:
         check_accepts_files(folder, f"--manifest={job.spec.manifest}")
     ended = finish_run(
-        lambda: run.run_pipeline(
-            lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, unit=MEBIBYTES
-        ),
-        debug=debug,
-        remedy="nothing was written",
+        _runner_of(job, runner, beam_flags, folder), debug=debug, remedy="nothing was written"
     )
     if isinstance(ended, int):
         if ended:  # interrupted
             close_all()
         return ended
-    if ended.outcome.status == "failed":
-        raise OutputError(ended.outcome.message)
-    manifest = Manifest.from_json(ended.outcome.manifest)
+    manifest = ended if isinstance(ended, Manifest) else _manifest_of(ended)
     seconds = time.monotonic() - started
     print_to_stdout(lambda _: render_count(manifest, job.spec.manifest, seconds))
     if manifest.damaged:
@@ -89,6 +85,27 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _runner_of(
+    job: CountJob, runner: str, beam_flags: list[str], folder: str
+) -> Callable[[], Manifest | run.RunResult]:
+    """Return a function that counts: in this process, or with Beam if the flags ask for it."""
+    if runner == IN_MEMORY and not beam_flags:  # to import Beam takes longer than most counts
+        from shardmill.transforms.count.counting import count_now
+
+        return lambda: run.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
+    with quiet_import():
+        from shardmill.pipelines.count import outcomes
+    return lambda: run.run_pipeline(
+        lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, unit=MEBIBYTES
+    )
+
+
+def _manifest_of(ended: run.RunResult) -> Manifest:
+    if ended.outcome.status == "failed":
+        raise OutputError(ended.outcome.message)
+    return Manifest.from_json(ended.outcome.manifest)
+
+
 def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
     """Return the config, the runner, Beam's options, and whether to debug.
 
@@ -96,9 +113,8 @@ def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
         UsageError: A flag breaks a rule.
     """
     values, beam_flags, debug = parse_flags(make_parser(), argv, required=("input",))
-    with quiet_import():
-        from shardmill.pipelines.count import CountConfig
-        from shardmill.transforms.runtime.process_pool import usable_cores
+    from shardmill.pipelines.count_config import CountConfig
+    from shardmill.transforms.runtime.process_pool import usable_cores
 
     runner, beam_flags = take_runner(beam_flags)
     # Other runners start a process per core themselves.
@@ -107,5 +123,6 @@ def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
     if runner != IN_MEMORY and not config.manifest:
         raise UsageError(f"--runner={runner} needs --manifest, which returns the result.")
     paths = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
-    find_runner(runner).check_places(paths)
+    if runner != IN_MEMORY:
+        find_runner(runner).check_places(paths)
     return config, runner, beam_flags, debug

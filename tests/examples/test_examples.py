@@ -12,8 +12,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.images.transform import EncodeImages
+from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.transform import MatchFiles, find_input
+from shardmill.transforms.match.transform import MatchFiles
 from tests.conftest import ROOT
 from tests.support.examples_data import write_titanic
 from tests.support.readers import tf_examples

@@ -19,7 +19,7 @@ import pytest
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.build.census import Census
-from shardmill.transforms.match.transform import match_now
+from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.rows.csv.row_ranges import split_ranges
 from shardmill.transforms.rows.planning import count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file

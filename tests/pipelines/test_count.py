@@ -18,7 +18,8 @@ import pytest
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import run
-from shardmill.pipelines.count import CountConfig, _common_root, build_count, outcomes, resolve
+from shardmill.pipelines.count import build_count, outcomes
+from shardmill.pipelines.count_config import CountConfig, _common_root, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY

@@ -14,7 +14,7 @@ import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.rejects import REASONS, Reject
-from shardmill.transforms.match.transform import find_input, walk_input
+from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
 from tests.support.fault_tools import (

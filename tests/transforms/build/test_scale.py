@@ -25,8 +25,9 @@ from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
 from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.transform import MatchFiles, find_input
+from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.statistics.sums import Summary, Sums
 from tests.conftest import ROOT

@@ -20,7 +20,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
-from shardmill.transforms.match.transform import find_input, walk_input
+from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
 from tests.support.hostile_files import CODEC, write_hostile

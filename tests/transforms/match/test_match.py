@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
+from shardmill.transforms.match.inputs import find_input, match_now, walk_input
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.listing import merge_entries, parse_listing
-from shardmill.transforms.match.transform import MatchFiles, find_input, match_now, walk_input
+from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.match.walk import first_level, glob_regex
 from tests.conftest import make_image
 

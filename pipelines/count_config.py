@@ -1,0 +1,149 @@
+"""CountConfig: the options of ``shardmill count``, and the inputs and manifest that they name."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import cast
+
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import MANIFEST
+from shardmill.schemas.errors import FormatError, StorageError, UsageError
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.tfrecord.ranges import Check
+from shardmill.transforms.count.manifest import CountSpec
+from shardmill.transforms.match.inputs import MatchSpec, find_input
+
+CHECKS = ("records", "index")
+
+
+@dataclass(frozen=True)
+class CountConfig:
+    """Options of ``shardmill count``.
+
+    Attributes:
+        input: Folders, globs, files, or lists of paths (.txt, .csv).
+        manifest: Path of the manifest to write; empty for none.
+        check: ``records`` reads everything; ``index`` trusts sound member indexes.
+        root: Folder that names in the manifest are relative to; by default the input's.
+        follow_links: Whether links may lead outside the root.
+        processes: Number of concurrent reading processes per worker.
+
+    Raises:
+        UsageError: A value breaks a rule.
+    """
+
+    input: tuple[str, ...]
+    manifest: str = ""
+    check: str = "records"
+    root: str = ""
+    follow_links: bool = False
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.input or not all(self.input):
+            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
+        if self.check not in CHECKS:
+            raise UsageError(f"--check={self.check} is unknown: use records or index.")
+        if self.processes < 1:
+            raise UsageError(f"--processes={self.processes} must be 1 or more.")
+
+
+@dataclass(frozen=True)
+class CountJob:
+    """A config with its resolved input and manifest path.
+
+    Attributes:
+        matches: Which files to match.
+        spec: How to count, and where to write the manifest.
+    """
+
+    matches: tuple[MatchSpec, ...]
+    spec: CountSpec
+
+
+def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
+    """Return the job of a config; finds the input and checks the manifest's path.
+
+    Args:
+        config: The options.
+        runner: Name of the runner, for the manifest.
+
+    Raises:
+        ShardmillError: The input is missing, or the manifest would replace a file that is not a
+            count's.
+    """
+    matches = _find_inputs(config, config.root)
+    roots = [match.root for match in matches]
+    if len(set(roots)) > 1:
+        matches = _find_inputs(config, _common_root(roots))
+    manifest = absolute(config.manifest) if config.manifest else ""
+    if manifest:
+        _check_manifest(manifest)
+    spec = CountSpec(
+        root=matches[0].root,
+        check=cast("Check", config.check),
+        manifest=manifest,
+        processes=config.processes,
+        runner=runner,
+    )
+    return CountJob(tuple(matches), spec)
+
+
+def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
+    return [
+        find_input(
+            _current_generation(pattern), root, follow_links=config.follow_links, wanted="records"
+        )
+        for pattern in config.input
+    ]
+
+
+def _current_generation(pattern: str) -> str:
+    """Return the folder of the current generation if an input is a dataset, else the input."""
+    if not pattern or any(character in pattern for character in "*?["):
+        return pattern
+    path = join(absolute(pattern), MANIFEST)
+    try:
+        return Manifest.from_json(open_storage(path).read(path)).folder(pattern)
+    except (FileNotFoundError, StorageError, FormatError):
+        return pattern
+
+
+def _common_root(roots: list[str]) -> str:
+    if len({scheme_of(root) for root in roots}) > 1:
+        raise UsageError(
+            "--input names files of several storages: count each storage separately, "
+            "since a manifest has one root."
+        )
+    common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
+    scheme = scheme_of(roots[0])
+    if not scheme:
+        return common
+    if common.rstrip("/") == f"{scheme}:":
+        raise UsageError("--input names several buckets: count each bucket separately.")
+    return common.replace(":/", "://", 1)
+
+
+def _check_manifest(path: str) -> None:
+    """Check that a path is free or has the manifest of an earlier count.
+
+    Raises:
+        UsageError: It has something else, which must not be overwritten.
+    """
+    storage = open_storage(path)
+    entry = storage.stat(path)
+    if entry is None:
+        return
+    if entry.kind != "file":
+        raise UsageError(f"--manifest={path} is a folder: name a file in it.")
+    try:
+        manifest = Manifest.from_json(storage.read(path))
+    except FormatError as error:
+        raise UsageError(
+            f"--manifest={path} exists and is not a manifest: choose another file."
+        ) from error
+    if not manifest.root:
+        raise UsageError(
+            f"--manifest={path} is the manifest that a build wrote: choose another file."
+        )
