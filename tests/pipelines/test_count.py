@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
@@ -17,15 +18,16 @@ import psutil
 import pytest
 
 from shardmill.loaders import steps_per_epoch
-from shardmill.pipelines import run
+from shardmill.pipelines import cli, run
 from shardmill.pipelines.count import build_count, outcomes
-from shardmill.pipelines.count_config import CountConfig, _common_root, resolve
+from shardmill.pipelines.count_config import CountConfig, CountJob, _common_root, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
+from shardmill.transforms.count.counting import count_now
 from tests.conftest import ROOT, SOAK, build_dataset, shardmill, start_shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.readers import tf_records
@@ -34,17 +36,41 @@ from tests.support.record_tools import make_payloads, write_records
 SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
 
 
-def count(*inputs: Path | str, **options) -> Manifest:
-    """Count in this process with Beam's in-memory runner, and check the invariants."""
-    config = CountConfig(input=tuple(map(str, inputs)), **options)
-    job = resolve(config, runner=IN_MEMORY)
+def count_with_beam(job: CountJob) -> Manifest:
+    """Count with Beam's in-memory runner."""
     outcome = run.run_pipeline(
         lambda root: outcomes(root, job), IN_MEMORY, [], "", unit=MEBIBYTES
     ).outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)
-    jsonschema.validate(json.loads(outcome.manifest), SCHEMA)
-    manifest = Manifest.from_json(outcome.manifest)
+    return Manifest.from_json(outcome.manifest)
+
+
+def result_of(counted: Callable[[CountJob], Manifest], job: CountJob) -> dict | tuple[str, int]:
+    """Return the manifest without its time, or the message and exit code of the error."""
+    try:
+        manifest = counted(job)
+    except ShardmillError as error:
+        return str(error), error.exit_code
+    body = json.loads(manifest.to_json())
+    assert body["build"].pop("finished")
+    if job.spec.manifest:
+        written = json.loads(Path(job.spec.manifest).read_bytes())
+        assert written["build"].pop("finished")
+        assert written == body
+    return body
+
+
+def count(*inputs: Path | str, **options) -> Manifest:
+    """Count in this process as the command does, and check the invariants.
+
+    Beam's in-memory runner must give the same manifest or error.
+    """
+    job = resolve(CountConfig(input=tuple(map(str, inputs)), **options), runner=IN_MEMORY)
+    without_beam = result_of(count_here, job)
+    assert without_beam == result_of(count_with_beam, job)
+    manifest = count_here(job)
+    jsonschema.validate(json.loads(manifest.to_json()), SCHEMA)
     inputs_ = manifest.inputs
     assert inputs_.matched == (
         inputs_.accepted + inputs_.rejected + inputs_.skipped + inputs_.duplicates
@@ -53,6 +79,10 @@ def count(*inputs: Path | str, **options) -> Manifest:
     assert inputs_.rejected == len(manifest.damaged)
     assert manifest.written == sum(split.num_examples for split in manifest.splits.values())
     return manifest
+
+
+def count_here(job: CountJob) -> Manifest:
+    return run.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
 
 
 def records_of(manifest: Manifest) -> dict[str, int]:
@@ -298,6 +328,37 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
 )
 def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:
     assert why in sentence_here(capsys, "count", *argv)
+
+
+@pytest.mark.parametrize("check", ["records", "index"])
+def test_command_imports_neither_beam_nor_tensorflow(mixed, large, check, tmp_path) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.pipelines.cli import main\n"
+        "if __name__ == '__main__':\n"
+        f"    argv = ['count', '--input', {str(mixed)!r}, {str(large)!r}, '--check={check}']\n"
+        f"    assert main([*argv, '--manifest={tmp_path / 'm.json'}']) == 0\n"
+        "    loaded = {name.split('.')[0] for name in sys.modules}\n"
+        "    assert not loaded & {'apache_beam', 'tensorflow', 'pyarrow'}, loaded\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    subprocess.run([sys.executable, script], check=True, capture_output=True)
+
+
+def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch) -> None:
+    used = []
+    real = run.run_pipeline
+    monkeypatch.setattr(run, "run_pipeline", lambda *a, **k: used.append(a[2]) or real(*a, **k))
+    argv = ["count", "--input", str(mixed), f"--manifest={tmp_path / 'm.json'}"]
+    assert cli.main(argv) == 0
+    first = json.loads((tmp_path / "m.json").read_bytes())
+    assert used == []
+    assert cli.main([*argv, "--direct_num_workers=1"]) == 0
+    assert used == [["--direct_num_workers=1"]]
+    second = json.loads((tmp_path / "m.json").read_bytes())
+    assert first["build"].pop("finished") <= second["build"].pop("finished")
+    assert first == second
 
 
 def test_common_root_of_inputs() -> None:
