@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from shardmill.pipelines.count_config import CountConfig, resolve
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from tests.conftest import build_dataset, shardmill
-from tests.pipelines.test_count import count, records_of
+from tests.pipelines.test_count import count, count_here, records_of
 from tests.support.gcs_builds import upload
 from tests.support.readers import current
 from tests.support.record_tools import make_payloads, write_records
@@ -47,7 +49,7 @@ def test_counting_by_index_takes_few_calls(photos, tmp_path, strict_bucket, fron
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24, num_shards=3)
     uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
     front.calls.clear()
-    manifest = count(uri, check="index")
+    manifest = count_here(resolve(CountConfig(input=(uri,), check="index"), runner=IN_MEMORY))
     shards = len(manifest.files)
     assert manifest.written == 21
     assert shards == 6
