@@ -22,6 +22,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 KINDS = ("GZIP images", "GZIP rows", "uncompressed images", "uncompressed rows")
+GUNZIP = """
+import gzip, sys
+with gzip.open(sys.argv[1]) as file:
+    while file.read(1 << 20):
+        pass
+"""
+TF_DATA = """
+import sys
+import tensorflow as tf
+records = tf.data.TFRecordDataset(sys.argv[1], "GZIP").batch(256)
+print(int(records.reduce(0, lambda total, one: total + tf.size(one)).numpy()))
+"""
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
@@ -61,6 +73,12 @@ def write_shard(path: Path, kind: str, size: int) -> Path:
 def cpu_seconds() -> float:
     """Returns the CPU time of this process, over all threads."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def child_seconds() -> float:
+    """Returns the CPU time of the processes that this one started and waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
@@ -137,6 +155,30 @@ def compare_index_with_reading(work: Path, repeats: int) -> tuple[float, float]:
     return statistics.median(whole), statistics.median(index)
 
 
+def compare_whole_processes(work: Path, repeats: int) -> dict[str, tuple[float, float]]:
+    """Returns median wall and CPU seconds of whole processes that count 1 GB of images."""
+    path = str(work / "large.tfrecord.gz")
+    count = [sys.executable, "-m", "shardmill.pipelines.cli", "count", f"--input={path}"]
+    commands = {
+        "`shardmill count --check=index`": [*count, "--check=index"],
+        "`shardmill count`": count,
+        "gzip module of Python, decompressing only": [sys.executable, "-c", GUNZIP, path],
+        "tf.data": [sys.executable, "-c", TF_DATA, path],
+    }
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            wall, cpu = time.perf_counter(), child_seconds()
+            subprocess.run(command, check=True, capture_output=True)
+            times[name].append((time.perf_counter() - wall, child_seconds() - cpu))
+    found = {}
+    for name, runs in times.items():
+        walls, cpus = zip(*runs, strict=True)
+        found[name] = statistics.median(walls), statistics.median(cpus)
+    print(found, flush=True)
+    return found
+
+
 def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
     """Returns the speed of two processes relative to one, for each pair of runs."""
     from shardmill.schemas.tfrecord.range_scan import scan_range
@@ -192,7 +234,8 @@ def startup(work: Path, repeats: int) -> tuple[float, float]:
 
 def write_page(
     size: int, table: dict[str, tuple[float, float, list[float]]], index: tuple[float, float],
-    scaled: dict[str, list[float]], started: tuple[float, float],
+    whole: dict[str, tuple[float, float]], scaled: dict[str, list[float]],
+    started: tuple[float, float],
 ) -> str:  # fmt: skip
     """Returns the page of results."""
     rows = []
@@ -204,7 +247,10 @@ def write_page(
             f"{statistics.median(scaled[kind]):.2f} ({both}) |"
         )
     listed = "\n".join(rows)
-    whole, tail = index
+    read, tail = index
+    processes = "\n".join(
+        f"| {name} | {wall:.2f} | {cpu:.2f} |" for name, (wall, cpu) in whole.items()
+    )
     return f"""# Benchmarks: count
 
 Made by `make bench-count` on {os.cpu_count()} cores, Python {platform.python_version()}. Shards of
@@ -216,9 +262,12 @@ started before the measurement, read ranges of one shard.
 |---|---|---|---|---|
 {listed}
 
-**Index**: 1 GB of GZIP images is read in {whole:.3f} s and counted by its index in
-{tail * 1000:.2f} ms, {whole / tail:,.0f} times as fast. A complete `shardmill count` takes a few
-seconds more, mostly to import Apache Beam.
+**Index**: 1 GB of GZIP images is read in {read:.3f} s and counted by its index in
+{tail * 1000:.2f} ms, {read / tail:,.0f} times as fast. Whole processes, with start-up:
+
+| | wall-clock seconds | CPU seconds |
+|---|---|---|
+{processes}
 
 **Start-up**: `shardmill steps` takes {started[1]:.3f} s, of which Python itself takes
 {started[0]:.3f} s.
@@ -240,7 +289,8 @@ def main() -> None:
         table = compare_with_tf(work, size, repeats)
         scaled = scaling(work, size, repeats)
         index = compare_index_with_reading(work, repeats)
-        page = write_page(size, table, index, scaled, startup(work, repeats))
+        whole = compare_whole_processes(work, repeats)
+        page = write_page(size, table, index, whole, scaled, startup(work, repeats))
     print(page)
     if not flags.small:
         (DOCS / "benchmarks-count.md").write_text(page)

@@ -4,6 +4,7 @@ floor     one process with two threads that calls Shardmill's functions without 
           sidecars or resume: parses, types, places and encodes each range in memory, then merges,
           compresses and writes the parts. It holds all records in memory.
 tutorial  the loop of the TensorFlow tutorials: csv, tf.train.Example, a GZIP writer, one core.
+arrow     pyarrow.csv with its own types, then each row encoded by itself, one core.
 """
 
 from __future__ import annotations
@@ -66,6 +67,33 @@ def floor(source: Path, out: Path) -> None:
             writer.close()
 
 
+def arrow(source: Path, out: Path) -> None:
+    """Writes one file of what pyarrow reads, with the encoder and the writer of Shardmill."""
+    from pyarrow import csv
+
+    from shardmill.schemas.example.serialize import encode_example
+    from shardmill.transforms.build.record_writer import MemberWriter
+
+    out.mkdir(parents=True)
+    table = csv.read_csv(source)
+    with open(out / "train.tfrecord.gz", "wb") as file:
+        writer = MemberWriter(file, "deflated")
+        for batch in table.to_batches(max_chunksize=64):
+            columns = [column.to_pylist() for column in batch.columns]
+            for cells in zip(*columns, strict=True):
+                values = zip(table.column_names, cells, strict=True)
+                writer.add(
+                    encode_example(
+                        {
+                            name: value.encode() if isinstance(value, str) else value
+                            for name, value in values
+                            if value is not None
+                        }
+                    )
+                )
+        writer.close()
+
+
 def tutorial(source: Path, out: Path) -> None:
     """Writes one file with the loop of the tutorials, with types given in advance."""
     import csv
@@ -103,4 +131,5 @@ def tutorial(source: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"floor": floor, "tutorial": tutorial}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
+    peers = {"floor": floor, "tutorial": tutorial, "arrow": arrow}
+    peers[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))

@@ -139,7 +139,7 @@ def test_records_of_a_wide_table(names) -> None:
         example = parse_example(data[start + HEADER_BYTES : end - FOOTER_BYTES])
         values = {name: feature.values for name, feature in example.items()}
         expected = float(np.float32(f"{row // 4}.{row % 4}"))
-        assert values == dict.fromkeys(names, [expected])
+        assert values == {name: [expected] for name in names}
 
 
 def test_spec_is_pickled_and_loaded_once(names) -> None:
