@@ -88,7 +88,7 @@ PROJECT ?= YOUR_PROJECT
 BUCKET ?= YOUR_BUCKET
 REGION ?= europe-west1
 DOCKER ?= docker
-EXTRAS ?= gcp
+EXTRAS ?= dataflow
 RELEASE := $(shell sed -n 's/^    version="\(.*\)",$$/\1/p' setup.py)
 IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/shardmill/shardmill:$(RELEASE)
 TEMPLATE ?= gs://$(BUCKET)/templates/shardmill-$(RELEASE).json
@@ -108,7 +108,7 @@ container:  ## Build the image for Dataflow, named IMAGE
 dataflow-image: container  ## Build the image and push it
 	$(DOCKER) push $(IMAGE)
 
-dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Write a flex template of IMAGE to TEMPLATE
+dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Write a flex template of IMAGE to TEMPLATE
 	mkdir -p build
 	$(BIN)/python deploy/dataflow/template.py $(IMAGE) build/template.json
 	gcloud storage cp build/template.json $(TEMPLATE) --project=$(PROJECT)
@@ -116,7 +116,7 @@ dataflow-template: $(VENV)/.installed-gcp-$(STATE)  ## Write a flex template of 
 dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-metadata: $(VENV)/.installed-gcp-$(STATE)  ## Regenerate the files of deploy/ that list commands and flags
+metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Regenerate the files of deploy/ that list commands and flags
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
 

@@ -24,7 +24,8 @@ def find_packages() -> dict[str, str]:
 
 PACKAGES = find_packages()
 
-GCP = ["apache-beam[gcp]", "google-cloud-storage>=3"]
+GCS = ["google-cloud-storage>=3"]
+DATAFLOW = ["apache-beam[gcp]", *GCS]  # jobs read and write buckets
 S3 = ["botocore>=1.36"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
@@ -102,11 +103,13 @@ setup(
         "tensorflow-metadata>=1.17,<2",
     ],
     extras_require={
-        "gcp": GCP,
+        "gcs": GCS,
+        "dataflow": DATAFLOW,
+        "gcp": DATAFLOW,
         "s3": S3,
         "tensorflow": TENSORFLOW,
         "tft": TFT,
-        "all": [*GCP, *TFT],
+        "all": [*DATAFLOW, *TFT],
         "torch": TORCH,
         "jax": JAX,
         "demo": DEMO,
@@ -114,8 +117,8 @@ setup(
         "docs": DOCS,
         "look": [*DOCS, *LOOK],
         "lint": LINT,
-        "test": [*GCP, *S3, *TFT, *TORCH, *JAX, *TEST],
-        "dev": [*GCP, *S3, *TFT, *TORCH, *JAX, *TEST, *DEV],
+        "test": [*DATAFLOW, *S3, *TFT, *TORCH, *JAX, *TEST],
+        "dev": [*DATAFLOW, *S3, *TFT, *TORCH, *JAX, *TEST, *DEV],
         "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},

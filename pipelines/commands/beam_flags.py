@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.schemas.errors import UsageError
 
 # Options of Beam's S3 and HDFS clients, which no build uses.
@@ -56,7 +57,8 @@ def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
     if not argv:
         return
     reject_storage_flags(argv)
-    from apache_beam.options.pipeline_options import PipelineOptions
+    with quiet_import():
+        from apache_beam.options.pipeline_options import PipelineOptions
 
     parser = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():

@@ -38,9 +38,22 @@ _REMEDIES = {
 
 
 class Dataflow(Runner):
-    """Dataflow, whose jobs continue when the client dies, and have a page."""
+    """Dataflow, whose jobs continue when the client dies, and have a page.
+
+    Raises:
+        UsageError: Beam's client of the service is not installed.
+    """
 
     _argv: Sequence[str] = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        try:
+            import apache_beam.runners.dataflow.internal.apiclient  # noqa: F401
+        except ImportError as error:
+            raise UsageError(
+                f"--runner={name} needs apache-beam[gcp]: pip install 'shardmill[dataflow]'."
+            ) from error
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``."""

@@ -42,7 +42,7 @@ class GcsStorage(ObjectStorage):
             from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
             raise UsageError(
-                "gs:// needs google-cloud-storage: pip install 'shardmill[gcp]'."
+                "gs:// needs google-cloud-storage: pip install 'shardmill[gcs]'."
             ) from error
         super().__init__(make_client)
         self._retry = DEFAULT_RETRY
