@@ -125,7 +125,8 @@ def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(io.BytesIO(data), columns=list(names), use_threads=False)
+        # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
+        table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         return [table.column(name).to_pylist() for name in names]
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise FormatError(f"it is not a catalog ({error})") from error
