@@ -8,6 +8,7 @@ import sys
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
 from shardmill.pipelines.commands.parser import Group, Parser
+from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 from shardmill.transforms.build.placement import DUPLICATES
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
@@ -29,7 +30,18 @@ def main(argv: list[str]) -> int:
             f"{size.height}x{size.width} pixels, which take seconds each.",
             file=sys.stderr,
         )
+    if not options.config.dry_run and take_runner(options.beam_flags)[0] == IN_MEMORY:
+        _start_decoder(options.config.workers)
     return run_build("images", *options)
+
+
+def _start_decoder(workers: int) -> None:
+    """Start a decoder process, which takes as long as importing a fifth of Beam does."""
+    from shardmill.transforms.images.decoder_pool import use_pool
+    from shardmill.transforms.runtime.process_pool import usable_cores
+
+    with use_pool(workers or usable_cores()) as pool:
+        pool.start_one()
 
 
 def make_parser() -> Parser:

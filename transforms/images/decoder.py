@@ -103,10 +103,10 @@ class FailureError(Exception):
 
 
 class Decoder:
-    """A decoder process.
+    """A decoder process, which starts while this one continues.
 
     Raises:
-        ShardmillError: It does not start.
+        ShardmillError: It cannot be started.
     """
 
     def __init__(self) -> None:
@@ -128,10 +128,10 @@ class Decoder:
         self.opened = Opened()
         self._received = bytearray(_BUFFER_BYTES)
         self._first = self._end = 0  # bounds of what was read and not used
-        self._deadline = time.monotonic() + _START_SECONDS
+        self._ready = False
         pipes = self._process.stdout, self._process.stderr
         self._pipes: list[IO[bytes]] = [pipe for pipe in pipes if pipe]
-        self._output, errors = (pipe.fileno() for pipe in self._pipes)
+        self._output, self._errors = (pipe.fileno() for pipe in self._pipes)
         self._writable, self._readable = select.poll(), select.poll()
         self._writable.register(self._socket, select.POLLOUT)
         self._readable.register(self._output, select.POLLIN)
@@ -140,14 +140,19 @@ class Decoder:
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with contextlib.suppress(OSError):  # the pipes of all processes of a user are limited
                 fcntl.fcntl(self._output, fcntl.F_SETPIPE_SZ, _BUFFER_BYTES)
+
+    def _wait_until_ready(self) -> None:
+        if self._ready:
+            return
+        self._deadline = time.monotonic() + _START_SECONDS
         try:
             self._receive()
         except FailureError as error:
             self._process.kill()
-            text = os.read(errors, 1 << 16).decode(errors="replace").strip()
-            self.close()
+            text = os.read(self._errors, 1 << 16).decode(errors="replace").strip()
             raise _not_started(text.rpartition("\n")[2] or "it gives no reason") from error
         self._pipes[1].close()
+        self._ready = True
 
     def is_dead(self) -> bool:
         """Return whether the process has ended."""
@@ -185,7 +190,9 @@ class Decoder:
 
         Raises:
             FailureError: The process failed at one of the images without a result: close it.
+            ShardmillError: The process did not start: close it.
         """
+        self._wait_until_ready()
         patience = _PATIENCE * spec.limits.seconds
         self._deadline = time.monotonic() + patience
         self._request(spec, items, alone=alone)

@@ -8,7 +8,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from queue import SimpleQueue
+from queue import LifoQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
 from shardmill.schemas.rejects import Reject
@@ -54,7 +54,7 @@ class DecoderPool:
         self.users = 0
         self._cancelled = False
         self._idle_timer: threading.Timer | None = None
-        self._slots: SimpleQueue[Decoder | None] = SimpleQueue()
+        self._slots: LifoQueue[Decoder | None] = LifoQueue()  # processes that run are used first
         self._size = size
         for _ in range(size):
             self._slots.put(None)
@@ -106,6 +106,14 @@ class DecoderPool:
         finally:
             self._slots.put(None if decoder is None or decoder.is_dead() else decoder)
 
+    def start_one(self) -> None:
+        """Start a process, if it can be started, before there are images for it."""
+        decoder = self._slots.get()
+        if decoder is None:
+            with contextlib.suppress(ShardmillError):  # reported if an image needs the process
+                decoder = Decoder()
+        self._slots.put(decoder)
+
     def cancel(self) -> None:
         """Make all calls fail until none is left."""
         self._cancelled = self.users > 0
@@ -124,8 +132,7 @@ class DecoderPool:
 
     def _close_idle(self) -> None:
         with _state.lock:
-            for _ in range(0 if self.users else self._size):
-                decoder = self._slots.get()
+            for decoder in [self._slots.get() for _ in range(0 if self.users else self._size)]:
                 if decoder is not None:
                     decoder.close()
                 self._slots.put(None)
