@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -38,11 +39,21 @@ def quiet_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Hide what Beam logs on import about packages that are not installed."""
+    """Hide what Beam logs on import about packages that are not installed, and import it faster.
+
+    The garbage collector would search all of Beam's classes while they are imported and when the
+    process exits, which together take a third of the time of the import.
+    """
     logging.disable(logging.ERROR)
+    new, collecting = "apache_beam" not in sys.modules, gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
+        if new and "apache_beam" in sys.modules:
+            gc.freeze()
+        if collecting:
+            gc.enable()
         logging.disable(logging.NOTSET)
 
 
