@@ -173,13 +173,13 @@ class _Run:
             Staged: The job was staged instead.
         """
         import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
 
+        from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.build import outcome as outcomes
         from shardmill.transforms.runtime import progress
 
         shown, in_process = self._new_progress(), self.runner.in_process
-        options = PipelineOptions([*self.argv])
+        options = CachedOptions([*self.argv])
         handled = [signal.SIGINT] if in_process else [signal.SIGINT, signal.SIGTERM]
         with _interruptible(handled) as signals, contextlib.ExitStack() as stack:
             pipeline = beam.Pipeline(runner=self.runner.make(), options=options)
