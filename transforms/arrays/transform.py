@@ -66,7 +66,7 @@ class WriteArrays(beam.PTransform):
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> beam.PCollection[Outcome]:
         """Wire the plan, the placement and the sink."""
         spec = self.spec
-        start = root | "Start" >> beam.Create([0])
+        start = root | "Start" >> beam.Impulse()
         plan = start | "PlanParts" >> beam.Map(lambda _: start_plan(spec)).with_output_types(Plan)
         census = start | "CountRows" >> beam.Map(lambda _: count_rows(spec)).with_output_types(
             Census

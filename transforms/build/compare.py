@@ -26,7 +26,7 @@ from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.reuse import PublishedRow, PublishedShard, read_rows
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
@@ -190,11 +190,11 @@ class Compared(NamedTuple):
 
     Attributes:
         refs: All references; unchanged ones with their published records.
-        changes: One ``Changes``.
+        changes: A side input of one ``Changes``.
     """
 
     refs: beam.PCollection[InputRef]
-    changes: beam.PCollection[Changes]
+    changes: AsSingleton
 
 
 @dataclass(eq=False)
@@ -253,9 +253,7 @@ class ComparePublished(beam.PTransform):
                 lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
             ).with_output_types(InputRef)
         )  # fmt: skip
-        changes = kept[_CHANGES] | "SumChanges" >> beam.CombineGlobally(
-            SumInto(Changes, Changes.add)
-        )
+        changes = kept[_CHANGES] | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
         every = (direct, kept["refs"], sized["refs"], matched) | "AllCompared" >> beam.Flatten()
         return Compared(every, changes)
 

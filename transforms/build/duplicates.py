@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.catalog import read_columns
@@ -19,8 +19,8 @@ from shardmill.transforms.build.compare import BATCH, hash_inputs
 from shardmill.transforms.build.placement import DuplicatesMode
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, count_unused
-from shardmill.transforms.match.transform import MatchedInputs, sum_match_counts
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.match.transform import MatchedInputs
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 
 _HASHED, _COUNTS = "hashed", "counts"  # output tags
 
@@ -115,7 +115,7 @@ def count_copies(lists: Iterable[Iterable[Content]]) -> Copies:
 
 @dataclass(eq=False)
 class CountCopies(beam.PTransform):
-    """Counts the copies among the records of all shards: gives one ``Copies``.
+    """Counts the copies among the records of all shards: gives a side input of one ``Copies``.
 
     Args:
         spec: Output and options of the build.
@@ -123,14 +123,14 @@ class CountCopies(beam.PTransform):
 
     spec: SinkSpec
 
-    def expand(self, shards: beam.PCollection[BuiltShard]) -> beam.PCollection[Copies]:
+    def expand(self, shards: beam.PCollection[BuiltShard]) -> AsSingleton:
         """Wires the grouping by content."""
         return (
             shards
             | "ListContents" >> beam.FlatMap(list_contents, self.spec)
             | "GroupByContent" >> beam.GroupByKey()
             | "CountEach" >> beam.Map(lambda bucket: count_copies(bucket[1]))
-            | "SumCopies" >> beam.CombineGlobally(SumInto(Copies, Copies.merge))
+            | "SumCopies" >> singleton_sum(SumInto(Copies, Copies.merge))
         )
 
 
@@ -178,7 +178,7 @@ class HandleDuplicates(beam.PTransform):
             .with_output_types(InputRef, counts=MatchCounts)
             .with_outputs(_COUNTS, main="refs")
         )
-        counts = sum_match_counts([matched.counts, dropped])
+        counts = (matched.counts, dropped) | "AllCounts" >> beam.Flatten()
         return MatchedInputs((refs, kept) | "AllKept" >> beam.Flatten(), counts)
 
 

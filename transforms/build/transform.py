@@ -56,7 +56,7 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 
 # A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]
@@ -147,7 +147,7 @@ def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShar
 
 
 def _finish(
-    _: int, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
+    _: bytes, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
     census: Census, copies: Copies, *, spec: SinkSpec, encoder: Encoder[Any],
 ) -> Outcome:  # fmt: skip
     if plan.status != "build":
@@ -220,22 +220,30 @@ class WriteShards(beam.PTransform):
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
         )
-        census = (
-            refs
-            | "CountInputs"
-            >> beam.CombineGlobally(
-                SumInto(Census, lambda census, ref: census.add(ref, place.series_of(ref)))
-            )
-            | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
+        counted = refs | "CountInputs" >> singleton_sum(
+            SumInto(Census, lambda census, ref: census.add(ref, place.series_of(ref)))
         )
+        census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
             refs, changes = refs | "ComparePublished" >> ComparePublished(plan, spec.record_id)
-            plan = plan | "AddChanges" >> beam.Map(add_changes, AsSingleton(changes), spec.output)
+            plan = plan | "AddChanges" >> beam.Map(add_changes, changes, spec.output)
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
+
+
+def total_census(inputs: AsSingleton, matched: MatchedInputs) -> beam.PCollection[Census]:
+    """Return the census of inputs and of what matching counted."""
+    return (
+        matched.refs.pipeline
+        | "StartCensus" >> beam.Impulse()
+        | "AddMatchCounts"
+        >> beam.Map(
+            lambda _, census, counts: census.with_counts(counts), inputs, matched.sum_counts()
+        ).with_output_types(Census)
+    )
 
 
 class BuildInput(NamedTuple):
@@ -290,7 +298,7 @@ class BuildShards(beam.PTransform):
         )
         return (
             inputs.plan.pipeline
-            | "Start" >> beam.Create([0])
+            | "Start" >> beam.Impulse()
             | "Publish"
             >> beam.Map(
                 _finish,
@@ -298,7 +306,7 @@ class BuildShards(beam.PTransform):
                 AsList(totals),
                 AsSingleton(inputs.plan),
                 AsSingleton(inputs.census),
-                AsSingleton(shards | CountCopies(spec)) if spec.record_id else Copies(),
+                shards | CountCopies(spec) if spec.record_id else Copies(),
                 spec=spec,
                 encoder=encoder,
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, AsSingleton
+from apache_beam.pvalue import AsList
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError
@@ -24,7 +24,7 @@ from shardmill.transforms.count.counting import (
 )
 from shardmill.transforms.count.manifest import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.match.transform import MatchedInputs, find_inputs, sum_match_counts
+from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 
@@ -72,11 +72,14 @@ class CountRecords(beam.PTransform):
             | "GroupByFile" >> beam.CoGroupByKey()
             | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join_ranges(sides, spec.check))
         )
-        counts = sum_match_counts([matched.counts, repeated])
+        counts = (matched.counts, repeated) | "AllCounts" >> beam.Flatten()
         return (
             refs.pipeline
-            | "Start" >> beam.Create([0])
-            | "WriteManifest" >> beam.Map(_write_manifest, AsList(files), AsSingleton(counts), spec)
+            | "Start" >> beam.Impulse()
+            | "WriteManifest"
+            >> beam.Map(
+                _write_manifest, AsList(files), MatchedInputs(refs, counts).sum_counts(), spec
+            )
         )
 
 
@@ -111,7 +114,7 @@ def _join_ranges(
 
 
 def _write_manifest(
-    _: int, files: list[CountedFile], counts: MatchCounts, spec: CountSpec
+    _: bytes, files: list[CountedFile], counts: MatchCounts, spec: CountSpec
 ) -> Outcome:
     try:
         manifest = write_manifest(files, counts, spec)

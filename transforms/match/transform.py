@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError
@@ -25,6 +25,7 @@ from shardmill.transforms.match.inputs import (
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.walk import Found, WalkTask, first_level
+from shardmill.transforms.runtime.sum_into import singleton_sum
 
 _REFS, _COUNTS, _LINKED = "refs", "counts", "linked"  # output tags
 
@@ -34,7 +35,7 @@ class MatchedInputs(NamedTuple):
 
     Attributes:
         refs: An ``InputRef`` for each input; what cannot be read has ``error`` set.
-        counts: One ``MatchCounts``: skipped files, duplicates, and what makes the input unusable.
+        counts: Parts of the counts: skipped files, duplicates, and what makes the input unusable.
     """
 
     refs: beam.PCollection[InputRef]
@@ -51,7 +52,11 @@ class MatchedInputs(NamedTuple):
     def union(cls, inputs: Sequence[MatchedInputs]) -> MatchedInputs:
         """Return the outputs of several ``MatchFiles`` as one."""
         refs = [each.refs for each in inputs] | "AllRefs" >> beam.Flatten()
-        return cls(refs, sum_match_counts([each.counts for each in inputs]))
+        return cls(refs, [each.counts for each in inputs] | "AllCounts" >> beam.Flatten())
+
+    def sum_counts(self) -> AsSingleton:
+        """Return the sum of the counts as a side input."""
+        return self.counts | "SumMatchCounts" >> singleton_sum(sum_counts)
 
 
 @dataclass(eq=False)
@@ -73,7 +78,7 @@ class MatchFiles(beam.PTransform):
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""
-        start = root | "Start" >> beam.Create([0])
+        start = root | "Start" >> beam.Impulse()
         spec = self.spec
         if spec.kind == "file":
             refs, counts = start | "FindFile" >> find_inputs(lambda _: [find_single(spec)])
@@ -84,9 +89,9 @@ class MatchFiles(beam.PTransform):
         labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(
             InputRef
         )
-        return MatchedInputs(labelled, sum_match_counts([counts]))
+        return MatchedInputs(labelled, counts)
 
-    def _walked(self, start: beam.PCollection[int]) -> MatchedInputs:
+    def _walked(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec
         found = (
             start
@@ -105,7 +110,7 @@ class MatchFiles(beam.PTransform):
         refs = (found[_REFS], once) | "AllWalked" >> beam.Flatten()
         return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
 
-    def _listed(self, start: beam.PCollection[int]) -> MatchedInputs:
+    def _listed(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec, labelled, split = self.spec, self.labels.label_from == "listing", self.listed_splits
         entries, skipped = start | "ReadListing" >> find_inputs(
             lambda _: read_listing(spec, labelled=labelled, split=split), ShardmillError
@@ -121,14 +126,6 @@ class MatchFiles(beam.PTransform):
             lambda ref: find_listed(ref, spec)
         ).with_output_types(InputRef)
         return MatchedInputs(sized, (skipped, repeated) | "ListingCounts" >> beam.Flatten())
-
-
-def sum_match_counts(
-    counts: Sequence[beam.PCollection[MatchCounts]],
-) -> beam.PCollection[MatchCounts]:
-    """Return the sum of partial counts as a collection of one element."""
-    partial = counts | "AllCounts" >> beam.Flatten()
-    return partial | "SumCounts" >> beam.CombineGlobally(sum_counts).with_output_types(MatchCounts)
 
 
 def find_inputs(

@@ -23,7 +23,13 @@ from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import BuildInput, BuildShards, announce, failure_of
+from shardmill.transforms.build.transform import (
+    BuildInput,
+    BuildShards,
+    announce,
+    failure_of,
+    total_census,
+)
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
@@ -35,7 +41,7 @@ from shardmill.transforms.rows.tft.build_graph import BuildGraph
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 
 RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "counts"
 _INSPECTIONS = 16
@@ -83,11 +89,8 @@ class WriteRows(beam.PTransform):
         files = matched.refs | "InspectFiles" >> beam.ParDo(
             MapOrdered(inspect_file, _INSPECTIONS), spec.runs
         )
-        census = (
-            files
-            | "CountFiles" >> beam.CombineGlobally(SumInto(Census, count_file))
-            | "AddMatchCounts" >> beam.Map(Census.with_counts, AsSingleton(matched.counts))
-        )
+        counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
+        census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
             MapOrdered(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)

@@ -1,4 +1,4 @@
-"""SumInto: a CombineFn that merges elements into a mutable accumulator."""
+"""Sums of whole collections, and ``SumInto``, which merges elements into an accumulator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import apache_beam as beam
+
+
+def singleton_sum(combine: Any) -> beam.CombineGlobally:
+    """Return a step that gives the combination of a collection as a side input of one value.
+
+    Wires 5 steps less than a collection of that value, which needs a default if it is empty.
+
+    Args:
+        combine: A CombineFn, or a function of several elements.
+    """
+    return beam.CombineGlobally(combine).as_singleton_view()
 
 
 class SumInto(beam.CombineFn):

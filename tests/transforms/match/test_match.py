@@ -7,7 +7,6 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
-from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -304,7 +303,7 @@ def run_match(folder: Path, **kwargs) -> tuple[list[InputRef], MatchCounts]:
         refs = found.refs | beam.combiners.ToList()
         _ = refs | beam.Map(
             lambda refs, counts: result.write_bytes(pickle.dumps((sorted(refs), counts))),
-            AsSingleton(found.counts),
+            found.sum_counts(),
         )
     refs, counts = pickle.loads(result.read_bytes())
     return refs, counts
