@@ -18,7 +18,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
-  test-wheel dist lint types docs docs-look soak bench bench-count bench-rows bench-reading \
+  test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-rows bench-reading \
   bench-scale constraints format clean
 
 help:  ## Show this list
@@ -138,6 +138,9 @@ format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
 
 bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure speed and memory (half an hour)
 	@$(BIN)/python benchmarks/images.py
+
+bench-startup: $(VENV)/.installed-dev-$(STATE)  ## Measure whole commands on one input (a minute)
+	@$(BIN)/python benchmarks/startup.py
 
 bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of an hour)
 	@$(BIN)/python benchmarks/count.py

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from startup import measure_startup
 from timing import Run, folder_bytes, run
 
 HERE = Path(__file__).resolve().parent
@@ -90,17 +91,6 @@ def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, float]:
         source = write_photos(work / f"photos-{count}", count)
         found[count] = run(commands(source, work / "out", 64)["shardmill"], work / "out").memory
     return found
-
-
-def measure_startup(work: Path, repeats: int) -> dict[str, float]:
-    """Returns the seconds of a build with one image, and of a bare interpreter."""
-    source = write_photos(work / "photos-1", 1)
-    ours = [run(commands(source, work / "out")["shardmill"], work / "out") for _ in range(repeats)]
-    bare = [run([sys.executable, "-c", "pass"], work / "out") for _ in range(repeats)]
-    return {
-        "shardmill": statistics.median(r.wall for r in ours),
-        "python": statistics.median(r.wall for r in bare),
-    }
 
 
 def measure_scaled_decoding(work: Path, count: int) -> dict[str, float]:
@@ -248,9 +238,10 @@ This is the process of the command; each decoder has about 36 MiB more, and what
 [its image needs](images.md#decoder-processes).
 
 {describe_decoders(found["decoders"])}
-**Start-up**: {start["shardmill"]:.2f} s for one image, of which Python itself takes
-{start["python"]:.2f} s, in an environment with all extras; Apache Beam loads faster where
-`apache-beam[gcp]` and pandas are not installed.
+**Start-up**: {start["images"]:.2f} s for one image in an environment with all extras, where
+`import apache_beam` alone takes {start["import"]:.2f} s; Apache Beam loads faster where
+`apache-beam[gcp]` and pandas are not installed. `benchmarks/startup.py` measures other
+environments.
 
 **Scaled decoding** of 12-megapixel JPEGs: {scaled["gap3_ms"]:.0f} ms with `--reducing_gap=3` and
 {scaled["full_ms"]:.0f} ms with 0, {scaled["times"]:.1f} times as fast. PSNR between the two
@@ -274,7 +265,7 @@ def main() -> None:
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
         "counts": counts,
         "scaled": measure_scaled_decoding(work, 4 if flags.small else 12),
-        "startup": measure_startup(work, repeats),
+        "startup": {name: s for name, (s, _) in measure_startup(sys.executable, work).items()},
         "reading": measure_reading(work, counts[0], repeats),
         "decoders": measure_decoders(work, counts[0], repeats),
         "memory": measure_memory(work, (100, 300) if flags.small else (1_000, 20_000)),
