@@ -318,9 +318,10 @@ assert "shardmill" in loaded
         "from shardmill.pipelines.cli import main\nassert main(['steps', {ds!r}, '--batch_size=4']) == 0",
         "from shardmill.pipelines.cli import main\nassert main(['check', {ds!r}]) == 0",
         "from shardmill.pipelines.cli import main\nassert main(['clean', {ds!r}]) == 0",
+        "from shardmill.pipelines.cli import main\nassert main(['files', {ds!r}, '--split=train']) == 0",
         "from shardmill.loaders import steps_per_epoch\nassert steps_per_epoch({ds!r}, 'train', 4) == 5",
     ],
-    ids=["steps", "check", "clean", "function"],
+    ids=["steps", "check", "clean", "files", "function"],
 )
 def test_imports_nothing_heavy(code, ds):
     script = LIGHT.format(code=code.format(ds=str(ds)))

@@ -227,6 +227,25 @@ def test_bundles_share_processes_which_end_when_idle(tmp_path, monkeypatch):
     assert encode(tmp_path / "in") == found[0]
 
 
+def test_a_process_that_was_started_early_takes_the_first_images(tmp_path):
+    photos(tmp_path / "in", 1)
+    with decoder_pool.use_pool(5) as pool:
+        pool.start_one()
+    (pid,) = decoder_pids()
+    assert encode(tmp_path / "in", workers=5).keys() == {"00.jpg"}
+    assert decoder_pids() == {pid}
+
+
+def test_an_early_process_that_cannot_start_fails_only_a_build_with_images(tmp_path, monkeypatch):
+    photos(tmp_path / "in", 1)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with decoder_pool.use_pool(1) as pool:
+        pool.start_one()
+    assert decoder_pids() == set()
+    with pytest.raises(ShardmillError, match="did not start"):
+        encode(tmp_path / "in", workers=1)
+
+
 def test_a_process_killed_while_idle_is_replaced(tmp_path):
     photos(tmp_path / "in", 3)
     write_hostile(tmp_path / "in/k.bmp", "first", tmp_path / "once", "signal", 9)

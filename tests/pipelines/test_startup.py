@@ -1,0 +1,131 @@
+"""What a command imports and starts, and what it asks to install."""
+
+import contextlib
+import gc
+import importlib
+import logging
+import subprocess
+import sys
+import time
+
+import pytest
+
+from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.runners import find_runner
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage.gcs import GcsStorage
+from tests.conftest import make_photos
+from tests.support.gcs_builds import download, flags_of, upload
+from tests.support.readers import dataset_files
+
+pytest_plugins = ["tests.support.gcs_server"]
+
+# An environment without the extra dataflow: google-cloud-storage and its own dependencies alone.
+ONLY_STORAGE = """
+import importlib.abc, sys
+
+KEPT = {"storage", "_helpers", "_http", "client", "environment_vars", "exceptions", "obsolete",
+        "operation", "version"}
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        parts = name.split(".")
+        google = parts[:2] == ["google", "cloud"] and parts[2:] and parts[2] not in KEPT
+        beam = name.startswith(("apache_beam.io.gcp.gcs", "apache_beam.runners.dataflow.internal"))
+        if google or beam or parts[0] in ("apitools", "googleapiclient"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+from shardmill.pipelines.cli import main
+"""
+
+
+def run_blocked(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in such an environment."""
+    code = f"{ONLY_STORAGE}sys.exit(main({[str(each) for each in argv]!r}))"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
+    )
+
+
+@pytest.mark.heavy
+def test_buckets_need_google_cloud_storage_alone(strict_bucket, tmp_path):
+    photos = make_photos(tmp_path / "photos", {"cat": 5, "dog": 4}, size=(40, 30))
+    remote = upload(photos, f"{strict_bucket}/photos")
+    local = run_blocked(flags_of("images", photos, tmp_path / "local"))
+    assert local.returncode == 0, local.stderr
+    done = run_blocked(flags_of("images", remote, f"{strict_bucket}/ds"))
+    assert done.returncode == 0, done.stderr
+    assert "written    9 examples" in done.stdout
+    assert "WARNING" not in done.stderr
+    files = dataset_files(download(f"{strict_bucket}/ds", tmp_path / "remote"))
+    assert files == dataset_files(tmp_path / "local")
+    counted = run_blocked(["count", f"--input={strict_bucket}/ds", "--job_name=x"])
+    assert counted.returncode == 0, counted.stderr
+    assert "WARNING" not in counted.stderr
+    job = ["--runner=DataflowRunner", "--project=my-project", "--region=europe-west1"]
+    failed = run_blocked([*flags_of("images", remote, f"{strict_bucket}/ds"), *job])
+    assert failed.returncode == 2
+    assert failed.stderr == (
+        "shardmill: --runner=DataflowRunner needs apache-beam[gcp]: pip install "
+        "'shardmill[dataflow]'.\n"
+    )
+
+
+def test_names_the_extra_of_dataflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam.runners.dataflow.internal.apiclient", None)
+    internal = importlib.import_module("apache_beam.runners.dataflow.internal")
+    monkeypatch.delattr(internal, "apiclient", raising=False)
+    with pytest.raises(UsageError, match=r"pip install 'shardmill\[dataflow\]'\.$"):
+        find_runner("DataflowRunner")
+
+
+def test_names_the_extra_of_buckets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
+    with pytest.raises(UsageError, match=r"pip install 'shardmill\[gcs\]'\.$"):
+        GcsStorage()
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_an_import_leaves_the_collector_and_the_log_as_they_were(collecting):
+    before = gc.isenabled()
+    try:
+        gc.enable() if collecting else gc.disable()
+        seen = []
+        with contextlib.suppress(ImportError), quiet_import():
+            seen.append(gc.isenabled())
+            importlib.import_module("no_such_module")
+        assert seen == [False]
+        assert gc.isenabled() == collecting
+        assert logging.root.manager.disable == logging.NOTSET
+    finally:
+        gc.enable() if before else gc.disable()
+
+
+FROZEN = """
+import gc, sys
+from shardmill.pipelines.report.quiet import quiet_import
+with quiet_import():
+    import {module}
+print(gc.get_freeze_count() > 0, gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize("module", ["apache_beam", "json"])
+def test_only_the_import_of_beam_is_kept_from_the_collector(module):
+    code = FROZEN.format(module=module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(module == "apache_beam"), "True"]
+
+
+def test_help_takes_less_than_300_ms():
+    """One of several times suffices: other processes run at the same time."""
+
+    def seconds() -> float:
+        started = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "shardmill", "verify", "--help"], check=True, capture_output=True
+        )
+        return time.monotonic() - started
+
+    assert any(seconds() < 0.3 for _ in range(20))
