@@ -27,4 +27,5 @@ def test_a_copy_has_its_own_values_and_does_not_impersonate():
         other = copied.view_as(GoogleCloudOptions)
         assert (other.project, other.impersonate_service_account) == ("p", None)
         other.project = "q"
+        assert copied.get_all_options()["project"] == "q"
         assert (cloud.project, cloud.impersonate_service_account) == ("p", "me")
