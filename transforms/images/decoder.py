@@ -112,6 +112,7 @@ class Decoder:
     def __init__(self) -> None:
         path = os.pathsep.join(map(os.path.abspath, sys.path))
         self._socket, theirs = socket.socketpair()
+        theirs.setblocking(True)  # also if new sockets have a default timeout
         kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -225,6 +226,19 @@ def test_bundles_share_processes_which_end_when_idle(tmp_path, monkeypatch):
     assert decoder_pids() == pids
     assert gone(pids)
     assert encode(tmp_path / "in") == found[0]
+
+
+def test_a_default_timeout_of_sockets_does_not_reach_decoders(tmp_path):
+    """Beam's client of Dataflow sets one: sockets are made without blocking."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(60)
+    try:
+        encode(photos(tmp_path / "in", 1), workers=1)
+    finally:
+        socket.setdefaulttimeout(before)
+    (pid,) = decoder_pids()
+    time.sleep(0.3)  # it waits for the next request
+    assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_process_that_was_started_early_takes_the_first_images(tmp_path):
