@@ -1,4 +1,4 @@
-"""Other tools in separate environments, with the versions that the comparisons use."""
+"""Tools in separate environments, with the versions that the comparisons use."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import sys
 from pathlib import Path
 
 TENSORFLOW = "tensorflow-cpu==2.21.0"
-# Packages of each environment; the first names the tool.
+REPOSITORY = Path(__file__).resolve().parent.parent
+# What pip installs into each environment.
 PACKAGES: dict[str, tuple[str, ...]] = {
+    "shardmill": (
+        "--constraint", f"{REPOSITORY}/constraints.txt", "--editable", str(REPOSITORY),
+    ),
     "tfds": ("tensorflow-datasets==4.9.10", TENSORFLOW, "pillow==12.3.0"),
     "tfds-beam": (
         "tensorflow-datasets==4.9.10", "apache-beam==2.77.0", TENSORFLOW, "pillow==12.3.0",
     ),
     "img2dataset": (
-        "img2dataset==1.47.0", "tensorflow-cpu==2.16.*", "tensorflow-io", "wandb>=0.18", "numpy<2",
-        "pyarrow<20", "setuptools<81",
+        "img2dataset==1.47.0", "tensorflow-cpu==2.16.2", "tensorflow-io==0.37.1", "wandb==0.28.0",
+        "numpy==1.26.4", "pyarrow==19.0.1", "setuptools<81",
     ),
     "mosaicml": ("mosaicml-streaming==0.13.0", "pillow==12.3.0"),
     "webdataset": ("webdataset==1.0.2", "pillow==12.3.0"),
@@ -24,6 +28,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ray": ("ray[data]==2.60.0", "pillow==12.3.0"),
     "litdata": ("litdata==0.2.76", "pillow==12.3.0"),
 }  # fmt: skip
+# The programs of image_peers.py and row_peers.py run in environments that have what they need.
+SHARED = {"floor": "shardmill", "tutorial": "tfds", "beam": "tfds-beam"}
 
 
 def environment(tool: str, work: Path) -> str:
@@ -32,11 +38,10 @@ def environment(tool: str, work: Path) -> str:
     Raises:
       RuntimeError: pip cannot install the tool; the message ends with its last lines.
     """
-    if tool not in PACKAGES:
-        return sys.executable
+    tool = SHARED.get(tool, tool)
     home = work.resolve() / "env" / tool
-    python = home / "bin" / "python"
-    if not (home / "versions.txt").exists():
+    python, ready = home / "bin" / "python", home / "installed.txt"
+    if not ready.exists() or ready.read_text() != "\n".join(PACKAGES[tool]):
         base = shutil.which("python3.11") or sys.executable
         install = [python, "-m", "pip", "install", "--quiet", *PACKAGES[tool]]
         for words in ([base, "-m", "venv", "--clear", home], install):
@@ -46,6 +51,7 @@ def environment(tool: str, work: Path) -> str:
         freeze = [python, "-m", "pip", "freeze"]
         versions = subprocess.run(freeze, capture_output=True, text=True, check=True).stdout
         (home / "versions.txt").write_text(versions)
+        ready.write_text("\n".join(PACKAGES[tool]))
     return str(python)
 
 

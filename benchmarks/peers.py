@@ -20,7 +20,7 @@ from pathlib import Path
 
 import images
 import rows
-from environments import PACKAGES, environment
+from environments import PACKAGES, SHARED, environment
 from peers_page import Results, write_page
 from timing import FailedError, folder_bytes, run_tree
 from updates import CASES, Update
@@ -28,7 +28,7 @@ from updates import CASES, Update
 HERE = Path(__file__).resolve().parent
 SIZE = 224
 TOOLS = {
-    "images": ("shardmill", "floor", "tutorial", "beam", *PACKAGES),
+    "images": (*SHARED, *PACKAGES),
     "rows": ("shardmill", "floor", "tutorial", "tfds", "datasets", "ray"),
     "updates": tuple(CASES),
 }
@@ -44,15 +44,13 @@ def command(tool: str, kind: str, work: Path, source: Path, out: Path) -> list[s
     Raises:
       RuntimeError: its environment cannot be installed.
     """
-    if tool not in PACKAGES:
-        return (
-            rows.command(tool, source, out)
-            if kind == "rows"
-            else images.commands(source, out, SIZE)[tool]
-        )
+    python = environment(tool, work)
+    if tool == "shardmill" or tool in SHARED:
+        if kind == "rows":
+            return [python, *rows.command(tool, source, out)[1:]]
+        return [python, *images.commands(source, out, SIZE)[tool][1:]]
     size = [] if kind == "rows" else [str(SIZE)]
-    runner = str(HERE / "tool_runners.py")
-    return [environment(tool, work), runner, tool, str(source), str(out), *size]
+    return [python, str(HERE / "tool_runners.py"), tool, str(source), str(out), *size]
 
 
 class Rounds:
@@ -103,16 +101,17 @@ class Bench:
         words = [*command(tool, kind, self.work, source, self.out), *flags]
         home = self.run_folder / "home"
         env = {**os.environ, **QUIET, "HOME": str(home), "TMPDIR": str(home / "tmp")}
-        if tool in PACKAGES:
-            env.pop("PYTHONPATH", None)
+        env.pop("PYTHONPATH", None)
         os.sync()  # what was written before is not written during the run
         done = run_tree(words, self.work / "last.log", env, self._limit)
         return {**vars(done), "bytes": folder_bytes(self.out)}
 
     def keys(self, tool: str) -> list[str]:
         """Returns the keys in the output, read with the tool."""
-        words = [environment(tool, self.work), str(HERE / "tool_runners.py"), tool, "keys"]
-        done = subprocess.run([*words, self.out], capture_output=True, text=True, check=False)
+        python = environment("shardmill" if tool in SHARED else tool, self.work)
+        words = [python, str(HERE / "tool_runners.py"), tool, "keys", str(self.out)]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
         if done.returncode:
             raise FailedError(f"keys: {done.stderr.strip()[-400:]}")
         return done.stdout.split()

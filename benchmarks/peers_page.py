@@ -75,6 +75,9 @@ bytes*: an update has those of a new build, a new build those of the other round
 {failures}
 ## Versions
 
+Shardmill has those of `constraints.txt`, without extras; plain Beam runs in the environment of TFDS
+on Beam, the tutorials' loop in that of TFDS.
+
 {versions}
 """
 
@@ -206,7 +209,7 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         rows_standing=standing(rows, flags.rows[-1], "rows"),
         updates=updates_table(updates, flags.photos),
         failures="\n".join(["\n## Failed\n", *failures, ""] if failures else [""]),
-        versions="\n".join(f"- {NAMES[t]}: {', '.join(each)}" for t, each in PACKAGES.items()),
+        versions="\n".join(f"- {NAMES[t]}: {', '.join(PACKAGES[t])}" for t in list(PACKAGES)[1:]),
         **{name: getattr(flags, name) for name in ("rounds", "photos", "added", "removed")},
     )
     (folder / "benchmarks-peers.md").write_text(page, encoding="utf-8")
