@@ -16,7 +16,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "tfds": ("tensorflow-datasets==4.9.10", TENSORFLOW, "pillow==12.3.0"),
     "tfds-beam": (
-        "tensorflow-datasets==4.9.10", "apache-beam==2.77.0", TENSORFLOW, "pillow==12.3.0",
+        "tensorflow-datasets==4.9.10", "apache-beam==2.77.0", "google-crc32c==1.9.0", TENSORFLOW,
+        "pillow==12.3.0",
     ),
     "img2dataset": (
         "img2dataset==1.47.0", "tensorflow-cpu==2.16.2", "tensorflow-io==0.37.1", "wandb==0.28.0",

@@ -4,7 +4,7 @@ usage: python benchmarks/peers.py WORK [--page FOLDER] [--rounds N] [--kinds KIN
 
 Each tool runs in a separate environment below WORK (environments.py, tool_runners.py,
 image_peers.py, row_peers.py). Whole processes are measured, round after round, so that all tools
-get the same share of the machine's moods. Each result is a line of WORK/rounds.jsonl; a second call
+meet the same load of the machine. Each result is a line of WORK/rounds.jsonl; a second call
 measures only what is missing or failed, and writes the page again.
 """
 
