@@ -18,7 +18,8 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
-  test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-rows bench-reading \
+  test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
+  bench-reading \
   bench-scale constraints format clean
 
 help:  ## Show this list
@@ -150,6 +151,10 @@ bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  #
 
 bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
 	@$(BIN)/python benchmarks/reading.py
+
+PEERS ?= .cache/peers
+bench-peers: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Compare with other tools, installed below PEERS (hours; resumable)
+	@$(BIN)/python benchmarks/peers.py $(PEERS) --page docs
 
 bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure builds of up to ten million inputs (hours)
 	@$(BIN)/python benchmarks/scale.py

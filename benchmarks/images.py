@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from plots import plot_bars
 from startup import measure_startup
 from timing import Run, folder_bytes, run
 
@@ -182,25 +183,6 @@ images per second. Not measured, but computed from that:
 """
 
 
-def plot(table: dict[str, dict], path: Path) -> None:
-    """Plots the images per second of each program."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    names = sorted(table, key=lambda name: table[name]["slope_ms"], reverse=True)
-    rates = [1000 / table[name]["slope_ms"] for name in names]
-    figure, axes = plt.subplots(figsize=(7, 2.4), layout="constrained")
-    colors = ["#0b7285" if name == "shardmill" else "#adb5bd" for name in names]
-    bars = axes.barh(names, rates, color=colors)
-    axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("images per second (500x375 JPEG to 224x224 JPEG, two cores)")
-    axes.margins(x=0.12)
-    figure.savefig(path, dpi=150)
-
-
 def report(found: dict) -> str:
     """Returns the page of results."""
     table, memory = found["table"], found["memory"]
@@ -274,7 +256,9 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     if not flags.small:
         docs = HERE.parent / "docs"
-        plot(found["table"], docs / "benchmarks-images.png")
+        rates = {name: 1000 / each["slope_ms"] for name, each in found["table"].items()}
+        label = "images per second (500x375 JPEG to 224x224 JPEG, two cores)"
+        plot_bars(rates, docs / "benchmarks-images.png", label)
         (docs / "benchmarks-images.md").write_text(report(found))
     if not flags.data:
         shutil.rmtree(work)

@@ -28,8 +28,14 @@ def photo(number: int, width: int, height: int) -> Image.Image:
     return Image.fromarray(np.clip(np.asarray(image) + grain, 0, 255).astype("uint8"))
 
 
-def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)) -> Path:
-    """Writes missing photos in two class folders; about 90 KB each at 500x375."""
+def write_photos(
+    folder: Path, count: int, *, size: tuple[int, int] = (500, 375), all_differ: bool = False
+) -> Path:
+    """Writes missing photos in two class folders; about 90 KB each at 500x375.
+
+    Of every 400 the pixels differ. The others are hard links of these (writing is fast and decoding
+    costs the same) or, if `all_differ`, have a number after the end of the image.
+    """
     distinct = min(count, 400)
     for number in range(count):
         path = folder / f"class_{number % 2}" / f"{number:06d}.jpg"
@@ -40,13 +46,17 @@ def write_photos(folder: Path, count: int, *, size: tuple[int, int] = (500, 375)
             buffer = io.BytesIO()
             photo(number, *size).save(buffer, "JPEG", quality=90)
             path.write_bytes(buffer.getvalue())
-        else:  # hard links: writing is fast and decoding costs the same
-            source = number % distinct
-            os.link(folder / f"class_{source % 2}" / f"{source:06d}.jpg", path)
+            continue
+        original = number % distinct
+        source = folder / f"class_{original % 2}" / f"{original:06d}.jpg"
+        if all_differ:
+            path.write_bytes(source.read_bytes() + str(number).encode())
+        else:
+            os.link(source, path)
     return folder
 
 
 if __name__ == "__main__":
-    where, how_many, pixels = sys.argv[1:]
+    where, how_many, pixels, *differ = sys.argv[1:]
     width_, height_ = map(int, pixels.split("x"))
-    write_photos(Path(where), int(how_many), size=(width_, height_))
+    write_photos(Path(where), int(how_many), size=(width_, height_), all_differ=bool(differ))

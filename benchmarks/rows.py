@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from plots import plot_bars
 from timing import Run, folder_bytes, run
 
 HERE = Path(__file__).resolve().parent
@@ -132,25 +133,6 @@ def measure_transform(work: Path, counts: tuple[int, int], repeats: int) -> dict
     }
 
 
-def plot(table: dict[str, dict], path: Path) -> None:
-    """Plots the rows per second of each program."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    names = sorted(table, key=lambda name: table[name]["rows_s"])
-    rates = [table[name]["rows_s"] for name in names]
-    figure, axes = plt.subplots(figsize=(7, 2), layout="constrained")
-    colors = ["#0b7285" if name == "shardmill" else "#adb5bd" for name in names]
-    bars = axes.barh(names, rates, color=colors)
-    axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=4)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("rows per second (42 columns, two cores)")
-    axes.margins(x=0.14)
-    figure.savefig(path, dpi=150)
-
-
 def report(found: dict) -> str:
     """Returns the page of results."""
     table, transform = found["table"], found["transform"]
@@ -214,7 +196,9 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     if not small:
         docs = HERE.parent / "docs"
-        plot(found["table"], docs / "benchmarks-rows.png")
+        rates = {name: each["rows_s"] for name, each in found["table"].items()}
+        label = "rows per second (42 columns, two cores)"
+        plot_bars(rates, docs / "benchmarks-rows.png", label)
         (docs / "benchmarks-rows.md").write_text(report(found))
     if not flags.data:
         shutil.rmtree(work)

@@ -2,10 +2,9 @@
 
 usage: python benchmarks/tool_comparison.py WORK [--only TOOL ...] [--ask QUESTION ...]
 
-Each tool runs in a separate environment below WORK, with the versions given here, as its
-documentation describes (tool_runners.py, image_peers.py). The outputs are evaluated the same way:
-all TFRecord files are read, and the image of each record is compared with that of the file. Needs
-uv and Python 3.11.
+Each tool runs in a separate environment below WORK (environments.py), as its documentation
+describes (tool_runners.py, image_peers.py). The outputs are evaluated the same way:
+all TFRecord files are read, and the image of each record is compared with that of the file.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from environments import environment
 from photos import photo
 from PIL import Image
 from tool_comparison_page import page
@@ -38,25 +38,12 @@ SIZE = 64
 GOOD, MANY = 40, 3000
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A tool and its environment: Python version (empty for this one) and packages."""
-
-    name: str
-    python: str
-    packages: tuple[str, ...]
-
-
 TOOLS = {
-    "shardmill": Tool("Shardmill", "", ()),
-    "tutorial": Tool("the tutorials' loop, TensorFlow 2.21", "", ()),
-    "tfds": Tool("TFDS 4.9.10", "3.11", ("tensorflow-datasets==4.9.10", "tensorflow-cpu==2.21.0")),
-    "img2dataset": Tool(
-        "img2dataset 1.47", "3.11",
-        ("img2dataset==1.47.0", "tensorflow-cpu==2.16.*", "tensorflow-io", "wandb>=0.18", "numpy<2",
-         "pyarrow<20", "setuptools<81"),
-    ),
-}  # fmt: skip
+    "shardmill": "Shardmill",
+    "tutorial": "the tutorials' loop, TensorFlow 2.21",
+    "tfds": "TFDS 4.9.10",
+    "img2dataset": "img2dataset 1.47",
+}
 
 
 def make_photo(seed: int) -> Image.Image:
@@ -128,23 +115,6 @@ def write_odd(folder: Path) -> dict[str, Image.Image]:
 # -- running --
 
 
-def environment(tool: str, work: Path) -> str:
-    """Returns the Python of a tool's environment, which is created if needed."""
-    wanted = TOOLS[tool]
-    if not wanted.python:
-        return sys.executable
-    home = work / "env" / tool
-    if not (home / "ready").exists():
-        pythons = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-        found = sorted(map(str, pythons.glob(f"{wanted.python}.*/bin/python")))
-        python = found[0] if found else wanted.python
-        subprocess.run(["uv", "venv", "-q", "--python", python, home], check=True)
-        install = ["uv", "pip", "install", "-q", "--python", home / "bin" / "python"]
-        subprocess.run([*install, *wanted.packages], check=True)
-        (home / "ready").touch()
-    return str(home / "bin" / "python")
-
-
 def command(tool: str, work: Path, source: Path, target: Path) -> list[str]:
     """Returns the command of a tool."""
     python = environment(tool, work)
@@ -154,7 +124,7 @@ def command(tool: str, work: Path, source: Path, target: Path) -> list[str]:
                 "--max_reject_fraction=0.5", "--encoding=png"]  # fmt: skip
     if tool == "tutorial":
         return [python, str(HERE / "image_peers.py"), tool, str(source), str(target), str(SIZE)]
-    return [python, str(HERE / "tool_runners.py"), tool, str(source), str(target)]
+    return [python, str(HERE / "tool_runners.py"), tool, str(source), str(target), "0"]
 
 
 @dataclass(frozen=True)
@@ -388,9 +358,7 @@ def main() -> None:
             print(tool, question, answers[tool][question], flush=True)
             kept.write_text(json.dumps(answers, indent=1))
     if all(question in answers.get(tool, {}) for tool in TOOLS for question in QUESTIONS):
-        (HERE.parent / "docs" / "comparison.md").write_text(
-            page(answers, {key: tool.name for key, tool in TOOLS.items()}), encoding="utf-8"
-        )
+        (HERE.parent / "docs" / "comparison.md").write_text(page(answers, TOOLS), encoding="utf-8")
 
 
 if __name__ == "__main__":

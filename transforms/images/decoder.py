@@ -320,11 +320,14 @@ class Decoder:
 
 def _open_file(ref: InputRef, files: list[int]) -> int:
     """Open a file for the process; return the place of the input, see ``INPUT``."""
+    place = int(ref.version)
     try:
+        if place < 0:  # a modification time before 1970 would look like another place
+            return MISSING
         files.append(open_input(ref.uri))
     except (ChangedError, OSError):
         return MISSING
-    return int(ref.version)
+    return place
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:

@@ -73,14 +73,11 @@ class DecoderPool:
         Raises:
             ResourceError: The memory of the machine does not suffice.
         """
-        decoder = self._slots.get()
+        decoder = self._take()
         results: list[Example | Reject | None] = []
         failures: list[FailureKind] = []  # of an image without a result
         alone = False
         try:
-            if decoder is not None and decoder.is_dead():  # it was killed while it was idle
-                decoder.close()
-                decoder = None
             while len(results) < len(items):
                 if self._cancelled:
                     raise ShardmillError("The run was interrupted: no more images are decoded.")
@@ -108,11 +105,19 @@ class DecoderPool:
 
     def start_one(self) -> None:
         """Start a process, if it can be started, before there are images for it."""
-        decoder = self._slots.get()
+        decoder = self._take()
         if decoder is None:
             with contextlib.suppress(ShardmillError):  # reported if an image needs the process
                 decoder = Decoder()
         self._slots.put(decoder)
+
+    def _take(self) -> Decoder | None:
+        """Wait for a free slot; return its process, unless that was killed while it was idle."""
+        decoder = self._slots.get()
+        if decoder is None or not decoder.is_dead():
+            return decoder
+        decoder.close()
+        return None
 
     def cancel(self) -> None:
         """Make all calls fail until none is left."""

@@ -390,3 +390,10 @@ def test_a_file_that_changed_after_it_was_listed_is_not_decoded(tmp_path, monkey
     found = encode(folder)
     assert found.pop("03.jpg") == "changed"
     assert not [item for item in found.values() if isinstance(item, str)]
+
+
+def test_files_from_before_1970_are_decoded(tmp_path):
+    folder = photos(tmp_path / "in", 6)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        os.utime(path, ns=(0, number - 4))
+    assert not [item for item in encode(folder).values() if isinstance(item, str)]

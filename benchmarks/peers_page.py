@@ -1,0 +1,228 @@
+"""The page and the plots that peers.py writes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+from itertools import pairwise
+from pathlib import Path
+
+from environments import PACKAGES
+from plots import plot_bars
+
+NAMES = {
+    "shardmill": "Shardmill", "shardmill png": "Shardmill, PNG", "floor": "hand-written floor",
+    "tutorial": "the tutorials' loop", "beam": "plain Beam", "tfds": "TFDS",
+    "tfds-beam": "TFDS on Beam", "img2dataset": "img2dataset", "mosaicml": "MosaicML Streaming",
+    "webdataset": "WebDataset", "datasets": "Hugging Face datasets", "ray": "Ray Data",
+    "litdata": "LitData",
+}  # fmt: skip
+UPDATES = {
+    "new": "new build", "again": "nothing changed", "changed": "update",
+    "new seed": "new build, another seed", "other seed": "update, another seed",
+}  # fmt: skip
+MEASURES = {"wall": "wall time", "cpu": "CPU time", "memory": "peak memory", "bytes": "output"}
+PAGE = """\
+# Benchmarks: other tools
+
+Made by `make bench-peers` on {machine}; medians of {rounds} interleaved rounds. Each tool runs in a
+separate environment, as its documentation describes, with two processes where it has a pool;
+`benchmarks/tool_runners.py`, `image_peers.py` and `row_peers.py` define them. Whole processes are
+measured: wall time, CPU time and sampled peak memory of all processes, daemons and web servers
+included (shared pages count once), and bytes of the output. Speeds are those of the records between
+two sizes, without start-up. *Spread*: range of the wall times of the largest size by their median.
+
+## Images
+
+Photos of 500x375 become 224x224 JPEGs of quality 95, with label and key.
+
+{images}
+
+![images per second](benchmarks-peers.png)
+
+{images_standing}
+
+Shardmill and TFDS shuffle all records; the others keep the order of their input, or that in which
+processes finished. img2dataset downloads its input from a web server in the same process, and crops
+instead of stretching. Hugging Face datasets also writes Arrow files to its cache. The tutorials'
+loop resizes with TensorFlow, img2dataset with OpenCV, all others except Shardmill with the same
+calls of Pillow. LitData and MosaicML Streaming load PyTorch.
+
+## Rows
+
+42 mixed columns of a CSV file. Hugging Face datasets and Ray Data write Parquet, the others one
+`tf.train.Example` per row. [Larger tables](benchmarks-rows.md).
+
+{rows}
+
+{rows_standing}
+
+## Updates
+
+A dataset of {photos:,} photos, all files different; then {added:,} are added between the others
+and {removed:,} removed. *Update* is the same command on the changed folder: `--update` of
+Shardmill, the cache of Hugging Face datasets, and for the added photos `mode="append"` of LitData
+and `incremental_mode="extend"` of img2dataset. TFDS has no update: that is its new build. *Per
+unchanged* is (update - nothing changed) / unchanged photos. Keys are read with the tool. Records
+are *shuffled* if their positions correlate neither with the sorted keys nor with being added. *Same
+bytes*: an update has those of a new build, a new build those of the other rounds.
+
+{updates}
+
+![seconds of an update](benchmarks-peers-updates.png)
+{failures}
+## Versions
+
+Shardmill has those of `constraints.txt`, without extras; plain Beam runs in the environment of TFDS
+on Beam, the tutorials' loop in that of TFDS.
+
+{versions}
+"""
+
+
+class Results:
+    """The results of one kind, by tool and case; medians over the rounds."""
+
+    def __init__(self, found: list[dict], kind: str) -> None:
+        self._rounds: dict[tuple[str, str], dict[int, dict]] = {}
+        for each in found:
+            if each["kind"] == kind and "failed" not in each:
+                of_case = self._rounds.setdefault((each["tool"], each["case"]), {})
+                of_case[each["round"]] = each
+
+    def rounds(self, tool: str, case: str) -> dict[int, dict]:
+        """Returns the results of a tool by round."""
+        return self._rounds.get((tool, case), {})
+
+    def tools(self, *cases: str) -> list[str]:
+        """Returns the tools with results of all these cases."""
+        return [tool for tool in NAMES if all(self.rounds(tool, case) for case in cases)]
+
+    def median(self, tool: str, case: str, field: str) -> float:
+        """Returns the median of a measure."""
+        return statistics.median(each[field] for each in self.rounds(tool, case).values())
+
+    def between(self, tool: str, few: str, many: str, field: str) -> float:
+        """Returns the median difference of two cases, each pair of the same round."""
+        one, other = self.rounds(tool, few), self.rounds(tool, many)
+        return statistics.median(other[n][field] - one[n][field] for n in one.keys() & other.keys())
+
+    def digests(self, tool: str, name: str, photos: int) -> set[str]:
+        """Returns the hashes of outputs that should be equal to those of an update."""
+        equal = {"changed": ("changed", "new"), "other seed": ("other seed", "new seed")}
+        return {
+            each["digest"]
+            for case in equal.get(name, (name,))
+            for each in self.rounds(tool, f"{case}/{photos}").values()
+        }
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    """Returns a Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *lines])
+
+
+def builds_table(results: Results, counts: list[int], unit: str) -> str:
+    """Returns the table of builds from scratch, fastest first."""
+    cases = [str(count) for count in counts]
+
+    def slope(tool: str, few: str, many: str, field: str) -> float:
+        return results.between(tool, few, many, field) / (int(many) - int(few))
+
+    def line(tool: str) -> list[str]:
+        cpu, memory, size = (results.median(tool, cases[-1], f) for f in ("cpu", "memory", "bytes"))
+        walls = [each["wall"] for each in results.rounds(tool, cases[-1]).values()]
+        return [
+            NAMES[tool],
+            *(f"{1 / slope(tool, *step, 'wall'):,.0f}" for step in pairwise(cases)),
+            f"{1e3 * slope(tool, *cases[-2:], 'cpu'):.3g}",
+            *(f"{results.median(tool, case, 'wall'):.1f}" for case in cases),
+            f"{(max(walls) - min(walls)) / statistics.median(walls):.0%}",
+            f"{cpu:.1f}", f"{memory:,.0f}", f"{size / 2**20:,.1f}",
+        ]  # fmt: skip
+
+    head = [
+        "", *(f"{unit}/s, {few:,} to {many:,}" for few, many in pairwise(counts)),
+        f"CPU ms per {unit[:-1]}", *(f"wall s, {count:,}" for count in counts), "spread", "CPU s",
+        "peak MiB", "output MiB",
+    ]  # fmt: skip
+    tools = results.tools(*cases)
+    tools.sort(key=lambda tool: slope(tool, *cases[-2:], "wall"))
+    return table(head, [line(tool) for tool in tools])
+
+
+def standing(results: Results, count: int, unit: str) -> str:
+    """Returns which tools are ahead of Shardmill, and how far, for each measure."""
+    case, lines = str(count), []
+    for field, name in MEASURES.items() if results.rounds("shardmill", case) else ():
+        mine = results.median("shardmill", case, field)
+        found = sorted((results.median(t, case, field) / mine, t) for t in results.tools(case))
+        ahead = ", ".join(f"{NAMES[t]} ({ratio:.2f})" for ratio, t in found if ratio < 1)
+        behind = ", ".join(f"{NAMES[t]} ({ratio:.2f})" for ratio, t in found if ratio > 1)
+        lines.append(f"- **{name}**: less: {ahead or 'none'}; more: {behind or 'none'}.")
+    return "\n".join([f"Whole processes with {count:,} {unit}, Shardmill = 1:\n", *lines])
+
+
+def update_line(results: Results, tool: str, name: str, photos: int) -> list[str]:
+    """Returns the row of a case of updates."""
+    case, again = f"{name}/{photos}", f"again/{photos}"
+    wall, cpu, memory, unchanged, missing, extra, order = (
+        results.median(tool, case, field)
+        for field in ("wall", "cpu", "memory", "unchanged", "missing", "extra", "order")
+    )
+    per = ["", ""]
+    if name in ("changed", "other seed"):
+        more = [results.between(tool, again, case, field) for field in ("wall", "cpu")]
+        per = [f"{1e3 * each / unchanged:.3f}" for each in more]
+    return [
+        NAMES[tool], UPDATES[name], f"{wall:.1f}", f"{cpu:.1f}", *per, f"{memory:,.0f}",
+        f"{missing:,.0f}", f"{extra:,.0f}", "yes" if order < 4 / unchanged**0.5 else "no",
+        "yes" if len(results.digests(tool, name, photos)) == 1 else "no",
+    ]  # fmt: skip
+
+
+def updates_table(results: Results, photos: int) -> str:
+    """Returns the table of updates."""
+    head = [
+        "", "", "wall s", "CPU s", "wall ms per unchanged", "CPU ms per unchanged", "peak MiB",
+        "photos missing", "removed ones left", "shuffled", "same bytes",
+    ]  # fmt: skip
+    found = ((t, name) for t in NAMES for name in UPDATES if results.rounds(t, f"{name}/{photos}"))
+    return table(head, [update_line(results, tool, name, photos) for tool, name in found])
+
+
+def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> None:
+    """Writes the page and its plots to a folder."""
+    images, rows, updates = (Results(found, kind) for kind in ("images", "rows", "updates"))
+    failures = [
+        f"- {NAMES[each['tool']]}, {each['case']}: {' '.join(each['failed'].split())}"
+        for each in found
+        if "failed" in each
+    ]
+    page = PAGE.format(
+        machine=f"{os.cpu_count()} cores, Python {platform.python_version()}",
+        images=builds_table(images, flags.counts, "images"),
+        images_standing=standing(images, flags.counts[-1], "images"),
+        rows=builds_table(rows, flags.rows, "rows"),
+        rows_standing=standing(rows, flags.rows[-1], "rows"),
+        updates=updates_table(updates, flags.photos),
+        failures="\n".join(["\n## Failed\n", *failures, ""] if failures else [""]),
+        versions="\n".join(f"- {NAMES[t]}: {', '.join(PACKAGES[t])}" for t in list(PACKAGES)[1:]),
+        **{name: getattr(flags, name) for name in ("rounds", "photos", "added", "removed")},
+    )
+    (folder / "benchmarks-peers.md").write_text(page, encoding="utf-8")
+    few, many = flags.counts[-2:]
+    rates = {
+        NAMES[tool]: (many - few) / images.between(tool, str(few), str(many), "wall")
+        for tool in images.tools(str(few), str(many))
+    }
+    label = "images per second (500x375 JPEG to 224x224 JPEG)"
+    plot_bars(rates, folder / "benchmarks-peers.png", label)
+    times = {
+        f"{NAMES[tool]}: {UPDATES[name]}": updates.median(tool, f"{name}/{flags.photos}", "wall")
+        for name in ("new", "changed")
+        for tool in updates.tools(f"{name}/{flags.photos}")
+    }
+    plot_bars(times, folder / "benchmarks-peers-updates.png", "seconds", "{:,.1f}")
