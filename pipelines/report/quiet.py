@@ -6,10 +6,12 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 from shardmill.schemas.errors import ShardmillError
 
@@ -43,18 +45,48 @@ def quiet_import() -> Iterator[None]:
 
     The garbage collector would search all of Beam's classes while they are imported and when the
     process exits, which together take a third of the time of the import.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; raised at the end of the block.
     """
     logging.disable(logging.ERROR)
     new, collecting = "apache_beam" not in sys.modules, gc.isenabled()
     gc.disable()
     try:
-        yield
+        with _interrupted_later():
+            yield
     finally:
         if new and "apache_beam" in sys.modules:
             gc.freeze()
         if collecting:
             gc.enable()
         logging.disable(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Raise the interrupt of Ctrl-C at the end of the block: imports swallow it now and then.
+
+    A second Ctrl-C ends the process at once.
+    """
+    pending: list[int] = []
+
+    def record(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    before = signal.getsignal(signal.SIGINT)
+    own = threading.current_thread() is threading.main_thread()
+    if not own or before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, record)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pending:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

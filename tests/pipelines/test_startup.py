@@ -4,8 +4,11 @@ import contextlib
 import gc
 import importlib
 import logging
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -99,6 +102,26 @@ def test_an_import_leaves_the_collector_and_the_log_as_they_were(collecting):
         assert logging.root.manager.disable == logging.NOTSET
     finally:
         gc.enable() if before else gc.disable()
+
+
+def test_an_interrupt_that_an_import_swallows_is_raised_after_it():
+    """Weak references and bare except clauses of libraries lose a KeyboardInterrupt."""
+    reached = []
+
+    def swallow() -> None:
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+        reached.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), quiet_import():
+            swallow()
+        assert reached == [signal.SIG_DFL]  # a second one would end the process
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 FROZEN = """
