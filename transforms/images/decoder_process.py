@@ -49,9 +49,10 @@ LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one a
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
 _COPIES = 5  # of the pixels at a time: decoded, composited over white, encoded; 2 for most files
 _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients are all kept
-# Replies are collected, since each write wakes the worker.
+# Replies are collected, since each write wakes the worker; for so short a time that the worker
+# parses most of them while the next images are decoded.
 _PENDING_BYTES = 1 << 18
-_PENDING_SECONDS = 0.02
+_PENDING_SECONDS = 0.004
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
 
 
