@@ -75,7 +75,7 @@ class DecoderPool:
         """
         decoder = self._take()
         results: list[Example | Reject | None] = []
-        failures: list[FailureKind] = []  # of an image without a result
+        failures: list[FailureKind] = []  # of the first image without a result, when it was alone
         alone = False
         try:
             while len(results) < len(items):
@@ -85,11 +85,12 @@ class DecoderPool:
                 left = items[len(results) :][: 1 if alone else None]
                 try:
                     for result in decoder.encode(spec, left, _state.large_image, alone=alone):
-                        results.append(result)  # noqa: PERF402 - an exception keeps those before it
+                        results.append(result)
+                        failures.clear()
                 except FailureError as failure:
                     decoder.close()
-                    failures.append(failure.kind)
                     if len(left) == 1 and not self._cancelled:
+                        failures.append(failure.kind)
                         reject = _final_reject(failures, left[0], decoder.opened)
                         if reject is not None:
                             results.append(reject)

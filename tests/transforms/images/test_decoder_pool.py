@@ -111,6 +111,16 @@ def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("action", ["abort", "signal 9"])
+def test_crashes_that_do_not_repeat_in_one_request_are_no_rejects(tmp_path, action):
+    """A failure of a request is not that of each of its images."""
+    photos(tmp_path / "in", 30)
+    for number in range(10):
+        name = tmp_path / "in" / f"{number:02d}-once.bmp"
+        write_hostile(name, "first", tmp_path / f"{number}.once", action)
+    assert not [item for item in encode(tmp_path / "in").values() if isinstance(item, str)]
+
+
 def test_a_decoder_that_takes_too_much_memory_or_time_is_one_reject(tmp_path):
     photos(tmp_path / "in", 3)
     write_hostile(tmp_path / "in/eat.bmp", "eat")
