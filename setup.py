@@ -91,6 +91,7 @@ setup(
     package_data={"": ["*.pyi", "*.schema.json", "py.typed"]},
     install_requires=[
         "apache-beam>=2.70,<3",
+        "blake3>=1.0.5,<2",
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
         "lazy-loader>=0.5",

@@ -179,6 +179,6 @@ class ImagesConfig(BuildConfig):
         encoder = self.encoder
         options = {
             "spec": asdict(encoder.spec), "features": encoder.feature_names.pairs,
-            "limits": asdict(encoder.limits),
+            "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
         return config_id("images", encoder.versions(), options)

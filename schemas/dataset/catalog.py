@@ -22,7 +22,7 @@ class CatalogRow(NamedTuple):
         source: Path or URI of the input.
         input_bytes: Size of the input.
         input_version: Modification time in nanoseconds, or an object's generation.
-        content_hash: SHA-256 of the content of the input, 64 hexadecimal digits.
+        content_hash: BLAKE3 of the content of the input, 64 hexadecimal digits.
         label: Label, or None.
         width: Width of the input in pixels, after the rotation that its EXIF data asks for.
         height: Its height.

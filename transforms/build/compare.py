@@ -8,7 +8,6 @@ joined with it by the hash of their content.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
+from blake3 import blake3
 
 import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ShardmillError, StorageError
@@ -119,7 +119,7 @@ def find_candidates(
 
 
 def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
-    """Yield inputs with the SHA-256 of their content.
+    """Yield inputs with the BLAKE3 of their content.
 
     One that cannot be read has an empty one, and is rejected with the reason: perhaps it can be
     read when the next run looks at it again.
@@ -132,7 +132,7 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
         (result,) = read_inputs([ref])
         if isinstance(result, RejectedError):
             return "", ref.rejected(result.error, result.message)
-        return hashlib.sha256(result).hexdigest(), ref
+        return blake3(result).hexdigest(), ref
 
     # Waiting for missing files overlaps, and few files are in memory at a time.
     threads = storage_threads(refs[0].uri) or _LOCAL_READERS if refs else 0

@@ -1,4 +1,4 @@
-"""Exact copies: inputs with the same content, found by the SHA-256 of their files."""
+"""Exact copies: inputs with the same content, found by the BLAKE3 of their files."""
 
 from __future__ import annotations
 

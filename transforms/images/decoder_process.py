@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import resource
@@ -23,6 +22,7 @@ import traceback
 import warnings
 from typing import BinaryIO, NamedTuple
 
+from blake3 import blake3
 from PIL import AvifImagePlugin, Image
 
 from shardmill.schemas.example.serialize import encode_example
@@ -173,7 +173,7 @@ class Server:
             self._send(Kind.BUG, traceback.format_exc().encode())
         else:
             sums = b"".join(CHANNEL.pack(s.values, s.total, s.squares) for s in image.channels)
-            digest = hashlib.sha256(data).digest()
+            digest = blake3(data).digest()
             self._send(Kind.ENCODED, record, sums, (1 + image.multi_frame, *image.source, digest))
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:

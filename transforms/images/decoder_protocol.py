@@ -26,7 +26,7 @@ INPUT = struct.Struct("<IIQqq")
 CONTENT, MISSING = -1, -2
 MAX_FILES = 250  # descriptors that a message can have on every system
 # Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload; of an encoded
-# image also width and height of the file's image and SHA-256 of the file.
+# image also width and height of the file's image and BLAKE3 of the file.
 REPLY = struct.Struct("<BBBQII32s")
 CHANNEL = struct.Struct("<QQQ")  # number, sum and sum of the squares of its values
 OPENED = struct.Struct("<QQQ??")

@@ -9,6 +9,7 @@ fixed-point integers before parts are merged.
 from __future__ import annotations
 
 import decimal
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -156,7 +157,9 @@ def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
     Args:
         histogram: ``PIL.Image.Image.histogram()`` of an 8-bit image: 256 counts per channel.
     """
-    counts = np.array(histogram, np.int64).reshape(-1, 256)
+    # Three times as fast as np.array(histogram).
+    packed = struct.pack(f"{len(histogram)}q", *histogram)
+    counts = np.frombuffer(packed, np.int64).reshape(-1, 256)
     powers = (counts @ _PIXEL_POWERS).tolist()
     return tuple(
         Sums("int64", 1, number, total=total, squares=squares) for number, total, squares in powers
