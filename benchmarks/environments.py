@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,8 +46,10 @@ def environment(tool: str, work: Path) -> str:
     if not ready.exists() or ready.read_text() != "\n".join(PACKAGES[tool]):
         base = shutil.which("python3.11") or sys.executable
         install = [python, "-m", "pip", "install", "--quiet", *PACKAGES[tool]]
+        # With a PYTHONPATH, pip takes what is there for installed.
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         for words in ([base, "-m", "venv", "--clear", home], install):
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
             if done.returncode:
                 raise RuntimeError(f"{tool}: cannot be installed: {done.stderr.strip()[-300:]}")
         freeze = [python, "-m", "pip", "freeze"]
