@@ -55,7 +55,8 @@ def run_tree(command: list[str], log: Path, env: dict[str, str], limit: float) -
     time is that of all reaped processes, or the sum of samples if that is larger: the CPU time of
     children that a daemon does not wait for is only in the samples. The memory is the largest
     sampled sum of proportional set sizes, in which shared pages are counted once, or the peak of
-    the largest process if that is larger: short peaks are between samples.
+    the largest process if that is larger: short peaks are between samples. The ``ru_maxrss`` of a
+    child would include the memory of this process, of which it is a copy until it runs the command.
 
     Raises:
       FailedError: the command failed, or was killed after ``limit`` seconds.
@@ -79,9 +80,8 @@ def run_tree(command: list[str], log: Path, env: dict[str, str], limit: float) -
         why = f"killed after {limit:.0f} s" if wall >= limit else f"exit code {code}"
         raise FailedError(f"{why}: {log.read_text(errors='replace').strip()[-400:]}")
     reaped = sum(each.ru_utime + each.ru_stime for each in usages)
-    largest = max(each.ru_maxrss for each in usages) / 1024
     cpu = max(reaped, sum(samples.cpu.values()))
-    return Run(wall, cpu, max(samples.memory, largest))
+    return Run(wall, cpu, samples.memory)
 
 
 def _reap_orphans() -> list[resource.struct_rusage]:
@@ -100,6 +100,15 @@ def _reap_orphans() -> list[resource.struct_rusage]:
             break
         time.sleep(0.1)
     return found
+
+
+def _peak(pid: int) -> float:
+    """Returns the peak memory of a process since it began to run its program, in MiB."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 class _Samples(threading.Thread):
@@ -121,6 +130,7 @@ class _Samples(threading.Thread):
                     times = process.cpu_times()
                     self.cpu[process] = times.user + times.system
                     memory += process.memory_full_info().pss / 2**20
+                    self.memory = max(self.memory, _peak(process.pid))
             self.memory = max(self.memory, memory)
             pause = max(0.1, 20 * (time.thread_time() - started))
 

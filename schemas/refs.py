@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import NamedTuple
 
 from shardmill.schemas.rejects import Reject
+
+# A packed KnownRecord: content hash, width, height, multi_frame, pixels, member, member_bytes,
+# start, record_bytes and number of channels; then sums and squares of channels, and the shard.
+_KNOWN = struct.Struct("<32sII?QqqqQB")
 
 
 class KnownRecord(NamedTuple):
@@ -19,7 +24,7 @@ class KnownRecord(NamedTuple):
         pixels: Number of pixels of the record's image.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
-        path: Path of the shard.
+        shard: Path of the shard; its number in the plan while the record crosses shuffles.
         member: Offset of the member of the record, of the first block of a stored member, or of
             the record in an uncompressed shard.
         member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
@@ -34,11 +39,29 @@ class KnownRecord(NamedTuple):
     pixels: int
     pixel_sums: tuple[int, ...]
     pixel_squares: tuple[int, ...]
-    path: str
+    shard: str
     member: int
     member_bytes: int
     start: int
     record_bytes: int
+
+    def pack(self) -> bytes:
+        """Return all fields as bytes: many records cross shuffles, and are in memory at a time."""
+        numbers = (*self.pixel_sums, *self.pixel_squares)
+        head = _KNOWN.pack(
+            bytes.fromhex(self.content_hash), *self[1:5], *self[8:], len(self.pixel_sums)
+        )
+        return head + struct.pack(f"<{len(numbers)}Q", *numbers) + self.shard.encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> KnownRecord:
+        """Return the record of its bytes."""
+        fields = _KNOWN.unpack_from(data)
+        end = _KNOWN.size + 16 * fields[-1]
+        numbers = struct.unpack(f"<{2 * fields[-1]}Q", data[_KNOWN.size : end])
+        sums, squares = numbers[: fields[-1]], numbers[fields[-1] :]
+        shard = data[end:].decode()
+        return cls._make((fields[0].hex(), *fields[1:5], sums, squares, shard, *fields[5:-1]))
 
 
 class InputRef(NamedTuple):
@@ -54,7 +77,7 @@ class InputRef(NamedTuple):
         group: Examples of one group share a split; empty means that the key is the group.
         error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
-        known: Its published record, if that is reused; not part of the identity of the input.
+        known: Its packed ``KnownRecord``, or empty; not part of the identity of the input.
     """
 
     key: str
@@ -66,7 +89,7 @@ class InputRef(NamedTuple):
     group: str = ""
     error: str = ""
     message: str = ""
-    known: KnownRecord | None = None
+    known: bytes = b""
 
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""

@@ -195,7 +195,7 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
             continue
         path = join(base, shard.catalog.file)
         try:
-            rows = parse_catalog(open_storage(path).read(path)).rows
+            rows = parse_catalog(open_storage(path).read(path))
         except (FormatError, FileNotFoundError) as error:
             raise InputError(f"{path} cannot be read: {error}; run `shardmill verify`.") from error
         for number, row in enumerate(rows):

@@ -7,11 +7,13 @@ with pandas, Polars or DuckDB; docs/catalog.md describes the columns.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
+
+_BATCH_ROWS = 1024
 
 
 class CatalogRow(NamedTuple):
@@ -48,16 +50,31 @@ class CatalogRow(NamedTuple):
     record_bytes: int
 
 
-class Catalog(NamedTuple):
-    """The rows of a shard, in the order of its records.
+class Catalog:
+    """The rows of a shard, in the order of its records; few of them are Python objects at a time.
 
     Attributes:
         record_id: Identity of the options and codecs that decided the features of all records.
-        rows: The rows.
+        record_bytes: Bytes of each record.
     """
 
-    record_id: str
-    rows: list[CatalogRow]
+    def __init__(self, table: Any) -> None:
+        chunks = table.column("record_id").chunks
+        ids = {value for chunk in chunks for value in chunk.dictionary.to_pylist()}
+        if len(ids) > 1:
+            raise FormatError(f"it has records of {len(ids)} record_ids")
+        self.record_id = "".join(ids)
+        self.record_bytes: list[int] = table.column("record_bytes").to_pylist()
+        self._table = table
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.record_bytes)
+
+    def __iter__(self) -> Iterator[CatalogRow]:
+        """Yield the rows."""
+        for batch in self._table.select(CatalogRow._fields).to_batches(_BATCH_ROWS):
+            yield from map(CatalogRow, *(column.to_pylist() for column in batch.columns))
 
 
 def catalog_name(shard: str) -> str:
@@ -108,11 +125,7 @@ def parse_catalog(data: bytes) -> Catalog:
     Raises:
         FormatError: It is not a catalog.
     """
-    *columns, record_ids = read_columns(data, (*CatalogRow._fields, "record_id"))
-    ids = set(record_ids)
-    if len(ids) > 1:
-        raise FormatError(f"it has records of {len(ids)} record_ids")
-    return Catalog("".join(ids), list(map(CatalogRow, *columns)))
+    return Catalog(_read_table(data, (*CatalogRow._fields, "record_id")))
 
 
 def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:
@@ -121,12 +134,18 @@ def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:
     Raises:
         FormatError: It is not a catalog.
     """
+    table = _read_table(data, names)
+    return [table.column(name).to_pylist() for name in names]
+
+
+def _read_table(data: bytes, names: Sequence[str]) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
-        return [table.column(name).to_pylist() for name in names]
+        table.validate(full=True)
+        return table.select(names)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise FormatError(f"it is not a catalog ({error})") from error

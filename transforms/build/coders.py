@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 from apache_beam import coders
 
-from shardmill.schemas.refs import ArrayRef, InputRef, KnownRecord, SegmentRef
+from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
 from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.match.counts import MatchCounts
 
@@ -37,32 +36,10 @@ class _NamedTupleCoder(coders.Coder):
         return self.factory
 
 
-def _to_plain(ref: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the fields of a reference as plain values."""
-    if isinstance(ref, InputRef) and ref.known is not None:
-        return (*ref[:-1], tuple(ref.known))
-    return tuple(ref)
-
-
-def _to_ref(factory: type[Any], fields: Sequence[Any]) -> Any:
-    """Return the reference of plain values."""
-    if factory is InputRef and fields[-1] is not None:
-        return InputRef(*fields[:-1])._replace(known=KnownRecord(*fields[-1]))
-    return factory(*fields)
-
-
 class InputRefCoder(_NamedTupleCoder):
     """Coder of ``InputRef``."""
 
     factory = InputRef
-
-    def encode(self, value: tuple[object, ...]) -> bytes:
-        """Return the bytes of an ``InputRef``."""
-        return super().encode(_to_plain(value))
-
-    def decode(self, encoded: bytes) -> object:
-        """Return the ``InputRef`` of some bytes."""
-        return _to_ref(InputRef, self._tuples.decode(encoded))
 
 
 class PartKeyCoder(_NamedTupleCoder):
@@ -85,12 +62,12 @@ class PlacedRefCoder(_NamedTupleCoder):
     def encode(self, value: tuple[object, ...]) -> bytes:
         """Return the bytes of a ``PlacedRef``."""
         order, ref = cast("PlacedRef", value)
-        return super().encode((_REFERENCES.index(type(ref)), order, *_to_plain(ref)))
+        return super().encode((_REFERENCES.index(type(ref)), order, *ref))
 
     def decode(self, encoded: bytes) -> PlacedRef:
         """Return the ``PlacedRef`` of some bytes."""
         number, order, *fields = self._tuples.decode(encoded)
-        return PlacedRef(order, _to_ref(_REFERENCES[number], fields))
+        return PlacedRef(order, _REFERENCES[number](*fields))
 
 
 for _coder in (InputRefCoder, PartKeyCoder, MatchCountsCoder, PlacedRefCoder):

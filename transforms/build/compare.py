@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -31,9 +33,10 @@ from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
+_BUCKETS = 1024  # of keys
 _LOCAL_READERS = 4
 _NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
-_Row = tuple[Any, ...]  # a PublishedRow as plain values
+_Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which take less space
 
 
 @dataclass
@@ -76,8 +79,21 @@ class Changes:
         return ", ".join(f"{self.counts[kind]:,} {kind}" for kind in kinds if kind in self.counts)
 
 
+def compare_bucket(
+    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]]
+) -> Iterator[InputRef | TaggedOutput]:
+    """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
+    keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
+    for ref in refs:
+        keys[ref[0]][0].append(ref)
+    for key, row in rows:
+        keys[key][1].append(row)
+    for key, (found, published) in keys.items():
+        yield from compare_key(key, found, published)
+
+
 def compare_key(
-    key: str, refs: Iterable[InputRef], rows: Iterable[PublishedRow]
+    key: str, refs: Iterable[_Row], rows: Iterable[_Row]
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of one key with what is published of it.
 
@@ -85,7 +101,8 @@ def compare_key(
         The references that need no further search, the others as ``_NEW`` and the row as ``_GONE``
         by size, and changes.
     """
-    found, old = list(refs), next(iter(rows), None)
+    found = [InputRef(*ref) for ref in refs]
+    old = next((PublishedRow(*row) for row in rows), None)
     if old is not None and not found:
         yield TaggedOutput(_CHANGES, ("removed", key))
     for ref in found:
@@ -95,27 +112,26 @@ def compare_key(
             yield TaggedOutput(_CHANGES, ("changed", key))
         if old is not None and (ref.size, ref.version) == old[:2]:
             yield ref._replace(known=old.record)
-            old = old._replace(record=None)  # not gone
+            old = old._replace(record=b"")  # not gone
         else:
-            yield TaggedOutput(_NEW, (ref.size, ref))
-    if old is not None and old.record is not None:
-        yield TaggedOutput(_GONE, (old.size, tuple(old.record)))
+            yield TaggedOutput(_NEW, (ref.size, tuple(ref)))
+    if old is not None and old.record:
+        yield TaggedOutput(_GONE, (old.size, old.record))
 
 
 def find_candidates(
-    refs: Iterable[InputRef], gone: Iterable[_Row]
+    refs: Iterable[_Row], gone: Iterable[bytes]
 ) -> Iterator[InputRef | TaggedOutput]:
     """Yield new inputs of one size; as ``_NEW`` if a published input of this size is gone."""
     records = iter(gone)
     first = next(records, None)
     if first is None:
-        yield from refs
+        yield from (InputRef(*ref) for ref in refs)
         return
     for ref in refs:
-        yield TaggedOutput(_NEW, ref)
-    yield TaggedOutput(_GONE, (first[0], first))
-    for record in records:
-        yield TaggedOutput(_GONE, (record[0], record))
+        yield TaggedOutput(_NEW, InputRef(*ref))
+    for record in (first, *records):
+        yield TaggedOutput(_GONE, (KnownRecord.unpack(record).content_hash, record))
 
 
 def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
@@ -139,7 +155,7 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
     yield from map_ordered(digest, refs, threads)
 
 
-def hash_candidates(refs: list[InputRef]) -> list[tuple[str, InputRef]]:
+def hash_candidates(refs: list[InputRef]) -> list[tuple[str, _Row]]:
     """Return inputs with the hash of their content; an empty one for what the decoder will reject.
 
     The decoder reads such an input again, as in a build from scratch.
@@ -148,28 +164,27 @@ def hash_candidates(refs: list[InputRef]) -> list[tuple[str, InputRef]]:
         digests = [digest for digest, _ in hash_inputs(refs)]
     except StorageError:
         digests = [""] * len(refs)
-    return list(zip(digests, refs, strict=True))
+    return list(zip(digests, map(tuple, refs), strict=True))
 
 
-def match_content(refs: Iterable[InputRef], gone: Iterable[_Row]) -> Iterator[InputRef]:
+def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
     """Yield inputs of one content, with a published record of the same content if there is one."""
-    record = min(gone, default=None)
-    known = None if record is None else KnownRecord(*record)
+    known = min(gone, default=b"")
     for ref in refs:
-        yield ref._replace(known=known)
+        yield InputRef(*ref)._replace(known=known)
 
 
 def published_tasks(plan: Plan) -> Iterator[_Row]:
     """Yield what must be read of the published dataset: shards with catalogs, and the rejects."""
-    yield from map(tuple, plan.published)
+    yield from ((number, *shard) for number, shard in enumerate(plan.published))
 
 
-def read_task(task: _Row, record_id: str) -> Iterator[tuple[str, _Row]]:
-    """Yield the key and row, as plain values, of each input in a piece of the published dataset."""
-    shard = PublishedShard(*task)
-    rows = read_rows(shard, record_id) if shard.catalog else _rejected_rows(shard.path)
+def read_task(task: _Row, record_id: str) -> Iterator[tuple[int, tuple[str, _Row]]]:
+    """Yield the bucket, key and row of each input in a piece of the published dataset."""
+    number, shard = task[0], PublishedShard(*task[1:])
+    rows = read_rows(shard, number, record_id) if shard.catalog else _rejected_rows(shard.path)
     for key, row in rows:
-        yield key, (*row[:3], None if row.record is None else tuple(row.record))
+        yield _bucket(key), (key, tuple(row))
 
 
 def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
@@ -177,12 +192,6 @@ def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
         for line in open_storage(path).read(path).splitlines():
             yield json.loads(line)["key"], PublishedRow()
-
-
-def _to_row(values: _Row) -> PublishedRow:
-    size, version, label, record = values
-    known = None if record is None else KnownRecord(*record)
-    return PublishedRow(size, version, label, known)
 
 
 class Compared(NamedTuple):
@@ -213,22 +222,22 @@ class ComparePublished(beam.PTransform):
         """Wires the joins by key, size and content."""
         plan = AsSingleton(self.plan)
         direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
-            InputRef, new=tuple[str, InputRef]
+            InputRef, new=tuple[int, Any]
         ).with_outputs(_NEW, main="refs")
         rows = (
             self.plan
             | "ListPublished" >> beam.FlatMap(published_tasks)
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
-            >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[str, Any])
+            >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[int, Any])
         )
         kept = (
             {"refs": keyed, "rows": rows}
             | "JoinByKey" >> beam.CoGroupByKey()
             | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_key(pair[0], pair[1]["refs"], map(_to_row, pair[1]["rows"]))
+                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"])
             ).with_output_types(
-                InputRef, new=tuple[int, InputRef], gone=tuple[int, Any], changes=tuple[str, str]
+                InputRef, new=tuple[int, Any], gone=tuple[int, Any], changes=tuple[str, str]
             ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
         )  # fmt: skip
         sized = (
@@ -243,8 +252,7 @@ class ComparePublished(beam.PTransform):
             sized[_NEW]
             | "SpreadCandidates" >> beam.Reshuffle()
             | "BatchCandidates" >> beam.BatchElements(1, BATCH)
-            | "HashCandidates"
-            >> beam.FlatMap(hash_candidates).with_output_types(tuple[str, InputRef])
+            | "HashCandidates" >> beam.FlatMap(hash_candidates).with_output_types(tuple[str, Any])
         )
         matched = (
             {"refs": hashed, "gone": sized[_GONE]}
@@ -259,5 +267,11 @@ class ComparePublished(beam.PTransform):
 
 
 def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
-    """Yield a reference as it is, or with its key if it is compared."""
-    yield TaggedOutput(_NEW, (ref.key, ref)) if plan.published and not ref.error else ref
+    """Yield a reference as it is, or with its bucket if it is compared."""
+    is_compared = plan.published and not ref.error
+    yield TaggedOutput(_NEW, (_bucket(ref.key), tuple(ref))) if is_compared else ref
+
+
+def _bucket(key: str) -> int:
+    """Return the number of a key's bucket: Beam takes 20 us and 2 KB for each group of a join."""
+    return zlib.crc32(key.encode()) % _BUCKETS

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, ShardmillError
-from shardmill.schemas.refs import InputRef, KnownRecord
+from shardmill.schemas.refs import InputRef, KnownRecord, Reference
 from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -54,13 +54,13 @@ class PublishedRow(NamedTuple):
         size: Bytes of the input; -1 for one that was rejected.
         version: Version of the input.
         label: Its label.
-        record: Its record; None if records of the build have other features.
+        record: Its packed ``KnownRecord``; empty if records of the build have other features.
     """
 
     size: int = -1
     version: str = ""
     label: str | None = None
-    record: KnownRecord | None = None
+    record: bytes = b""
 
 
 def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
@@ -76,11 +76,14 @@ def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
     ]
 
 
-def read_rows(shard: PublishedShard, record_id: str) -> Iterator[tuple[str, PublishedRow]]:
+def read_rows(
+    shard: PublishedShard, number: int, record_id: str
+) -> Iterator[tuple[str, PublishedRow]]:
     """Yield the key and row of each record of a shard; nothing of a damaged catalog.
 
     Args:
         shard: The shard.
+        number: Its number in the plan.
         record_id: Identity of the options that decide the features of the records of the build.
     """
     storage = open_storage(shard.catalog)
@@ -94,15 +97,15 @@ def read_rows(shard: PublishedShard, record_id: str) -> Iterator[tuple[str, Publ
     places: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     if catalog.record_id == record_id:
         with contextlib.suppress(*_FAILURES), storage.open_at(shard.path) as reader:
-            places = find_records(reader, [row.record_bytes for row in catalog.rows])
-    for row, place in zip(catalog.rows, places, strict=False):
-        record = None
+            places = find_records(reader, catalog.record_bytes)
+    for row, place in zip(catalog, places, strict=False):
+        record = b""
         if place is not None:
             record = KnownRecord(
                 row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
-                tuple(row.pixel_sums), tuple(row.pixel_squares), shard.path, *place,
+                tuple(row.pixel_sums), tuple(row.pixel_squares), str(number), *place,
                 row.record_bytes,
-            )  # fmt: skip
+            ).pack()  # fmt: skip
         yield row.key, PublishedRow(row.input_bytes, row.input_version, row.label, record)
 
 
@@ -148,6 +151,19 @@ def _stored_bytes(content: int) -> int:
     return blocks * STORED_HEADER_BYTES + content + GZIP_TRAILER_BYTES
 
 
+def with_path(ref: Reference, published: Sequence[tuple[str, str, str]]) -> Reference:
+    """Return a reference whose known record names its shard by the path.
+
+    Args:
+        ref: The reference, as it crossed shuffles.
+        published: See ``Plan.published``.
+    """
+    if not isinstance(ref, InputRef) or not ref.known:
+        return ref
+    known = KnownRecord.unpack(ref.known)
+    return ref._replace(known=known._replace(shard=published[int(known.shard)][0]).pack())
+
+
 def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
     """Return the published records of inputs by key; without those that cannot be read.
 
@@ -157,9 +173,9 @@ def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
         refs: Inputs with a ``known`` record.
     """
     taken: dict[str, bytes] = {}
-    pairs = [(ref.known, ref.key) for ref in refs if ref.known is not None]
-    pairs.sort(key=lambda pair: (pair[0].path, pair[0].member, pair[0].start))
-    for path, group in itertools.groupby(pairs, lambda pair: pair[0].path):
+    pairs = [(KnownRecord.unpack(ref.known), ref.key) for ref in refs if ref.known]
+    pairs.sort(key=lambda pair: (pair[0].shard, pair[0].member, pair[0].start))
+    for path, group in itertools.groupby(pairs, lambda pair: pair[0].shard):
         try:
             with open_storage(path).open_at(path) as reader:
                 for records in _near(list(group), reader.gap, reader.chunk):
@@ -225,9 +241,7 @@ def known_row(ref: InputRef, record_bytes: int) -> CatalogRow:
         ref: Its input, with the ``known`` record.
         record_bytes: Bytes of the record now, without the frame.
     """
-    known = ref.known
-    if known is None:
-        raise AssertionError(f"{ref.key} has no known record")
+    known = KnownRecord.unpack(ref.known)
     return CatalogRow(
         ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
         known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,

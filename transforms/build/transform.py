@@ -52,6 +52,7 @@ from shardmill.transforms.build.placement import (
     part_of,
 )
 from shardmill.transforms.build.planning import Plan
+from shardmill.transforms.build.reuse import with_path
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.transform import MatchedInputs
@@ -101,7 +102,7 @@ def _find_or_write(
             progress.current().add(len(refs), sum(existing.rejects.values()))
         return existing
     job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions())
-    items = encode_refs(encoder, refs, plan.labels)
+    items = encode_refs(encoder, (with_path(ref, plan.published) for ref in refs), plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 

@@ -96,7 +96,7 @@ class ImageEncoder:
         self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
     ) -> list[Example | Reject]:
         """Return the example or reject of each reference."""
-        taken = take_records([ref for ref in refs if ref.known is not None])
+        taken = take_records([ref for ref in refs if ref.known])
         decoded = _decode(pool, task, [ref for ref in refs if ref.key not in taken], ids)
         return [
             self._update_record(ref, taken[ref.key], ids) if ref.key in taken else next(decoded)

@@ -317,7 +317,7 @@ def _check_catalog(dataset: Dataset, shard: Shard) -> Finding | None:
     if len(data) != size or f"{crc32c(data):08x}" != crc:
         return Finding(file, "its size or CRC-32C is not that of the manifest")
     try:
-        rows = len(parse_catalog(data).rows)
+        rows = len(parse_catalog(data))
     except FormatError as error:
         return Finding(file, str(error))
     if rows == shard.records:
