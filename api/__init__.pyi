@@ -1,6 +1,5 @@
 from .loaders import Records as Records
 from .loaders import Stream as Stream
-from .loaders import augmentation as augmentation
 from .loaders import class_weights as class_weights
 from .loaders import feature_spec as feature_spec
 from .loaders import files as files

@@ -31,7 +31,7 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 
 def files_of(folder: Path, kind: str) -> list[str]:
     """Returns the files of the training split."""
-    return sorted(glob.glob(str(folder / kind / "current/train-*")))
+    return sorted(glob.glob(str(folder / kind / "train-*")))
 
 
 # --- TensorFlow: batches of (uint8 images, labels), shuffled -----------------------------------
@@ -42,6 +42,23 @@ def keras_ours(folder: Path) -> Iterable[Any]:
     from shardmill.loaders import keras_dataset
 
     return keras_dataset(folder / "ds", "train", batch_size=BATCH, shuffle=SHUFFLE)
+
+
+def keras_flip(folder: Path) -> Iterable[Any]:
+    """keras_dataset, and a flip of the uint8 pixels in the input pipeline."""
+    import tensorflow as tf
+
+    flip = tf.image.random_flip_left_right
+    return keras_ours(folder).map(lambda images, labels: (flip(images, 1), labels))
+
+
+def keras_layers(folder: Path) -> Iterable[Any]:
+    """keras_dataset, and Keras's layers for flips and rotations in the input pipeline."""
+    import keras
+
+    layers = keras.layers
+    change = layers.Pipeline([layers.RandomFlip("horizontal"), layers.RandomRotation(0.05)])
+    return keras_ours(folder).map(lambda images, labels: (change(images, training=True), labels))
 
 
 def _spec() -> dict[str, Any]:
@@ -250,9 +267,9 @@ def random_payloads(folder: Path) -> Iterable[Any]:
 READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     reader.__name__: reader
     for reader in (
-        keras_ours, tuned_one_by_one, tuned_any_order, tuned_in_batches, classic, torch_stream,
-        torch_map, webdataset, grain_ours, grain_array_record, grain_payloads_ours,
-        grain_payloads_array_record, random_records, random_payloads,
+        keras_ours, keras_flip, keras_layers, tuned_one_by_one, tuned_any_order, tuned_in_batches,
+        classic, torch_stream, torch_map, webdataset, grain_ours, grain_array_record,
+        grain_payloads_ours, grain_payloads_array_record, random_records, random_payloads,
     )
 }  # fmt: skip
 

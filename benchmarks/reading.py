@@ -41,6 +41,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
         ("keras_ours", "tuned_one_by_one", "tuned_any_order", "tuned_in_batches", "classic"),
         "big",
     ),
+    "Augmentation in the input pipeline": (("keras_flip", "keras_layers"), "big"),
     "PyTorch, two workers": (("torch_stream", "torch_map", "webdataset"), "big"),
     "Grain, four threads": (
         ("grain_ours", "grain_array_record", "grain_payloads_ours", "grain_payloads_array_record"),
@@ -159,10 +160,11 @@ def sizes(folder: Path) -> str:
     """Returns the bytes per record in each format."""
     manifest = json.loads((folder / "ds" / "manifest.json").read_text())
     count = manifest["written"]
+    folders = {"ds": "ds/current", "plain": "plain", "wds": "wds", "array": "array"}
     found = {
-        kind: sum(path.stat().st_size for path in (folder / kind).glob("current/train-*")) / count
-        for kind in ("ds", "plain", "wds", "array")
-        if (folder / kind).exists()
+        kind: sum(path.stat().st_size for path in (folder / name).glob("train-*")) / count
+        for kind, name in folders.items()
+        if (folder / name).exists()
     }
     return ", ".join(f"{kind} {size:,.0f}" for kind, size in found.items())
 

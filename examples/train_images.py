@@ -14,7 +14,6 @@ import sys
 import keras
 
 from shardmill.loaders import (
-    augmentation,
     class_weights,
     keras_dataset,
     open_dataset,
@@ -30,6 +29,8 @@ def make_model(classes: int) -> keras.Model:
     layers = keras.layers
     model = keras.Sequential(
         [
+            layers.RandomRotation(0.03),
+            layers.RandomBrightness(0.1),
             layers.Rescaling(1 / 255),
             layers.Conv2D(16, 3, padding="same", activation="relu"),
             layers.Conv2D(32, 3, padding="same", activation="relu"),
@@ -51,13 +52,10 @@ def main(folder: str) -> None:
     examples = open_dataset(folder, "validation")
     model = make_model(len(examples.labels))
     weights = class_weights(folder)
-    augment = augmentation(rotate=0.03, brightness=0.1)
     validation = keras_dataset(folder, "validation", batch_size=BATCH)
 
     # The length of the dataset comes from the manifest, so Keras needs no steps_per_epoch.
-    train = keras_dataset(folder, "train", batch_size=BATCH, shuffle=True).map(
-        lambda images, labels: (augment(images, training=True), labels)
-    )
+    train = keras_dataset(folder, "train", batch_size=BATCH, shuffle=True)
     model.fit(
         train, validation_data=validation, epochs=EPOCHS // 2, class_weight=weights, verbose=0
     )

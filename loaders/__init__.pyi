@@ -1,4 +1,3 @@
-from .augment import augmentation as augmentation
 from .keras_data import keras_dataset as keras_dataset
 from .normalize import normalization as normalization
 from .records import Records as Records

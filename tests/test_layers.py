@@ -115,7 +115,7 @@ assert steps_per_epoch(DS, "train", 1) == len(records)
 assert len(class_weights(DS)) == 2
 import shardmill.loaders
 assert "keras_dataset" in dir(shardmill.loaders)
-from shardmill.loaders import augmentation, feature_spec, keras_dataset
+from shardmill.loaders import feature_spec, keras_dataset
 for function in (keras_dataset, feature_spec):
     try:
         function(DS)
@@ -174,7 +174,6 @@ def test_files_and_functions_are_short() -> None:
     [
         ("loaders.keras_dataset(path)", "TensorFlow is not installed: pip install 'shardmill[tensorflow]'."),
         ("loaders.feature_spec(path)", "TensorFlow is not installed: pip install"),
-        ("loaders.augmentation(flip='horizontal')", "Keras is not installed: pip install"),
         ("loaders.normalization(path)", "Keras is not installed: pip install 'shardmill[tensorflow]'."),
         ("import_module('shardmill.loaders.torch_data')", "PyTorch is not installed: pip install"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.loaders import augmentation, keras_data, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import keras_data, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -402,53 +402,6 @@ def test_labels_are_sampled_by_weight(hosts, images):
     assert abs(drawn["ant"] / drawn.total() - 0.75) < spread
     assert epochs[0] != epochs[1]
     assert labels_of(keras_dataset(images("bylabel"), **options)) == epochs[0]
-
-
-# Augmentation.
-
-CHANGES = {
-    "flip": {"flip": "horizontal"},
-    "crop": {"crop": (8, 8), "noise": 0.1},
-    "others": {"rotate": 0.2, "zoom": 0.3, "brightness": 0.4, "contrast": 0.5},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_augmentation_is_random_and_reproducible(change, images):
-    import keras
-
-    def augmented(seed: int):
-        layer = augmentation(seed=seed, **CHANGES[change])
-        return keras_dataset(images("jpeg"), batch_size=3).map(
-            lambda images, labels: (layer(images, training=True), labels)
-        )
-
-    plain = images_of(keras_dataset(images("jpeg")))
-    model = keras.Sequential([keras.Input((16, 24, 3)), augmentation(**CHANGES[change])])
-    assert model(plain[:2]).shape[:1] == (2,)
-    dataset = augmented(1)
-    assert len(dataset) == -(-len(plain) // 3)
-    first, second = images_of(dataset), images_of(dataset)
-    assert first.dtype == np.float32
-    assert first.min() >= 0
-    assert first.max() <= 255
-    assert not np.array_equal(first, second)  # each epoch has other changes
-    np.testing.assert_array_equal(first, images_of(augmented(1)))
-    assert not np.array_equal(first, images_of(augmented(2)))
-    if change == "crop":
-        assert first.shape == (len(plain), 8, 8, 3)
-    else:
-        changed = np.abs(first - plain).reshape(len(plain), -1).max(1) > 0.5
-        assert changed.mean() > 0.25
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"noise": 2.0}, {"rotate": -0.1}, {"flip": "sideways"}], ids=str
-)
-def test_rejects_invalid_augmentation(options):
-    with pytest.raises(UsageError) as error:
-        augmentation(**options)
-    assert str(error.value).endswith(".")
 
 
 # Class weights.
