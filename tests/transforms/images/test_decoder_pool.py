@@ -59,7 +59,14 @@ def photos(folder: Path, count: int = 12) -> Path:
 
 def decoder_pids() -> set[int]:
     children = psutil.Process().children()  # those of commands that tests started are not counted
-    return {child.pid for child in children if "decoder_process" in " ".join(child.cmdline())}
+    return {child.pid for child in children if "decoder_process" in command_of(child)}
+
+
+def command_of(process: psutil.Process) -> str:
+    """Return the command line; it is empty for a moment when a process has begun its program."""
+    while not process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+    return " ".join(process.cmdline())
 
 
 def gone(pids: set[int], seconds: float = 10) -> bool:
