@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,9 @@ from tests.support import beam_cache
 # The time of an example depends on the load of the machine.
 settings.register_profile("shardmill", deadline=None)
 settings.load_profile("shardmill")
+
+# A shell's background job ignores it, and then so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Child processes can load compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any, TextIO, cast
 
 from shardmill.schemas.errors import ShardmillError
 
@@ -121,19 +122,36 @@ def quiet_threads() -> Iterator[None]:
     if logging.root.manager.disable < logging.CRITICAL:
         yield
         return
-    before = threading.excepthook
+    before, stderr = threading.excepthook, sys.stderr
 
     def report_own(failed: threading.ExceptHookArgs) -> None:
         if failed.thread is not None and failed.thread.name.startswith(THREAD_PREFIX):
             before(failed)
 
     threading.excepthook = report_own
+    sys.stderr = cast("TextIO", _OwnThreads(stderr))
     try:
         yield
     except BaseException:
         _run_failed.set()
         raise
-    threading.excepthook = before
+    threading.excepthook, sys.stderr = before, stderr
+
+
+class _OwnThreads:
+    """Standard error without what Beam's threads print: tracebacks of errors in its worker."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        thread = threading.current_thread()
+        if thread is threading.main_thread() or thread.name.startswith(THREAD_PREFIX):
+            self._file.write(text)
+        return len(text)
 
 
 def close_stderr_after_failure() -> None:
