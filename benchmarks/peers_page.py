@@ -189,8 +189,15 @@ def updates_table(results: Results, photos: int) -> str:
         "", "", "wall s", "CPU s", "wall ms per unchanged", "CPU ms per unchanged", "peak MiB",
         "photos missing", "removed ones left", "shuffled", "same bytes",
     ]  # fmt: skip
-    found = ((t, name) for t in NAMES for name in UPDATES if results.rounds(t, f"{name}/{photos}"))
+    tools = results.tools(f"new/{photos}", f"again/{photos}")
+    found = ((t, name) for t in tools for name in UPDATES if results.rounds(t, f"{name}/{photos}"))
     return table(head, [update_line(results, tool, name, photos) for tool, name in found])
+
+
+def without_sections(page: str, kinds: set[str]) -> str:
+    """Returns the page without the sections of these kinds."""
+    titles = tuple(f"{kind.title()}\n" for kind in kinds)
+    return "\n## ".join(part for part in page.split("\n## ") if not part.startswith(titles))
 
 
 def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> None:
@@ -212,6 +219,8 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         versions="\n".join(f"- {NAMES[t]}: {', '.join(PACKAGES[t])}" for t in list(PACKAGES)[1:]),
         **{name: getattr(flags, name) for name in ("rounds", "photos", "added", "removed")},
     )
+    missing = {"images", "rows", "updates"} - {e["kind"] for e in found if "failed" not in e}
+    page = without_sections(page, missing)
     (folder / "benchmarks-peers.md").write_text(page, encoding="utf-8")
     few, many = flags.counts[-2:]
     rates = {
@@ -219,10 +228,12 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         for tool in images.tools(str(few), str(many))
     }
     label = "images per second (500x375 JPEG to 224x224 JPEG)"
-    plot_bars(rates, folder / "benchmarks-peers.png", label)
+    if rates:
+        plot_bars(rates, folder / "benchmarks-peers.png", label)
     times = {
         f"{NAMES[tool]}: {UPDATES[name]}": updates.median(tool, f"{name}/{flags.photos}", "wall")
         for name in ("new", "changed")
-        for tool in updates.tools(f"{name}/{flags.photos}")
+        for tool in updates.tools(f"{name}/{flags.photos}", f"again/{flags.photos}")
     }
-    plot_bars(times, folder / "benchmarks-peers-updates.png", "seconds", "{:,.1f}")
+    if times:
+        plot_bars(times, folder / "benchmarks-peers-updates.png", "seconds", "{:,.1f}")
