@@ -69,6 +69,8 @@ restart-strategy.fixed-delay.delay: 3 s
 heartbeat.interval: 3000
 heartbeat.timeout: 30000
 slot.request.timeout: 300000
+# A TaskManager keeps the jar of each ended job, 160 MB, for this number of seconds (default: 3600).
+blob.service.cleanup.interval: 60
 ${FLINK_CONFIG:-}
 YAML
   } >"$FLINK_CONF_DIR/config.yaml"
