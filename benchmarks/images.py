@@ -1,9 +1,9 @@
-"""Measure the images pipeline: medians of interleaved whole processes, and time per image.
+"""Measure the images pipeline: memory, start-up, decoders, reading.
 
 usage: python benchmarks/images.py [--small] [--data FOLDER]
 
-Writes docs/benchmarks-images.md and docs/benchmarks-images.png. ``--small`` is a quick
-trial that writes no page.
+Writes docs/benchmarks-images.md; ``--small`` is a quick trial that writes no page. peers.py
+compares the speed with other programs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from plots import plot_bars
 from startup import measure_startup
-from timing import Run, folder_bytes, run
+from timing import run
 
 HERE = Path(__file__).resolve().parent
 SIZE = 224
@@ -48,41 +47,6 @@ def commands(source: Path, out: Path, size: int = SIZE) -> dict[str, list[str]]:
         for name in ("floor", "tutorial", "beam")
     }
     return {"shardmill": ours, **others}
-
-
-def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[str, dict]:
-    """Returns medians of each program at two sizes, and the time per image."""
-    small, large = (write_photos(work / f"photos-{n}", n) for n in counts)
-    out = work / "out"
-    runs: dict[tuple[str, int], list[Run]] = {}
-    sizes = {}
-    for turn in range(repeats):
-        for name in commands(small, out):
-            if name in ("tutorial", "beam") and turn >= 2:
-                continue  # slow, and clearly slower: two runs suffice
-            for number, source in enumerate((small, large)):
-                runs.setdefault((name, number), []).append(run(commands(source, out)[name], out))
-            sizes[name] = folder_bytes(out)
-    table = {}
-    for name in commands(small, out):
-        few, many = (runs[name, number] for number in (0, 1))
-        extra = counts[1] - counts[0]
-        slopes = [(b.wall - a.wall) / extra for a, b in zip(few, many, strict=True)]
-        cpu = [(b.cpu - a.cpu) / extra for a, b in zip(few, many, strict=True)]
-        table[name] = {
-            "slope_ms": 1000 * statistics.median(slopes),
-            "slopes_ms": [round(1000 * slope, 3) for slope in slopes],
-            "cpu_ms": 1000 * statistics.median(cpu),
-            "whole_s": statistics.median(r.wall for r in many),
-            "memory": max(r.memory for r in many),
-            "bytes": sizes[name],
-        }
-    floors = [float(x) for x in table["floor"]["slopes_ms"]]
-    ours = [float(x) for x in table["shardmill"]["slopes_ms"]]
-    pairs = [f / s for f, s in zip(floors, ours, strict=True)]
-    table["shardmill"]["of_floor"] = statistics.median(pairs)
-    table["shardmill"]["of_floor_all"] = [round(pair, 3) for pair in pairs]
-    return table
 
 
 def measure_memory(work: Path, counts: tuple[int, int]) -> dict[int, float]:
@@ -185,30 +149,13 @@ images per second. Not measured, but computed from that:
 
 def report(found: dict) -> str:
     """Returns the page of results."""
-    table, memory = found["table"], found["memory"]
-    rows = "\n".join(
-        f"| {name} | {1000 / t['slope_ms']:,.0f} | {t['slope_ms']:.2f} | {t['cpu_ms']:.2f} | "
-        f"{t['whole_s']:.1f} | {t['memory']:.0f} | {t['bytes'] / 2**20:.1f} |"
-        for name, t in sorted(table.items(), key=lambda item: item[1]["slope_ms"])
-    )
+    memory = found["memory"]
     kept = "\n".join(f"| {count:,} | {value:.0f} |" for count, value in memory.items())
     scaled, start, read = found["scaled"], found["startup"], found["reading"]
-    counts = found["counts"]
     return f"""# Benchmarks: images
 
-Made by `make bench` on {found["machine"]}. Whole processes, medians of interleaved runs; the slope
-is (time of {counts[1]:,} images - time of {counts[0]:,}) / {counts[1] - counts[0]:,}, so it
-excludes start-up. The photos are 500x375 JPEGs, resized to {SIZE}x{SIZE}, written as JPEG with
-quality 95. `benchmarks/image_peers.py` defines the other programs.
-
-| | images/s | ms per image | CPU ms per image | whole run, s | peak MiB | output MiB |
-|---|---|---|---|---|---|---|
-{rows}
-
-Shardmill reaches {table["shardmill"]["of_floor"]:.2f} of the floor's speed (median of the pairs
-{table["shardmill"]["of_floor_all"]}).
-
-![images per second](benchmarks-images.png)
+Made by `make bench` on {found["machine"]}. The photos are 500x375 JPEGs, resized to {SIZE}x{SIZE},
+written as JPEG with quality 95. Speed is compared in [other tools](benchmarks-peers.md).
 
 **Memory** of the whole process, by number of images (to 64x64):
 
@@ -242,23 +189,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     flags = parser.parse_args()
     work = flags.data or Path(tempfile.mkdtemp(prefix="shardmill-bench-"))
-    counts, repeats = ((50, 250), 2) if flags.small else ((500, 3_500), 5)
+    count, repeats = (50, 2) if flags.small else (500, 5)
     found = {
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
-        "counts": counts,
         "scaled": measure_scaled_decoding(work, 4 if flags.small else 12),
         "startup": {name: s for name, (s, _) in measure_startup(sys.executable, work).items()},
-        "reading": measure_reading(work, counts[0], repeats),
-        "decoders": measure_decoders(work, counts[0], repeats),
+        "reading": measure_reading(work, count, repeats),
+        "decoders": measure_decoders(work, count, repeats),
         "memory": measure_memory(work, (100, 300) if flags.small else (1_000, 20_000)),
-        "table": measure_slopes(work, counts, repeats),
     }
     print(json.dumps(found, indent=1))
     if not flags.small:
         docs = HERE.parent / "docs"
-        rates = {name: 1000 / each["slope_ms"] for name, each in found["table"].items()}
-        label = "images per second (500x375 JPEG to 224x224 JPEG, two cores)"
-        plot_bars(rates, docs / "benchmarks-images.png", label)
         (docs / "benchmarks-images.md").write_text(report(found))
     if not flags.data:
         shutil.rmtree(work)
