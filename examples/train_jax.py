@@ -21,7 +21,7 @@ from shardmill.loaders import open_dataset, steps_per_epoch
 BATCH = 32
 EPOCHS = 10
 RATE = 0.1
-IMAGE, LABEL = "image/encoded", "image/class/label"
+IMAGE, LABEL = "image", "label"
 Params = list[tuple[jax.Array, jax.Array]]
 
 

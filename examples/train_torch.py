@@ -20,7 +20,7 @@ from shardmill.loaders.torch_data import torch_stream
 
 BATCH = 32
 EPOCHS = 5
-IMAGE, LABEL = "image/encoded", "image/class/label"
+IMAGE, LABEL = "image", "label"
 
 
 def pixels(batch: dict[str, Tensor]) -> Tensor:

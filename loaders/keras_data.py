@@ -2,60 +2,84 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
-from shardmill.loaders.shards import ShardFiles
-from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.steps import Share, count_steps, is_positive_int, parse_share
+from shardmill.loaders.records import open_encoded
+from shardmill.loaders.source import Source
+from shardmill.loaders.steps import Remainder, batches, is_positive_int
+from shardmill.loaders.stream import Payloads, Stream
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.storage import scheme_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 Label = Literal["id", "one_hot", "text"]
+Labels = Sequence[str] | Mapping[str, float] | None
 Where = Callable[[dict[str, Any]], Any]
-_SHUFFLE_BYTES = 128 << 20  # of records, as stored in the files
-_MIN_SHUFFLE_BUFFER = 1024
-_CYCLE_LENGTH = 4  # shards that are read concurrently
-_BLOCK_LENGTH = 16  # consecutive records of one shard
-_READ_BUFFER_BYTES = 256 << 10
-_PARSE_BATCH = 256  # records that are parsed together before they are filtered or yielded singly
+_BLOCK = 256  # records that are parsed together if they are yielded singly
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """Order and batching; see ``keras_dataset``.
+class Batching:
+    """Size of batches, and what happens to the last one; see ``keras_dataset``.
 
     Raises:
-        UsageError: A number is invalid.
+        UsageError: A value is invalid.
     """
 
     batch_size: int | None
-    shuffle: bool | int
-    seed: int
-    drop_remainder: bool
-    host: Share
+    remainder: Remainder
+    hosts: int
 
     def __post_init__(self) -> None:
         if self.batch_size is None:
-            if self.drop_remainder:
-                raise UsageError("drop_remainder=True needs a batch_size.")
+            if self.remainder == "pad":
+                raise UsageError("remainder='pad' needs a batch_size.")
         elif not is_positive_int(self.batch_size):
             raise UsageError(f"batch_size={self.batch_size!r} must be a positive integer, or None.")
-        if self.shuffle < 0:
-            raise UsageError(f"shuffle={self.shuffle} must be a bool, or a number of examples.")
 
     @property
-    def full_batches(self) -> bool:
-        """Whether a last batch that is not full is left out; always with several hosts."""
-        return self.drop_remainder or (self.batch_size is not None and self.host.count > 1)
+    def of_host(self) -> int:
+        """Number of records in a batch of one host, or in a block of single examples."""
+        return _BLOCK if self.batch_size is None else self.batch_size // self.hosts
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all batches have the same size."""
+        return self.batch_size is not None and self.remainder != "keep"
+
+    def count(self, source: Source, examples: int) -> int:
+        """Returns the number of elements in an epoch of a host.
+
+        Args:
+            source: What is read.
+            examples: Number of examples of all hosts.
+
+        Raises:
+            InputError: The split is empty.
+            UsageError: There would be no batch, or the hosts cannot divide it.
+        """
+        if not examples:
+            raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
+        if self.batch_size is None:
+            return examples // self.hosts
+        steps = batches(examples, self.batch_size, self.remainder, self.hosts)
+        if not steps:
+            each = f" on each of {self.hosts} hosts" if self.hosts > 1 else ""
+            raise UsageError(
+                f"a batch of {self.batch_size:,} is larger than the {examples:,} examples of "
+                f"{source.selection.split} can fill{each}, so an epoch would have 0 steps: use a "
+                "smaller batch_size, or remainder='pad'."
+            )
+        return steps
 
 
 class _Parser(NamedTuple):
@@ -65,19 +89,21 @@ class _Parser(NamedTuple):
         parse: From a batch of serialized examples to a dict of features.
         finish: From the features of a batch to inputs and labels; of an example if ``singly``.
         singly: Whether arrays are decoded one by one, since they may differ in shape.
+        labelled: Whether elements have labels.
     """
 
     parse: Callable[[Any], Any]
     finish: Callable[[Any], Any]
     singly: bool
+    labelled: bool
 
 
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
-    path: str | os.PathLike[str], split: str = "train", *, batch_size: int | None = 32,
-    shuffle: bool | int = False, seed: int = 0, drop_remainder: bool = False,
+    dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
+    shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
     label: Label | None = "id", features: Sequence[str] | None = None,
-    labels: Sequence[str] | Mapping[str, float] | None = None, fill: Fill | None = None,
-    where: Where | None = None, host: tuple[int, int] = (0, 1),
+    labels: Labels = None, fill: Fill | None = None,
+    where: Where | None = None, host: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:  # fmt: skip
     """Returns a dataset of batches for ``model.fit``, with the length from the manifest.
 
@@ -85,18 +111,21 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     or arrays of the dataset; for rows, and for several features, a dict by feature. Labels have
     shape [batch]. With ``label=None`` a batch is the inputs alone.
 
-    The dataset can be continued with tf.data: ``repeat``, ``map`` for augmentation, ``take``,
-    ``with_options``. ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and
-    ``batch``.
+    The dataset can be continued with tf.data: ``repeat``, ``map``, ``take``, ``with_options``.
+    ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and ``batch``. Each pass
+    over it is a new epoch.
 
     Args:
-        path: The dataset's folder or its manifest.json, on any storage.
-        split: A split, or several as in ``train+validation``.
+        dataset: The dataset's folder or its manifest.json, on any storage. Or a ``Stream``, which
+            has a split, an order and a host: ``label``, ``features`` and ``fill`` apply only.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         batch_size: Examples in a batch, over all hosts; None for single examples.
-        shuffle: Whether to shuffle shards, and examples in a buffer of about 128 MiB of records; an
+        shuffle: Whether to shuffle shards, members, and examples in a buffer of about 64 MiB; an
             integer is the size of that buffer in examples. Each epoch has another order.
         seed: Seed of the order.
-        drop_remainder: Whether to leave out a last batch that is not full.
+        remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
+            ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
+            0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
         label: Form of the labels: ``id`` (integer or float), ``one_hot`` or ``text``; None for no
             labels.
         features: The features that become inputs; None for images, arrays or all columns.
@@ -104,67 +133,139 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
             each a sampling weight: examples are drawn from the labels with these weights, labels
             repeat as needed, and an epoch has as many examples as the labels have in total.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
-        where: Predicate on a dict of all features of a record, single values as scalars and images
-            encoded; the others are left out, and the number of batches is then unknown.
-        host: Number of this host, and number of hosts that train together. Each reads its own
-            shards, and all get the same number of full batches of ``batch_size / hosts``.
+        where: Predicate on a dict of all features of a record, images encoded; the others are left
+            out, and the number of batches is then unknown. See ``Stream``.
+        host: Number of this host, and number of hosts, which get the same number of batches of
+            ``batch_size / hosts``; None to ask the training framework.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard does not match them.
         UsageError: An option is invalid, or there would be no batch.
     """
-    options = ReadOptions(batch_size, shuffle, seed, drop_remainder, parse_share("host", host))
-    names = list(labels) if isinstance(labels, Mapping) else labels
-    source = open_source(path, split, names)
-    length = _count(source, options)
-    parser = _parser(source, options, features, label, fill, parse_all=where is not None)
-    if isinstance(labels, Mapping):
-        serialized = _sample_labels(source, options, labels)
-    else:
-        serialized = _read_serialized(source, options)
-    return _finish(serialized, options, parser, where, None if where else length)
+    order = {"shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder}
+    streams = _open_streams(dataset, split, labels, fill, order)
+    weights = labels if isinstance(labels, Mapping) and streams[0] is not dataset else None
+    batching = _batching_of(streams[0], batch_size, remainder)
+    parser = _parser(streams[0], batching, features, label, fill)
+    return _make_dataset(streams, weights, seed, batching, parser)
 
 
-def _count(source: Source, options: ReadOptions) -> int:
-    """Returns the number of elements in an epoch of this host: batches, or single examples.
-
-    Raises:
-        InputError: The split is empty.
-        UsageError: There would be no batch, or the hosts cannot divide batch or shards.
-    """
-    hosts = options.host.count
-    size = options.batch_size or hosts
-    steps = count_steps(
-        source.selection, size, drop_remainder=options.full_batches, replicas=hosts, noun="hosts"
-    )
-    if not len(source):
-        raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
-    if not steps:
-        each = f" on each of {hosts} hosts" if hosts > 1 else ""
+def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
+    batching = Batching(size, remainder or stream.remainder, stream.host.count)
+    given = batching.remainder
+    if batching.hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
-            f"a batch of {size:,} is larger than the {len(source):,} examples of "
-            f"{source.selection.split} can fill{each}, so an epoch would have 0 steps: use a "
-            "smaller batch_size" + ("." if hosts > 1 else ", or drop_remainder=False.")
+            f"remainder={given!r} of batches and {stream.remainder!r} of the stream "
+            f"would give {batching.hosts} hosts different numbers of batches: use 'drop' for both, "
+            "or 'pad' to evaluate all examples."
         )
-    return steps
+    return batching
+
+
+def _make_dataset(
+    streams: list[Stream], weights: Mapping[str, float] | None, seed: int, batching: Batching,
+    parser: _Parser,
+) -> tf.data.Dataset:  # fmt: skip
+    first = streams[0]
+    total = sum(len(stream.records) for stream in streams)
+    unknown = first.where or first.begins_inside
+    steps = None if unknown else batching.count(first.records.source, total)
+    if len(first.records):
+        first.records.files.member_bounds(0)  # an error of it here is one sentence
+    drawn = _draw(streams, weights, seed, total // batching.hosts) if weights else first.payloads
+    return _to_batches(lambda: _blocks(drawn(), first, batching), batching, parser, steps)
+
+
+def _open_streams(
+    dataset: str | os.PathLike[str] | Stream, split: str, labels: Labels, fill: Fill | None,
+    order: dict[str, Any],
+) -> list[Stream]:  # fmt: skip
+    """Returns the stream of a split, or one for each label that has a sampling weight."""
+    if isinstance(dataset, Stream):
+        return [dataset]
+    shuffle = order["shuffle"]
+    if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
+        raise UsageError(f"shuffle={shuffle!r} must be True, False or a number of examples.")
+    buffer = None if isinstance(shuffle, bool) else int(shuffle)
+    groups: list[list[str] | None] = [None if labels is None else list(labels)]
+    if isinstance(labels, Mapping) and labels:
+        weights = list(labels.values())
+        if min(weights) < 0 or not 0 < sum(weights) < float("inf"):
+            raise UsageError(
+                f"labels={dict(labels)!r}: weights must be 0 or more, and one positive."
+            )
+        groups, shuffle = [[name] for name in labels], True
+    streams = []
+    for names in groups:
+        chosen = labels if isinstance(labels, str) else names
+        records = open_encoded(dataset, split, chosen, fill)
+        streams.append(Stream(records, **{**order, "shuffle": bool(shuffle), "buffer": buffer}))
+    return streams
+
+
+def _draw(
+    streams: Sequence[Stream], weights: Mapping[str, float], seed: int, total: int
+) -> Callable[[], Payloads]:
+    """Returns a function to an epoch of records that are drawn from labels with weights."""
+    for stream, (name, weight) in zip(streams, weights.items(), strict=True):
+        if weight and not len(stream):
+            raise UsageError(
+                f"the label {name!r} has too few examples for {stream.host.count} hosts: leave it "
+                "out."
+            )
+    epochs = itertools.count()
+
+    def draw() -> Payloads:
+        rng = random.Random(f"{seed}/{next(epochs)}/{streams[0].host.index}")  # noqa: S311
+        endless = list(map(_repeat, streams))
+        for chosen in rng.choices(endless, list(weights.values()), k=total):
+            yield next(chosen)
+
+    return draw
+
+
+def _repeat(stream: Stream) -> Payloads:
+    while True:
+        yield from stream.payloads()
+
+
+def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[Any]:
+    """Yields the serialized examples of each batch, or block; to pad, with their weights."""
+    size, where, decode = batching.of_host, stream.where, stream.records.decode
+    kept = (
+        (payload, place.weight)
+        for place, payload in payloads
+        if where is None or where(decode(place.chunk.part, place.record, payload))
+    )
+    while block := list(itertools.islice(kept, size)):
+        if len(block) < size and batching.batch_size is not None:
+            if batching.remainder == "drop":
+                return
+            if batching.remainder == "pad":
+                block += [(block[0][0], 0.0)] * (size - len(block))
+        found, weights = zip(*block, strict=True)
+        yield (found, weights) if batching.remainder == "pad" else found
 
 
 def _parser(
-    source: Source, options: ReadOptions, features: Sequence[str] | None, label: Label | None,
-    fill: Fill | None, *, parse_all: bool,
+    stream: Stream, batching: Batching, features: Sequence[str] | None, label: Label | None,
+    fill: Fill | None,
 ) -> _Parser:  # fmt: skip
     require_framework("tensorflow")
     import tensorflow as tf
 
-    batched = options.batch_size is not None
+    source = stream.records.source
+    batched = batching.batch_size is not None
     if features is None:
         features = source.arrays or [
             spec.name for spec in source.specs if spec.name not in source.label_features
         ]
     inputs = select_features(source, features)
+    if fill and stream.where:  # others are filled for the predicate
+        fill = {name: value for name, value in fill.items() if name in {s.name for s in inputs}}
     decoders = {spec.name: array_decoder(spec, batched=batched) for spec in inputs if spec.encoding}
     singly = bool(decoders) and not batched
-    parsed_specs = {spec.name: spec for spec in (source.specs if parse_all else inputs)}
+    parsed_specs = {spec.name: spec for spec in inputs}
     read_label = None
     if label is not None:
         label_name, read_label = label_reader(source, label)
@@ -175,137 +276,47 @@ def _parser(
 
     def finish(parsed: dict[str, Any]) -> Any:
         values = {
-            spec.name: decoders[spec.name](flatten(parsed[spec.name]))
+            name: decoders[spec.name](flatten(parsed[spec.name]))
             if spec.name in decoders
             else parsed[spec.name]
-            for spec in inputs
+            for name, spec in zip(features, inputs, strict=True)
         }
         given = next(iter(values.values())) if len(values) == 1 and decoders else values
         return given if read_label is None else (given, read_label(flatten(parsed[label_name])))
 
-    return _Parser(batch_parser(list(parsed_specs.values()), fill), finish, singly)
+    parse = batch_parser(list(parsed_specs.values()), fill)
+    return _Parser(parse, finish, singly, read_label is not None)
 
 
-def _read_serialized(source: Source, options: ReadOptions) -> tf.data.Dataset:
-    """Returns the serialized examples of this host in the order of an epoch."""
-    import tensorflow as tf
-
-    shards = list(range(len(source.shards)))[options.host.index :: options.host.count]
-    files = tf.data.Dataset.from_tensor_slices(tf.constant(shards, tf.int64))
-    if options.shuffle:
-        files = files.shuffle(len(shards), options.seed, reshuffle_each_iteration=True)
-    examples = files.interleave(
-        _shard_reader(source),
-        cycle_length=min(_CYCLE_LENGTH, len(shards)),
-        block_length=_BLOCK_LENGTH,
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-    if options.shuffle:
-        buffer = _shuffle_buffer(source, options)
-        examples = examples.shuffle(buffer, options.seed, reshuffle_each_iteration=True)
-    return examples
-
-
-def _shuffle_buffer(source: Source, options: ReadOptions) -> int:
-    if options.shuffle is not True:
-        return int(options.shuffle)
-    total = sum(shard.bytes for shard in source.shards)
-    fitting = _SHUFFLE_BYTES * len(source) // max(1, total)
-    return max(1, min(len(source), max(_MIN_SHUFFLE_BUFFER, fitting)))
-
-
-def _shard_reader(source: Source) -> Callable[[Any], tf.data.Dataset]:
-    """Returns a function from the number of a shard to its serialized examples.
-
-    TensorFlow reads local files; Shardmill's storage clients read remote ones, with the
-    credentials, endpoints and retries of all other commands.
-    """
-    import tensorflow as tf
-
-    paths = source.paths
-    if not any(map(scheme_of, paths)):
-        names = tf.constant(paths)
-        compression = _tf_compression(source)
-        return lambda number: tf.data.TFRecordDataset(
-            names[number], compression_type=compression, buffer_size=_READ_BUFFER_BYTES
-        )
-    files = ShardFiles(source.folder, paths, source.shards, 0)
-
-    def payloads(number: Any) -> Any:
-        return (payloads for _, payloads in files.members(int(number)))
-
-    return lambda number: tf.data.Dataset.from_generator(
-        payloads, args=(number,), output_signature=tf.TensorSpec((None,), tf.string)
-    ).unbatch()
-
-
-def _tf_compression(source: Source) -> str:
-    """Returns tf.data's name for the compression of a source's files."""
-    names = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
-    kind = source.manifest.compression
-    if kind not in names:
-        raise InputError(
-            f"{source.folder} has files of {kind} compression, which one reader cannot read: count "
-            "the files of each compression separately."
-        )
-    return names[kind]
-
-
-def _sample_labels(
-    source: Source, options: ReadOptions, weights: Mapping[str, float]
+def _to_batches(
+    blocks: Callable[[], Iterator[Any]], batching: Batching, parser: _Parser, steps: int | None
 ) -> tf.data.Dataset:
-    """Returns an epoch of serialized examples, drawn from labels with weights."""
+    """Returns the elements of an epoch; ``steps`` of them, if that is known."""
     import tensorflow as tf
 
-    if min(weights.values()) < 0 or not 0 < sum(weights.values()) < float("inf"):
-        raise UsageError(f"labels={dict(weights)!r}: weights must be 0 or more, and one positive.")
-    drawn = {name: weight / sum(weights.values()) for name, weight in weights.items() if weight}
-    hosts = options.host.count
-    datasets = []
-    for number, name in enumerate(drawn):
-        part = source.with_labels([name])
-        if len(part.shards) < hosts or not len(part):
-            raise UsageError(
-                f"the label {name!r} has {len(part.shards)} shards with {len(part):,} examples in "
-                f"{source.selection.split}, too few for {hosts} hosts: leave it out, or build with "
-                "more --num_shards."
-            )
-        shuffled = replace(options, seed=options.seed + number, shuffle=options.shuffle or True)
-        datasets.append(_read_serialized(part, shuffled).repeat())
-    sampled = tf.data.Dataset.sample_from_datasets(
-        datasets, list(drawn.values()), seed=options.seed, rerandomize_each_iteration=True
-    )
-    return sampled.take(len(source) // hosts)
+    size = batching.of_host if batching.is_full else None
+    signature = tf.TensorSpec((size,), tf.string)
+    if batching.remainder == "pad":
+        signature = (signature, tf.TensorSpec((size,), tf.float32))
 
+    def finish(serialized: Any, weights: Any = None) -> Any:
+        made = parser.finish(parser.parse(serialized))
+        if weights is None:
+            return made
+        return (*made, weights) if parser.labelled else (made, weights)
 
-def _finish(
-    serialized: tf.data.Dataset, options: ReadOptions, parser: _Parser, where: Where | None,
-    length: int | None,
-) -> tf.data.Dataset:  # fmt: skip
-    """Returns the elements of an epoch; ``length`` of them, if that is known."""
-    import tensorflow as tf
-
-    size = (options.batch_size or 0) // options.host.count or _PARSE_BATCH
-    if where is None and not parser.singly:
-        dataset = serialized.batch(size, options.full_batches).map(
-            lambda batch: parser.finish(parser.parse(batch)), tf.data.AUTOTUNE
-        )
-    else:
-        dataset = serialized.batch(_PARSE_BATCH).map(parser.parse, tf.data.AUTOTUNE).unbatch()
-        if where is not None:
-            dataset = dataset.filter(lambda row: where(_scalars(row)))
-        if not parser.singly:
-            dataset = dataset.batch(size, options.full_batches)
+    dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
+    if parser.singly:
+        dataset = dataset.map(parser.parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(parser.finish, tf.data.AUTOTUNE)
-    if options.batch_size is None and not parser.singly:
-        dataset = dataset.unbatch()
-    if length is not None:
-        if options.host.count > 1:
-            dataset = dataset.take(length)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
+    else:
+        dataset = dataset.map(finish, tf.data.AUTOTUNE)
+        if batching.batch_size is None:
+            dataset = dataset.unbatch()
+    if batching.hosts > 1:  # each host has its share already
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.with_options(options)
+    if steps is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def _scalars(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the features of one record with single values as scalars."""
-    return {name: value[0] if value.shape == (1,) else value for name, value in row.items()}

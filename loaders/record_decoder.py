@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.loaders.source import Source
+from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import ExampleError, FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
@@ -26,6 +26,9 @@ _DTYPES: dict[str, type[np.generic]] = {
 _KINDS = {"float": "float32"}
 _INT64_LIMIT = 1 << 63
 _ABSENT = FeatureValues("empty", [])
+
+
+SHORT_NAMES = {long: short for short, long in LONG_NAMES.items()}
 
 
 class SchemaMismatchError(Exception):
@@ -45,6 +48,16 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     if not features:
         raise UsageError("features is empty: name features, or omit it to read all of them.")
     return tuple(source.spec_of(name) for name in features)
+
+
+def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -> dict[str, str]:
+    """Returns the names of values in an example by feature: the requested ones, or short ones."""
+    if features is not None:
+        return {spec.name: name for spec, name in zip(specs, features, strict=True)}
+    long = {spec.name for spec in specs}
+    return {
+        name: short for name, short in SHORT_NAMES.items() if name in long and short not in long
+    }
 
 
 def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str, Any]:
@@ -99,20 +112,27 @@ class RecordDecoder:
         defaults: The value that replaces a missing one, by feature.
         decode: Whether bytes that hold images or raw arrays become arrays.
         sides: Names of the features with the height and width of images.
+        names: Names in the result by feature, where they differ.
+        text: Whether bytes that hold no arrays become str.
     """
 
     specs: tuple[FeatureSpec, ...]
     defaults: Mapping[str, Any]
     decode: bool
     sides: tuple[str, str]
+    names: Mapping[str, str]
+    text: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields, without the readers, which cannot be pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "_readers"}
 
     @cached_property
-    def _readers(self) -> list[tuple[str, str, _Reader]]:
-        return [(spec.name, spec.kind, self._reader(spec)) for spec in self.specs]
+    def _readers(self) -> list[tuple[str, str, str, _Reader]]:
+        return [
+            (self.names.get(spec.name, spec.name), spec.name, spec.kind, self._reader(spec))
+            for spec in self.specs
+        ]
 
     def __call__(self, payload: bytes) -> dict[str, Any]:
         """Returns the values of a serialized example by feature.
@@ -125,14 +145,20 @@ class RecordDecoder:
         except ExampleError as error:
             raise SchemaMismatchError(str(error)) from error
         values = {}
-        for name, kind, read in self._readers:
+        for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
                 raise SchemaMismatchError(f"the feature {name!r} is {feature.kind}, not {kind}")
-            values[name] = read(feature.values, features)
+            values[shown] = read(feature.values, features)
         return values
 
     def _reader(self, spec: FeatureSpec) -> _Reader:
+        read = self._value_reader(spec)
+        if not self.text or spec.kind != "bytes" or spec.encoding:
+            return read
+        return lambda values, features: _to_text(spec.name, read(values, features))
+
+    def _value_reader(self, spec: FeatureSpec) -> _Reader:
         name, is_bytes, dtype = spec.name, spec.kind == "bytes", _DTYPES[spec.kind]
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
             return lambda values, _: decode_image(name, single_value(name, values), spec.channels)
@@ -168,6 +194,20 @@ class RecordDecoder:
                 f"the feature {spec.name!r} has {len(data):,} bytes, which do not fit "
                 f"{spec.dtype} of shape {'any' if shape is None else shape}"
             ) from error
+
+
+def _to_text(name: str, value: Any) -> Any:
+    """Returns bytes, or each of an array of bytes, as str.
+
+    Raises:
+        SchemaMismatchError: It is not UTF-8.
+    """
+    try:
+        if isinstance(value, bytes):
+            return value.decode()
+        return np.array([each.decode() for each in value.ravel()], np.object_).reshape(value.shape)
+    except UnicodeDecodeError as error:
+        raise SchemaMismatchError(f"the feature {name!r} is not text: {error}") from error
 
 
 def single_value(name: str, values: Any) -> Any:

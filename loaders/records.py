@@ -6,17 +6,24 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex, overload
 
+import numpy as np
+from typing_extensions import Self
+
+from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,
     SchemaMismatchError,
     default_values,
+    output_names,
     select_features,
 )
-from shardmill.loaders.shards import CACHE_BYTES, ShardFiles
+from shardmill.loaders.selection import Selection, ShardSlice
+from shardmill.loaders.shards import CACHE_BYTES, Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, UsageError
@@ -24,22 +31,39 @@ from shardmill.schemas.errors import InputError, UsageError
 Transform = Callable[[dict[str, Any]], Any]
 
 
+class View(NamedTuple):
+    """How records become examples.
+
+    Attributes:
+        decoder: Decodes serialized examples.
+        supervised: Names of the inputs and of the label if examples are such pairs; else None.
+        transform: Function that is applied to each example; None for none.
+    """
+
+    decoder: RecordDecoder
+    supervised: tuple[tuple[str, ...], str] | None
+    transform: Transform | None
+
+
 class Records:
     """The examples of a split by number; ``records[12345]`` is a dict.
 
     A data source for ``torch.utils.data.DataLoader`` and ``grain.MapDataset.source``: it may be
     pickled, forked and read by several threads. Memory use does not depend on the number of
-    records. Made by ``open_dataset``.
+    records. ``records[100:200]`` are some of them, and ``a + b`` those of two selections of one
+    dataset. Made by ``open_dataset``.
     """
 
-    def __init__(
-        self, source: Source, decoder: RecordDecoder, transform: Transform | None, cache_bytes: int
-    ) -> None:
+    def __init__(self, source: Source, view: View, caches: Caches) -> None:
         self.source = source
-        self.decoder = decoder
-        self._transform = transform
-        self.files = ShardFiles(source.folder, source.paths, source.shards, cache_bytes)
-        self._ends = list(accumulate(shard.records for shard in source.shards))
+        self._view, self._caches = view, caches
+        self.files = ShardFiles(source.folder, source.paths, source.shards, caches)
+        self._ends = list(accumulate(part.records for part in source.selection.parts))
+
+    @property
+    def decoder(self) -> RecordDecoder:
+        """Decodes serialized examples."""
+        return self._view.decoder
 
     @property
     def manifest(self) -> Manifest:
@@ -61,17 +85,74 @@ class Records:
         selection = self.source.selection
         return f"<{len(self):,} examples of {self.source.folder} ({selection.split}): {names}>"
 
-    def __getitem__(self, index: SupportsIndex) -> Any:
-        """Returns an example: a dict of NumPy values, or the result of ``transform``.
+    def __enter__(self) -> Self:
+        """Returns the records; the end of the block closes their files."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the files."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes files and drops caches; reading opens them again."""
+        self.files.close()
+
+    def __add__(self, other: Records) -> Records:
+        """Returns the examples of this selection, then those of another one of the dataset.
+
+        Raises:
+            UsageError: They are of different datasets, or decoded differently.
+        """
+        if not isinstance(other, Records):
+            return NotImplemented
+        ours, theirs = self.source, other.source
+        if ours.folder != theirs.folder or self._view != other._view:
+            raise UsageError(
+                f"records of {ours.folder} and {theirs.folder} cannot be joined: they must be of "
+                "one dataset, and opened with the same options."
+            )
+        parts = (*ours.selection.parts, *theirs.selection.parts)
+        return self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
+
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+    def __getitem__(self, index: slice | SupportsIndex) -> Any:
+        """Returns an example, or the records of a slice.
 
         Args:
-            index: Number of the example; negative numbers count from the end.
+            index: Number of the example; negative numbers count from the end. Or a slice with a
+                step of 1.
 
         Raises:
             IndexError: The index is out of range.
             InputError: The shard does not match the manifest, or the record is damaged.
+            UsageError: The slice has another step.
         """
+        if isinstance(index, slice):
+            return self._slice(index)
         return self._example(*self._place(index))
+
+    def _slice(self, index: slice) -> Records:
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            raise UsageError(
+                f"a slice with the step {step} is not supported: "
+                "use [records[i] for i in range(...)]."
+            )
+        parts = []
+        for end, part in zip(self._ends, self.source.selection.parts, strict=True):
+            begin = end - part.records
+            low, high = max(start, begin), min(stop, end)
+            if low < high:
+                first = part.first + low - begin
+                parts.append(part._replace(first=first, stop=first + high - low))
+        return self._select(f"{self.source.selection.split}[{start}:{stop}]", tuple(parts))
+
+    def _select(self, split: str, parts: tuple[ShardSlice, ...]) -> Records:
+        source = replace(self.source, selection=Selection(split, parts))
+        return Records(source, self._view, self._caches)
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
         """Returns several examples in the requested order; reads them in the order of shards."""
@@ -83,10 +164,10 @@ class Records:
 
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples in the order of shards."""
-        for shard in range(len(self._ends)):
-            for first, payloads in self.files.members(shard):
-                for number, payload in enumerate(payloads, first):
-                    yield self.decode(shard, number, payload)
+        for number, part in enumerate(self.source.selection.parts):
+            for first, payloads in self.files.members(number, part.first, part.stop):
+                for record, payload in enumerate(payloads, first):
+                    yield self.decode(number, record, payload)
 
     def payload(self, index: SupportsIndex) -> bytes:
         """Returns the serialized tf.train.Example of an example after checking its CRCs."""
@@ -95,25 +176,30 @@ class Records:
     def _example(self, shard: int, record: int) -> Any:
         return self.decode(shard, record, self.files.payload(shard, record))
 
-    def decode(self, shard: int, record: int, payload: bytes) -> Any:
+    def decode(self, part: int, record: int, payload: bytes, weight: float | None = None) -> Any:
         """Returns the example of a payload.
 
         Args:
-            shard: Number of the shard, for messages.
-            record: Number of the record in the shard, for messages.
+            part: Number of the part of the selection, for messages.
+            record: Number of the record in its shard, for messages.
             payload: The serialized tf.train.Example.
+            weight: Value of the feature ``weight``; None for no such feature.
 
         Raises:
             InputError: The payload does not match the schema.
         """
+        decoder, supervised, transform = self._view
         try:
-            values = self.decoder(payload)
+            values = decoder(payload)
         except SchemaMismatchError as error:
             raise InputError(
-                f"{self.source.paths[shard]}, record {record:,}: {error}; run `shardmill verify "
+                f"{self.source.paths[part]}, record {record:,}: {error}; run `shardmill verify "
                 f"{self.source.folder}` to see what else is wrong."
             ) from error
-        return values if self._transform is None else self._transform(values)
+        if weight is not None:
+            values["weight"] = np.float32(weight)
+        example: Any = values if supervised is None else _pair(values, *supervised)
+        return example if transform is None else transform(example)
 
     def _place(self, index: SupportsIndex) -> tuple[int, int]:
         number = operator.index(index)
@@ -122,8 +208,15 @@ class Records:
             number += total
         if not 0 <= number < total:
             raise IndexError(f"example {operator.index(index):,} of {total:,}")
-        shard = bisect_right(self._ends, number)
-        return shard, number - (self._ends[shard - 1] if shard else 0)
+        part = bisect_right(self._ends, number)
+        return part, self.source.selection.parts[part].stop - self._ends[part] + number
+
+
+def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[Any, ...]:
+    """Returns inputs and label, and the weight if there is one."""
+    given = values[inputs[0]] if len(inputs) == 1 else {name: values[name] for name in inputs}
+    weight = (values["weight"],) if "weight" in values else ()
+    return (given, values[label], *weight)
 
 
 def open_dataset(  # noqa: PLR0913 - all but two are named
@@ -133,27 +226,40 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     features: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
     decode: bool = True,
+    text: bool = False,
+    as_supervised: bool = False,
     fill: Fill | None = None,
     transform: Transform | None = None,
     cache_bytes: int = CACHE_BYTES,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir_bytes: int = 100 << 30,
 ) -> Records:
     """Opens a split for random access, without TensorFlow.
 
     An example is a dict by feature: images are uint8 of shape [height, width, channels], raw arrays
     have the dtype and shape they were written with, single numbers are NumPy scalars, texts are
-    bytes, and features with several values are 1-D arrays.
+    bytes, and features with several values are 1-D arrays. The image and its class id are called
+    ``image`` and ``label``; ``features=["image/encoded"]`` gives them the names in the records.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
-        split: A split, or several as in ``train+validation``.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]`` and
+            ``train[100:200]``.
         features: The features to read; None for all.
         labels: The labels to read, for datasets built with ``--shard_by=label``; None for all.
         decode: Whether bytes that hold images or raw arrays become arrays.
+        text: Whether other bytes become str.
+        as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
+            array, or else a dict of all other features.
         fill: Values by feature that replace missing ones; the default is NaN for float32 and
             ``b""`` for bytes.
         transform: Function that is applied to each example; must be picklable for worker processes.
         cache_bytes: Maximum bytes of inflated members that each process caches, and of record
             offsets.
+        cache_dir: Folder for copies of remote shards, which all processes of this machine share;
+            None for none.
+        cache_dir_bytes: Maximum size of these copies; those that were not used for the longest time
+            are deleted.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
@@ -163,5 +269,44 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         raise UsageError(f"cache_bytes={cache_bytes} must be 0 or more.")
     source = open_source(path, split, labels)
     specs = select_features(source, features)
-    decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides)
-    return Records(source, decoder, transform, cache_bytes)
+    names = output_names(specs, features) if decode else {}
+    decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides, names, text)
+    supervised = _supervised(source, decoder) if as_supervised else None
+    disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
+    return Records(source, View(decoder, supervised, transform), Caches(cache_bytes, disk))
+
+
+def open_encoded(
+    path: str | os.PathLike[str], split: str, labels: Sequence[str] | None, fill: Fill | None
+) -> Records:
+    """Opens a split for its payloads; examples, for predicates, have all features, images encoded.
+
+    An integer that may be missing and has no ``fill`` is left out.
+    """
+    source = open_source(path, split, labels)
+    specs = tuple(
+        spec for spec in source.specs
+        if spec.fixed is not None or not spec.single or spec.kind != "int64"
+        or spec.name in (fill or {})
+    )  # fmt: skip
+    known = {spec.name for spec in specs}
+    defaults = default_values(specs, {name: v for name, v in (fill or {}).items() if name in known})
+    decoder = RecordDecoder(specs, defaults, False, source.sides, {})
+    return Records(source, View(decoder, None, None), Caches(CACHE_BYTES))
+
+
+def _supervised(source: Source, decoder: RecordDecoder) -> tuple[tuple[str, ...], str]:
+    """Returns the names of inputs and label in an example.
+
+    Raises:
+        UsageError: There is no label.
+    """
+    shown = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
+    label = next((name for name in (source.label_id, source.label_text) if name in shown), "")
+    label = label or next((name for name in source.label_features if name in shown), "")
+    if not label:
+        raise UsageError("as_supervised=True needs a label, and the features have none.")
+    inputs = [name for name in source.arrays if name in shown] or [
+        name for name in shown if name not in source.label_features
+    ]
+    return tuple(shown[name] for name in inputs), shown[label]

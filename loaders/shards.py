@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -12,12 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.loaders.disk_cache import DiskCache
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
 from shardmill.schemas.tfrecord.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
+    payload_at,
     record_offsets,
     starts_record,
     unframe,
@@ -92,26 +95,62 @@ class _LruCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._making: dict[Any, threading.Event] = {}
         self._total = 0
         self._lock = threading.Lock()
 
     def get(self, key: Any, make: Callable[[], T], cost: Callable[[T], int]) -> T:
-        """Returns a value, made if it is not cached; two threads may make it at the same time."""
+        """Returns a value, made by one thread if it is not cached; the others wait for it."""
+        while True:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is not None:
+                    self._entries.move_to_end(key)
+                    value: T = entry[0]
+                    return value
+                made = self._making.get(key)
+                if made is None:
+                    made = self._making[key] = threading.Event()
+                    break
+            made.wait()  # if making it fails, this thread tries itself
+        try:
+            value = make()
+            self._keep(key, value, cost(value))
+        finally:
+            with self._lock:
+                del self._making[key]
+            made.set()
+        return value
+
+    def _keep(self, key: Any, value: Any, size: int) -> None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._entries.move_to_end(key)
-                value: T = entry[0]
-                return value
-        value = make()
-        size = cost(value)
-        with self._lock:
-            replaced = self._entries.pop(key, None)
-            self._total += size - (replaced[1] if replaced else 0)
+            self._total += size
             self._entries[key] = value, size
             while self._total > self._limit and len(self._entries) > 1:
                 self._total -= self._entries.popitem(last=False)[1][1]
-        return value
+
+
+class Caches(NamedTuple):
+    """Limits of caches.
+
+    Attributes:
+        memory: Maximum bytes of inflated members in memory, and of record offsets.
+        disk: Copies of remote shards; None for none.
+    """
+
+    memory: int
+    disk: DiskCache | None = None
+
+
+class _ProcessCaches:
+    """The caches of one process."""
+
+    def __init__(self, memory: int) -> None:
+        self.pid = os.getpid()
+        self.files = _LruCache(_MAX_OPEN_FILES)
+        self.tables = _LruCache(memory)
+        self.layouts = _LruCache(memory)
+        self.contents = _LruCache(memory)
 
 
 class ShardFiles:
@@ -121,31 +160,45 @@ class ShardFiles:
         folder: The dataset's folder, for messages.
         paths: Path of each shard.
         shards: The manifest's entry of each shard.
-        cache_bytes: Maximum bytes of inflated members in memory, and of record offsets.
+        caches: Limits of the caches.
     """
 
     def __init__(
-        self, folder: str, paths: Sequence[str], shards: Sequence[Shard], cache_bytes: int
+        self, folder: str, paths: Sequence[str], shards: Sequence[Shard], caches: Caches
     ) -> None:
         self._folder = folder
         self._paths = list(paths)
         self._shards = list(shards)
-        self._cache_bytes = cache_bytes
-        self._pid = 0
+        self._limits = caches
+        self._caches = _ProcessCaches(caches.memory)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Returns the arguments, without open files and caches."""
-        names = ("_folder", "_paths", "_shards", "_cache_bytes")
-        return {**{name: getattr(self, name) for name in names}, "_pid": 0}
+        return ShardFiles, (self._folder, self._paths, self._shards, self._limits)
 
-    def _make_caches(self) -> None:
-        """Makes the caches of this process: a forked child may inherit locks that stay held."""
-        if self._pid != os.getpid():
-            self._files = _LruCache(_MAX_OPEN_FILES)
-            self._tables = _LruCache(self._cache_bytes)
-            self._layouts = _LruCache(self._cache_bytes)
-            self._contents = _LruCache(self._cache_bytes)
-            self._pid = os.getpid()
+    def close(self) -> None:
+        """Closes files and drops caches; reading opens them again."""
+        self._caches = _ProcessCaches(self._limits.memory)
+
+    @property
+    def _cache(self) -> _ProcessCaches:
+        """The caches of this process: a forked child may inherit locks that stay held."""
+        caches = self._caches
+        if caches.pid != os.getpid():
+            caches = self._caches = _ProcessCaches(self._limits.memory)
+        return caches
+
+    def record_bytes(self) -> int:
+        """Returns the average bytes of a record in the first member, not compressed.
+
+        Raises:
+            InputError: The shard does not match the manifest.
+        """
+        for number, shard in enumerate(self._shards):
+            if shard.records:
+                last = self.member_bounds(number)[1]
+                return sum(map(len, self.payloads(number, 0, last))) // last
+        return 1
 
     def payload(self, shard: int, record: int) -> bytes:
         """Returns the payload of one record after checking its CRCs.
@@ -158,7 +211,6 @@ class ShardFiles:
             InputError: The shard does not match the manifest, or the record is damaged.
             StorageError: The storage failed.
         """
-        self._make_caches()
         try:
             return unframe(self._framed_record(shard, record))
         except (FormatError, InflateError, DamagedError) as error:
@@ -170,7 +222,6 @@ class ShardFiles:
         Raises:
             InputError: The shard does not match the manifest.
         """
-        self._make_caches()
         try:
             bounds: list[int] = self._members(shard).first.tolist()
         except (FormatError, InflateError, DamagedError) as error:
@@ -183,7 +234,6 @@ class ShardFiles:
         Raises:
             InputError: The shard does not match the manifest, or a record is damaged.
         """
-        self._make_caches()
         payloads: list[bytes] = []
         record = first
         try:
@@ -194,21 +244,23 @@ class ShardFiles:
                 end = min(stop, int(members.first[number + 1]))
                 content = self._read_content(shard, number)[1]
                 offsets = self._record_offsets(members, number, content)
-                for inside in range(record - base, end - base):
-                    payloads.append(unframe(content[offsets[inside] : offsets[inside + 1]]))
+                for start, stop_at in pairwise(offsets[record - base : end - base + 1]):
+                    payloads.append(payload_at(content, start, stop_at))
                     record += 1
         except (FormatError, InflateError, DamagedError) as error:
             raise self._damaged(shard, record, error) from error
         return payloads
 
-    def members(self, shard: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the number of the first record of each member of a shard, and its payloads.
+    def members(self, shard: int, first: int, stop: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yields the number of the first record in each member of a range, and the payloads.
 
         Raises:
             InputError: The shard does not match the manifest, or a record is damaged.
         """
-        for first, stop in pairwise(self.member_bounds(shard)):
-            yield first, self.payloads(shard, first, stop)
+        for begin, end in pairwise(self.member_bounds(shard)):
+            low, high = max(begin, first), min(end, stop)
+            if low < high:
+                yield low, self.payloads(shard, low, high)
 
     def _framed_record(self, shard: int, record: int) -> bytes:
         members = self._members(shard)
@@ -225,11 +277,20 @@ class ShardFiles:
         return strip_block_headers(file.read_at(data_offset + first, last - first), start)
 
     def _open(self, shard: int) -> _OpenFile:
-        path, size = self._paths[shard], self._shards[shard].bytes
-        return self._files.get(shard, lambda: _OpenFile(path, size), lambda _: 1)
+        return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
+
+    def _open_new(self, shard: int) -> _OpenFile:
+        path, entry = self._paths[shard], self._shards[shard]
+        if self._is_remote(shard) and self._limits.disk is not None:
+            with contextlib.suppress(DamagedError):  # another process deleted the copy again
+                return _OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
+        return _OpenFile(path, entry.bytes)
+
+    def _is_remote(self, shard: int) -> bool:
+        return bool(scheme_of(self._paths[shard]))
 
     def _members(self, shard: int) -> _Members:
-        return self._tables.get(
+        return self._cache.tables.get(
             shard, lambda: self._read_members(shard), lambda table: 24 * len(table.first) + 512
         )
 
@@ -237,16 +298,17 @@ class ShardFiles:
         def make() -> _Layout:
             return self._read_layout(shard, number)
 
-        return self._layouts.get((shard, number), make, lambda made: made.offsets.nbytes + 256)
+        layouts = self._cache.layouts
+        return layouts.get((shard, number), make, lambda made: made.offsets.nbytes + 256)
 
     def _caches_content(self, shard: int, data_offset: int) -> bool:
         """Returns whether the content of a member is cached; else records are read one by one."""
         # On a remote storage each read is a request, so the member is fetched once.
-        return data_offset < 0 or bool(scheme_of(self._paths[shard]))
+        return data_offset < 0 or (self._is_remote(shard) and self._limits.disk is None)
 
     def _content(self, shard: int, number: int) -> bytes:
         key = shard, number
-        return self._contents.get(key, lambda: self._read_content(shard, number)[1], len)
+        return self._cache.contents.get(key, lambda: self._read_content(shard, number)[1], len)
 
     def _read_members(self, shard: int) -> _Members:
         file = self._open(shard)
@@ -272,9 +334,9 @@ class ShardFiles:
             return
         if head.startswith(HEADER[:4]):
             raise InputError(
-                f"{self._paths[shard]} has no member index, which random access needs: read it "
-                "with keras_dataset or tf.data, or build the dataset with Shardmill; if Shardmill "
-                f"built it, run `shardmill verify {self._folder}`."
+                f"{self._paths[shard]} has no member index, which Shardmill's readers need: read "
+                "it with tf.data, or build the dataset with Shardmill; if Shardmill built it, run "
+                f"`shardmill verify {self._folder}`."
             )
         if head.startswith(HEADER[:2]):
             raise FormatError("its member index is damaged or does not cover the whole file")
@@ -287,6 +349,11 @@ class ShardFiles:
         data = self._open(shard).read_at(offset, size)
         if not members.is_gzip:
             return data, data
+        content_bytes = int.from_bytes(data[-4:], "little")
+        blocks = find_blocks(data, content_bytes)
+        if blocks >= 0 and content_bytes:  # the CRCs of records protect them
+            first, last = stored_range(0, content_bytes)
+            return data, strip_block_headers(data[blocks + first : blocks + last], 0)
         return data, b"".join(inflate_member(data, offset))
 
     def _read_layout(self, shard: int, number: int) -> _Layout:
@@ -296,7 +363,7 @@ class ShardFiles:
         blocks = find_blocks(member, len(content)) if members.is_gzip else 0
         data_offset = int(members.offset[number]) + blocks if blocks >= 0 else -1
         if self._caches_content(shard, data_offset):  # the caller reads one of its records next
-            self._contents.get((shard, number), lambda: content, len)
+            self._cache.contents.get((shard, number), lambda: content, len)
         dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
         return _Layout(np.array(offsets, dtype), data_offset)
 

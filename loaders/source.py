@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import (
-    Selection,
     files_folder,
     find_manifest,
     read_manifest,
-    select,
 )
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
@@ -21,6 +20,8 @@ from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_featu
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
 from shardmill.schemas.storage import join, open_storage
 
+# Names of features by their short names, which TFDS and Hugging Face datasets use too.
+LONG_NAMES = {"image": "image/encoded", "label": "image/class/label"}
 _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
@@ -86,9 +87,10 @@ class Source:
         Raises:
             UsageError: The feature is unknown.
         """
-        for spec in self.specs:
-            if spec.name == name:
-                return spec
+        for each in (name, LONG_NAMES.get(name)):
+            for spec in self.specs:
+                if spec.name == each:
+                    return spec
         known = ", ".join(repr(spec.name) for spec in self.specs)
         raise UsageError(f"the records have no feature {name!r}: they have {known}.")
 
@@ -113,11 +115,8 @@ class Source:
                 f"labels={list(labels)!r} needs separate shards for each label: build the dataset "
                 "with --shard_by=label, or filter records with where."
             )
-        shards = tuple(shard for shard in self.shards if shard.label in labels)
-        total = sum(shard.records for shard in shards)
-        return Source(
-            self.folder, self.manifest, Selection(self.selection.split, total, shards), self.specs
-        )
+        parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
+        return replace(self, selection=Selection(self.selection.split, parts))
 
     def _named_by_source(self, sources: Sequence[str]) -> str:
         for feature in self.manifest.features:
@@ -167,7 +166,7 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
         InputError: The manifest or schema cannot be read.
     """
     folder, manifest = _find_folder(path)
-    return Source(folder, manifest, Selection("", 0, ()), _read_specs(folder, manifest))
+    return Source(folder, manifest, Selection("", ()), _read_specs(folder, manifest))
 
 
 def _find_folder(path: str | os.PathLike[str]) -> tuple[str, Manifest]:

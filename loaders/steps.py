@@ -1,45 +1,19 @@
-"""Steps per epoch, from the manifest; loading a manifest and selecting splits."""
+"""Steps per epoch, from the manifest; loading a manifest."""
 
 from __future__ import annotations
 
 import operator
 import os
-from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, get_args
 
+from shardmill.loaders.selection import Selection, find_split, select
 from shardmill.schemas.dataset.generations import check_not_lost
-from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
+from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
-
-@dataclass(frozen=True)
-class Selection:
-    """The splits that are read in an epoch, one after the other.
-
-    Attributes:
-        split: The requested split, or several such as ``train+validation``.
-        num_examples: Number of examples in all of them.
-        shards: Their shards, in the requested order of splits.
-    """
-
-    split: str
-    num_examples: int
-    shards: tuple[Shard, ...]
-
-
-@dataclass(frozen=True)
-class Share:
-    """One of several equal shares of the work.
-
-    Attributes:
-        index: Number of the share, from 0.
-        count: Number of shares.
-    """
-
-    index: int
-    count: int
+Remainder = Literal["keep", "drop", "pad"]
 
 
 def steps_per_epoch(
@@ -47,20 +21,24 @@ def steps_per_epoch(
     split: str,
     batch_size: int,
     *,
-    drop_remainder: bool = False,
-    replicas: int = 1,
+    remainder: Remainder | None = None,
+    hosts: int = 1,
+    whole_shards: bool = False,
 ) -> int:
     """Returns the number of batches in one pass over a split.
 
     Args:
         manifest: The dataset's manifest, its folder or the path of its manifest.json, on any
             storage.
-        split: Name of the split, or several joined as in ``train+validation``.
-        batch_size: The global batch size: examples over all replicas.
-        drop_remainder: Whether to leave out a last batch that is not full.
-        replicas: Number of replicas. With more than one, shards are assigned round-robin (replica
-            ``i`` reads shards ``i``, ``i + replicas``, ...), and the replica with the fewest
-            examples determines the number of full batches, so that no replica runs out of data.
+        split: Name of the split, several joined as in ``train+validation``, or a slice such as
+            ``train[:10%]``.
+        batch_size: The global batch size: examples over all hosts.
+        remainder: What happens to a last batch that is not full: ``keep``, ``drop`` or ``pad`` it.
+            None for ``keep``, and for ``drop`` with several hosts, which cannot keep it.
+        hosts: Number of hosts that read equal shares, as Shardmill's readers do.
+        whole_shards: Whether each host reads whole shards instead, as with files in your own
+            pipeline: host ``i`` reads shards ``i``, ``i + hosts``, ... The host with the fewest
+            examples then determines the number of batches.
 
     Raises:
         UsageError: The split is unknown, or a number is invalid.
@@ -69,74 +47,59 @@ def steps_per_epoch(
     if not isinstance(manifest, Manifest):
         manifest = load_manifest(manifest)
     selection = select(manifest, split)
-    return count_steps(selection, batch_size, drop_remainder=drop_remainder, replicas=replicas)
-
-
-def select(manifest: Manifest, split: str) -> Selection:
-    """Returns the splits that an expression such as ``train`` or ``train+validation`` names.
-
-    Raises:
-        UsageError: A split is unknown, named twice, empty or a slice.
-    """
-    names = [name.strip() for name in split.split("+")]
-    for name in names:
-        if "[" in name or "%" in name:
-            raise UsageError(
-                f"the split {name!r} is a slice, and only whole splits can be read: build with "
-                "other --splits, or use take and skip of tf.data."
-            )
-        if not name:
-            raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
-        get_split(manifest, name)
-        if names.count(name) > 1:
-            raise UsageError(f"the split {split!r} names {name!r} twice: name each once.")
-    splits = [manifest.splits[name] for name in names]
-    shards = tuple(shard for each in splits for shard in each.shards)
-    return Selection(split, sum(each.num_examples for each in splits), shards)
+    return count_steps(
+        selection, batch_size, remainder=remainder, hosts=hosts, whole_shards=whole_shards
+    )
 
 
 def count_steps(
     selection: Selection,
     batch_size: int,
     *,
-    drop_remainder: bool = False,
-    replicas: int = 1,
-    noun: str = "replicas",
+    remainder: Remainder | None = None,
+    hosts: int = 1,
+    whole_shards: bool = False,
 ) -> int:
     """Returns the number of batches in one pass over a selection; see ``steps_per_epoch``.
-
-    Args:
-        selection: The splits.
-        batch_size: Examples over all replicas.
-        drop_remainder: Whether to leave out a last batch that is not full.
-        replicas: Number of replicas.
-        noun: The word for replicas in messages.
 
     Raises:
         UsageError: A number is invalid.
     """
-    if not is_positive_int(batch_size) or not is_positive_int(replicas):
+    steps = batches(selection.num_examples, batch_size, remainder, hosts)
+    if hosts == 1 or not whole_shards:
+        return steps
+    parts = selection.parts
+    if hosts > len(parts):
+        number = f"{len(parts)} shard{'' if len(parts) == 1 else 's'}"
         raise UsageError(
-            f"a batch of {batch_size!r} over {replicas!r} {noun}: both must be positive integers."
+            f"{selection.split} has {number}, fewer than {hosts} hosts: use fewer hosts, or "
+            f"build with --num_shards={hosts} or a multiple of it."
         )
-    if batch_size % replicas:
-        above = -(-batch_size // replicas) * replicas
+    smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
+    return smallest // (batch_size // hosts)
+
+
+def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: int) -> int:
+    """Returns the number of batches that each of some hosts gets of their equal shares.
+
+    Raises:
+        UsageError: A value is invalid.
+    """
+    if not is_positive_int(batch_size) or not is_positive_int(hosts):
         raise UsageError(
-            f"a batch of {batch_size} cannot be divided among {replicas} {noun}: "
-            f"use a multiple of {replicas}, such as {above}."
+            f"a batch of {batch_size!r} over {hosts!r} hosts: both must be positive integers."
         )
-    if replicas == 1:
-        full, rest = divmod(selection.num_examples, batch_size)
-        return full + (rest > 0 and not drop_remainder)
-    shards = selection.shards
-    if replicas > len(shards):
-        number = f"{len(shards)} shard{'' if len(shards) == 1 else 's'}"
+    if batch_size % hosts:
+        above = -(-batch_size // hosts) * hosts
         raise UsageError(
-            f"{selection.split} has {number}, fewer than {replicas} {noun}: use fewer {noun}, or "
-            f"build with --num_shards={replicas} or a multiple of it."
+            f"a batch of {batch_size} cannot be divided among {hosts} hosts: "
+            f"use a multiple of {hosts}, such as {above}."
         )
-    smallest = min(sum(shard.records for shard in shards[i::replicas]) for i in range(replicas))
-    return smallest // (batch_size // replicas)
+    if remainder not in (None, *get_args(Remainder)):
+        raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+    full, rest = divmod(examples, batch_size)
+    drops = remainder == "drop" or (remainder != "pad" and hosts > 1)
+    return full + (rest > 0 and not drops)
 
 
 def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
@@ -175,27 +138,6 @@ def is_positive_int(value: object) -> bool:
     return isinstance(value, SupportsIndex) and operator.index(value) > 0
 
 
-def parse_share(name: str, value: tuple[int, int]) -> Share:
-    """Returns an argument such as ``host=(0, 2)`` as a share.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: Index and count.
-
-    Raises:
-        UsageError: It is not a pair of integers with 0 <= index < count.
-    """
-    try:
-        index, count = map(operator.index, value)
-    except (TypeError, ValueError):
-        index = count = 0
-    if not 0 <= index < count:
-        raise UsageError(
-            f"{name}={value!r} must be (index, count) with 0 <= index < count, as in {name}=(0, 2)."
-        )
-    return Share(index, count)
-
-
 def get_split(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Manifest, Split]:
     """Returns a manifest and one split of it.
 
@@ -209,10 +151,7 @@ def get_split(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[M
     """
     if not isinstance(manifest, Manifest):
         manifest = load_manifest(manifest)
-    if name not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the dataset has no split {name!r}: it has {known}.")
-    return manifest, manifest.splits[name]
+    return manifest, find_split(manifest, name)
 
 
 def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:

@@ -13,22 +13,41 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
 
 require_framework("torch")
-from torch.utils.data import IterableDataset  # noqa: E402 - after the check, whose message has the fix
+import torch  # noqa: E402 - after the check, whose message has the fix
+from torch.utils.data import IterableDataset, get_worker_info  # noqa: E402
+
+_MAX_WORKERS = 1024
 
 
 class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
-    """A ``Stream`` that is a torch ``IterableDataset``; each DataLoader worker reads a share."""
+    """A ``Stream`` that is a torch ``IterableDataset``; each DataLoader worker reads a share.
+
+    Worker processes share the number of their next epoch with this one. So each pass over the
+    DataLoader is a new epoch, with ``persistent_workers`` or without, and they see ``set_epoch``.
+    """
+
+    def __init__(self, records: Records, **options: Any) -> None:
+        self._epochs = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+        Stream.__init__(self, records, **options)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        info = get_worker_info()
+        return int(self._epochs[0 if info is None else info.id])
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        info = get_worker_info()
+        self._epochs[slice(None) if info is None else info.id] = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields this worker's examples of the epoch."""
+        """Yields this worker's examples of the next epoch."""
         return Stream.__iter__(self)
 
 
 def torch_stream(records: Records, **options: Any) -> TorchStream:
     """Returns a stream for a DataLoader.
-
-    A DataLoader with ``num_workers`` copies the stream when an epoch begins (once, with
-    ``persistent_workers``), so call ``set_epoch`` before.
 
     Args:
         records: The result of ``open_dataset``.

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 
-from shardmill.loaders.steps import Selection, count_steps, select
+from shardmill.loaders.selection import Selection, select
+from shardmill.loaders.steps import count_steps
 from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
 from shardmill.pipelines.preflight import open_manifest
 
@@ -23,12 +24,15 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("manifest", metavar="DIR", help="folder of a dataset, or a manifest")
     add("--split", default="train", metavar="SPLIT",
-        help="a split, or several as in train+validation (default: train)")  # fmt: skip
+        help="a split, or several as in train+validation, or train[:10%%] "
+        "(default: train)")  # fmt: skip
     add("--batch_size", type=int, required=True, metavar="N", help="the global batch size")
     add("--drop_remainder", action="store_true", help="drop a last batch that is not full")
-    add("--replicas", type=int, default=1, metavar="N",
-        help="workers that read disjoint shards: count the full batches of the one with the "
-        "fewest examples")  # fmt: skip
+    add("--hosts", type=int, default=1, metavar="N",
+        help="hosts that read equal shares: count the full batches of each")  # fmt: skip
+    add("--whole_shards", action="store_true",
+        help="each host reads whole shards, round-robin: count the batches of "
+        "the smallest share")  # fmt: skip
     add("--json", action="store_true", help="print all numbers as JSON")
     add_debug(parser)
     return parser
@@ -42,8 +46,9 @@ def main(argv: list[str]) -> int:
     steps = count_steps(
         selection,
         flags.batch_size,
-        drop_remainder=flags.drop_remainder,
-        replicas=flags.replicas,
+        remainder="drop" if flags.drop_remainder else None,
+        hosts=flags.hosts,
+        whole_shards=flags.whole_shards,
     )
     if flags.json:
         body = {
@@ -52,7 +57,8 @@ def main(argv: list[str]) -> int:
             "split": flags.split,
             "batch_size": flags.batch_size,
             "drop_remainder": flags.drop_remainder,
-            "replicas": flags.replicas,
+            "hosts": flags.hosts,
+            "whole_shards": flags.whole_shards,
             "manifest": path,
         }
         print(json.dumps(body))
@@ -66,5 +72,5 @@ def main(argv: list[str]) -> int:
 def _explain_zero(selection: Selection, flags: argparse.Namespace) -> str:
     if not selection.num_examples:
         return f"0 steps: {selection.split} is empty."
-    subject = "the smallest replica's share" if flags.replicas > 1 else selection.split
+    subject = "the share of a host" if flags.hosts > 1 else selection.split
     return f"0 steps: {subject} does not fill a batch; give a smaller --batch_size."

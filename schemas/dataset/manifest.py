@@ -242,7 +242,7 @@ class Manifest:
             body = json.loads(text)
             version = body["version"]
         except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"it is not a Shardmill manifest ({error!r})") from error
+            raise FormatError(f"it is not a Shardmill manifest ({error})") from error
         if version not in _READABLE:
             raise FormatError(
                 f"manifest version {version!r} is not {_READABLE[0]} or {_READABLE[1]}: "

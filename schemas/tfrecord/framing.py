@@ -71,6 +71,23 @@ def unframe(framed: bytes) -> bytes:
     return payload
 
 
+def payload_at(content: bytes, start: int, end: int) -> bytes:
+    """Return the payload of a framed record of content, whose length was checked.
+
+    Args:
+        content: Framed records.
+        start: Offset of the record.
+        end: Offset after it.
+
+    Raises:
+        FormatError: The CRC of the payload does not match.
+    """
+    payload = content[start + HEADER_BYTES : end - FOOTER_BYTES]
+    if _CRC.unpack_from(content, end - FOOTER_BYTES)[0] != mask(google_crc32c.value(payload)):
+        raise FormatError("the CRC of its payload does not match")
+    return payload
+
+
 def record_offsets(content: bytes) -> list[int]:
     """Return the offset of each framed record in content, followed by the length of content.
 

@@ -40,13 +40,6 @@ def check_rejected(path: Path, *parts: object, kind: type = InputError, split="t
         check_sentence(error.value, *parts)
 
 
-def check_keras_reads(path: Path) -> None:
-    """Checks that keras_dataset reads PAYLOADS."""
-    batches = keras_dataset(path, label=None, batch_size=7)
-    values = [value for batch in batches for value in batch["x"].numpy().ravel()]
-    assert [encode_example({"x": value}) for value in values] == PAYLOADS
-
-
 def flip_bit(path: Path, at: int, bit: int = 2) -> None:
     path.write_bytes(flip(path.read_bytes(), at, 1 << bit))
 
@@ -97,7 +90,7 @@ def test_rejects_missing_or_newer_manifest(stored, tmp_path):
 
 def test_rejects_unknown_split(stored):
     check_rejected(stored, "no split 'test'", "it has train", kind=UsageError, split="test")
-    check_rejected(stored, "slice", "--splits", kind=UsageError, split="train[:50%]")
+    check_rejected(stored, "'x'", "percentage", kind=UsageError, split="train[:x]")
 
 
 def test_rejects_missing_schema(stored):
@@ -271,18 +264,18 @@ def test_wrong_record_count_in_the_manifest_is_found(pack, tmp_path):
 
 
 @pytest.mark.parametrize("foreign", ["gzip", "many"])
-def test_files_without_index_need_tensorflow(foreign, tmp_path):
+def test_files_without_index_are_an_error(foreign, tmp_path):
     data = {
         "gzip": gzip.compress(framed(PAYLOADS), mtime=0),
         "many": b"".join(gzip.compress(frame(payload), mtime=0) for payload in PAYLOADS),
     }[foreign]
     ds = make_dataset(tmp_path / "ds", {"train-0.gz": data}, {"train-0.gz": 40}, DATA)
     records = open_dataset(ds)
-    for read in (lambda: records[3], lambda: list(records), lambda: list(Stream(records))):
+    reads = [lambda: records[3], lambda: list(records), lambda: list(Stream(records))]
+    for read in (*reads, lambda: keras_dataset(ds, label=None)):
         with pytest.raises(InputError, match="has no member index") as error:
             read()
         check_sentence(error.value, ds / "train-0.gz", "build the dataset with Shardmill")
-    check_keras_reads(ds)
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib", "mixed"])
@@ -290,15 +283,10 @@ def test_files_that_are_not_shards(compression, tmp_path):
     data = b"a,b,c\n" * 100 if compression == "gzip" else zlib.compress(framed(PAYLOADS))
     shard = {"train-0.gz": data}
     ds = make_dataset(tmp_path / "ds", shard, {"train-0.gz": 40}, DATA, compression=compression)
-    with pytest.raises(InputError, match="or it is not a shard") as error:
-        open_dataset(ds)[0]
-    check_sentence(error.value, ds / "train-0.gz", "build or copy")
-    if compression == "zlib":
-        check_keras_reads(ds)
-    if compression == "mixed":
-        with pytest.raises(InputError, match="of mixed compression") as error:
-            keras_dataset(ds, label=None)
-        check_sentence(error.value, ds, "count the files of each")
+    for read in (lambda: open_dataset(ds)[0], lambda: keras_dataset(ds, label=None)):
+        with pytest.raises(InputError, match="or it is not a shard") as error:
+            read()
+        check_sentence(error.value, ds / "train-0.gz", "build or copy")
 
 
 def test_counted_dataset_without_schema(tmp_path, ds, capsys):

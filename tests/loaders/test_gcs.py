@@ -54,6 +54,20 @@ def test_stream_reads_each_member_once(uri, front):
     assert front.counts().total() <= 2 * SHARDS + 2 * SHARDS * MEMBERS
 
 
+def test_copies_on_disk_need_no_requests(uri, front, tmp_path):
+    options = {"cache_dir": tmp_path / "cache"}
+    records = open_dataset(uri, **options)
+    front.calls.clear()
+    numbers = [int(row["id"]) for row in Stream(records, shuffle=True)]
+    assert sorted(numbers) == list(range(TOTAL))
+    assert front.counts().total() <= 3 * SHARDS  # each is read once
+    again = open_dataset(uri, **options)
+    front.calls.clear()
+    assert [int(again[n]["id"]) for n in (59, 3, 30)] == [59, 3, 30]
+    assert sorted(int(row["id"]) for row in Stream(again)) == list(range(TOTAL))
+    assert front.counts().total() == 0
+
+
 def test_keras_dataset_reads_each_member_once(uri, front):
     dataset = keras_dataset(uri, label=None, batch_size=7, shuffle=True)
     assert int(dataset.cardinality()) == steps_per_epoch(uri, "train", 7) == 9

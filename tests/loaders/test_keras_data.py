@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.loaders import keras_data, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch, stream
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -47,12 +47,11 @@ def ids(tmp_path_factory) -> Path:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["tensorflow", "python"])
-def reader(request, monkeypatch) -> str:
-    """The reader of local files; Python is otherwise the reader of remote files only."""
-    if request.param == "python":
-        monkeypatch.setattr(keras_data, "scheme_of", lambda path: "gs")
-    return request.param
+@pytest.fixture(params=["local", "remote"])
+def storage(request, monkeypatch) -> None:
+    """Whether records are read ahead by threads, as from a remote storage."""
+    if request.param == "remote":
+        monkeypatch.setattr(stream, "scheme_of", lambda path: "gs")
 
 
 def epoch(dataset) -> list[int]:
@@ -76,16 +75,17 @@ def labels_of(dataset) -> list:
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 17, 33, 34, 35, 1000])
 def test_cardinality_is_the_number_of_batches(batch_size, drop, ids):
-    options = {"batch_size": batch_size, "drop_remainder": drop, "label": None}
+    remainder = "drop" if drop else None
+    options = {"batch_size": batch_size, "remainder": remainder, "label": None}
     if drop and batch_size > TOTAL:
-        with pytest.raises(UsageError, match="0 steps: use a smaller batch_size, or drop") as error:
+        with pytest.raises(UsageError, match="0 steps: use a smaller batch_size, or rem") as error:
             keras_dataset(ids, **options)
         assert str(error.value).count(".") == 1
         return
     dataset = keras_dataset(ids, **options)
     batches = [batch["id"].shape[0] for batch in dataset]
     assert int(dataset.cardinality()) == len(batches) == len(dataset)
-    assert len(batches) == steps_per_epoch(ids, "train", batch_size, drop_remainder=drop)
+    assert len(batches) == steps_per_epoch(ids, "train", batch_size, remainder=remainder)
     assert sum(batches) == (TOTAL // batch_size * batch_size if drop else TOTAL)
     assert set(batches[:-1]) <= {batch_size}
     assert dataset.element_spec["id"].shape.as_list() == [batch_size if drop else None, 1]
@@ -95,7 +95,7 @@ def test_cardinality_is_the_number_of_batches(batch_size, drop, ids):
 @pytest.mark.parametrize(("hosts", "batch_size"), [(2, 2), (2, 8), (3, 3), (2, None), (3, None)])
 def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
     each = (batch_size or hosts) // hosts
-    steps = steps_per_epoch(ids, "train", each * hosts, replicas=hosts)
+    steps = steps_per_epoch(ids, "train", each * hosts, hosts=hosts)
     found: list[int] = []
     for host in range(hosts):
         dataset = keras_dataset(
@@ -113,12 +113,17 @@ def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
     ("options", "part"),
     [
         ({"batch_size": 5, "host": (0, 2)}, "divided among 2 hosts: use a multiple of 2"),
-        ({"batch_size": 6, "host": (0, 6)}, "each of 6 hosts, so an epoch would have 0 steps"),
-        ({"batch_size": 7, "host": (0, 7)}, "has 6 shards, fewer than 7 hosts: use fewer hosts"),
+        ({"batch_size": 40, "host": (0, 2)}, "each of 2 hosts, so an epoch would have 0 steps"),
+        ({"batch_size": 4, "host": (0, 2), "remainder": "keep"}, "different numbers of batches"),
+        ({"where": bool, "host": (0, 2)}, "where with 2 hosts would give them different"),
+        ({"remainder": "cut"}, "remainder='cut' is unknown: use keep, drop or pad"),
+        ({"shuffle": "yes"}, "shuffle='yes' must be True, False or a number of examples"),
+        ({"shuffle": 1.5}, "shuffle=1.5 must be"),
+        ({"split": None}, "split=None is not a str"),
         ({"batch_size": 0}, "batch_size=0 must be a positive integer, or None"),
         ({"batch_size": 32.5}, "batch_size=32.5 must be a positive integer"),
         ({"batch_size": "32"}, "batch_size='32' must be a positive integer"),
-        ({"batch_size": None, "drop_remainder": True}, "drop_remainder=True needs a batch_size"),
+        ({"batch_size": None, "remainder": "pad"}, "remainder='pad' needs a batch_size"),
         ({"host": (2, 2)}, "host=(2, 2) must be (index, count)"),
         ({"host": 0}, "host=0 must be (index, count)"),
         ({"shuffle": -1}, "shuffle=-1"),
@@ -140,7 +145,7 @@ def test_rejects_invalid_options(options, part, ids):
 
 @pytest.mark.parametrize("batch_size", [4, None])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": 5}], ids=str)
-def test_each_record_occurs_once_in_an_epoch(options, batch_size, reader, ids):
+def test_each_record_occurs_once_in_an_epoch(options, batch_size, storage, ids):
     def make(**changes):
         return keras_dataset(ids, label=None, batch_size=batch_size, **options | changes)
 
@@ -157,22 +162,34 @@ def test_each_record_occurs_once_in_an_epoch(options, batch_size, reader, ids):
         assert epoch(make(seed=1)) != first
 
 
-@pytest.mark.parametrize("kind", ["raw", "none", "rows"])
-def test_both_readers_read_the_same(kind, dataset, monkeypatch):
-    options = {"features": ["image/key"], "shuffle": True}
-    if kind == "rows":
-        options |= {"features": None, "label": "text", "fill": {"count": 0}}
-    name = "number" if kind == "rows" else "image/key"
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [6, 12, 48])
+def test_padding_evaluates_each_example_once(hosts, batch_size, ids):
+    numbers, steps = [], set()
+    for host in range(hosts):
+        dataset = keras_dataset(
+            ids, batch_size=batch_size, remainder="pad", label=None, host=(host, hosts)
+        )
+        batches = [(inputs["id"].numpy()[:, 0], weights.numpy()) for inputs, weights in dataset]
+        steps |= {len(batches), len(dataset)}
+        assert {len(ids) for ids, _ in batches} == {batch_size // hosts}
+        numbers += [n for ids, weights in batches for n in ids[weights == 1].tolist()]
+    assert sorted(numbers) == list(range(TOTAL))
+    assert steps == {-(-TOTAL // batch_size)}
+    assert steps == {steps_per_epoch(ids, "train", batch_size, remainder="pad", hosts=hosts)}
 
-    def read() -> list:
-        return [
-            (inputs[name].numpy().tolist(), labels.numpy().tolist())
-            for inputs, labels in keras_dataset(dataset(kind), "train+validation", **options)
-        ]
 
-    by_tensorflow = read()
-    monkeypatch.setattr(keras_data, "scheme_of", lambda path: "gs")
-    assert read() == by_tensorflow
+@pytest.mark.parametrize("taken", [0, 3, 8, 11])
+def test_a_stream_continues_in_the_middle_of_an_epoch(taken, ids):
+    """As after a crash: the number of steps that were taken gives epoch and position."""
+    train = keras_dataset(ids, batch_size=4, shuffle=True, seed=3, label=None)
+    expected = [epoch(train) for _ in range(3)]
+    stream = Stream(open_dataset(ids, decode=False), shuffle=True, seed=3)
+    number, step = divmod(taken, len(train))
+    stream.seek(number, 4 * step)
+    again = keras_dataset(stream, batch_size=4, label=None)
+    assert epoch(again) == expected[number][4 * step :]
+    assert epoch(again) == expected[number + 1]
 
 
 def test_tf_data_calls_replace_options(ids, tmp_path):
@@ -210,14 +227,14 @@ def test_where_keeps_matching_records(ids, table, images):
     assert epoch(select(where=lambda row: row["id"] > 28, batch_size=None)) == [*range(29, TOTAL)]
     (first, *_) = select(where=lambda row: row["id"] > 9)
     assert first["many"].to_list() == [list(range(n % 4)) for n in range(10, 14)]
-    full = select(where=lambda row: row["id"] > 28, drop_remainder=True)
+    full = select(where=lambda row: row["id"] > 28, remainder="drop")
     assert epoch(full) == [29, 30, 31, 32]
     odd = keras_dataset(
         table, features=["number"], label="text", fill={"count": 0},
-        where=lambda row: row["kind"] == "odd",
+        where=lambda row: row["kind"] == b"odd",
     )  # fmt: skip
     assert set(labels_of(odd)) == {b"odd"}
-    cows = keras_dataset(images("jpeg"), where=lambda row: row["image/class/text"] == "cow")
+    cows = keras_dataset(images("jpeg"), where=lambda row: row["image/class/text"] == b"cow")
     counts = load_manifest(images("jpeg")).splits["train"].label_counts
     assert Counter(labels_of(cows)) == {2: counts["cow"]}
     assert len(images_of(cows)) == counts["cow"] > 5
@@ -247,7 +264,7 @@ def test_pixels_equal_those_of_pillow(kind, channels, images):
     single = keras_dataset(images(kind), "train+validation", batch_size=None)
     assert [spec.shape.as_list() for spec in single.element_spec] == [[16, 24, channels], []]
     assert expected == Counter((image.numpy().tobytes(), int(label)) for image, label in single)
-    full = keras_dataset(images(kind), batch_size=4, drop_remainder=True)
+    full = keras_dataset(images(kind), batch_size=4, remainder="drop")
     assert [spec.shape.as_list() for spec in full.element_spec] == [[4, 16, 24, channels], [4]]
 
 
@@ -259,7 +276,7 @@ def test_images_of_different_sizes_are_not_batched(images):
     dataset = keras_dataset(images("mixed"), batch_size=None)
     assert dataset.element_spec[0].shape.as_list() == [None, None, 3]
     found = Counter(image.numpy().tobytes() for image, _ in dataset)
-    expected = [row["image/encoded"] for row in open_dataset(images("mixed"))]
+    expected = [row["image"] for row in open_dataset(images("mixed"))]
     assert {image.shape for image in expected} == {(30, 40, 3), (47, 33, 3)}
     assert found == Counter(image.tobytes() for image in expected)
     resized = dataset.map(lambda image, label: (tf.image.resize(image, (20, 30)), label)).batch(7)
@@ -412,7 +429,7 @@ def test_class_weights_equal_those_of_scikit_learn(images, tmp_path):
 
     from shardmill.loaders import class_weights
 
-    y = [row["image/class/label"] for row in open_dataset(images("jpeg"))]
+    y = [row["label"] for row in open_dataset(images("jpeg"))]
     classes = np.unique(y)
     assert len(classes) == len(PHOTOS)
     weights = compute_class_weight("balanced", classes=classes, y=y)

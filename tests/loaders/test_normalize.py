@@ -14,7 +14,7 @@ def test_images_are_normalized_as_by_an_adapted_layer(images) -> None:
     import keras
 
     records = open_dataset(images("raw"))
-    pixels = np.stack([each["image/encoded"] for each in records]).astype("float32")
+    pixels = np.stack([each["image"] for each in records]).astype("float32")
     adapted = keras.layers.Normalization(axis=-1)
     adapted.adapt(pixels)
     found = np.asarray(normalization(images("raw"))(pixels))

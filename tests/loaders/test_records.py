@@ -81,13 +81,13 @@ def test_pixels_equal_those_of_pillow(kind, dataset):
         pixels = np.frombuffer(encoded, np.uint8)
         if kind != "raw":
             pixels = np.asarray(Image.open(io.BytesIO(encoded)))
-        image = found["image/encoded"]
+        image = found["image"]
         assert (image.dtype, image.shape) == (np.uint8, (*sides, channels))
         np.testing.assert_array_equal(image, pixels.reshape(*sides, channels))
         assert image.flags.writeable
         assert plain[number]["image/encoded"] == encoded
         assert found["image/key"] == features["image/key"].bytes_list.value[0]
-        label = found["image/class/label"]
+        label = found["label"]
         assert isinstance(label, np.int64)
         assert records.labels[label].encode() == found["image/class/text"]
         assert found["image/key"].startswith(found["image/class/text"] + b"/")
@@ -184,7 +184,7 @@ def test_indexes_like_a_sequence(many):
             records[index]
         with pytest.raises(IndexError):
             records.payload(index)
-    for index in (1.0, "1", None, slice(3)):
+    for index in (1.0, "1", None):
         with pytest.raises(TypeError):
             records[index]
     order = [5, -1, 5, 119, 0, np.int64(60)]
@@ -224,8 +224,9 @@ def test_reads_the_same_in_another_process(method, many):
 def test_fork_while_a_thread_holds_the_locks(many):
     records = open_dataset(many)
     lengths(records, range(120))
-    caches = (records.files._files, records.files._contents, records.files._layouts)
-    locks = [cache._lock for cache in (*caches, records.files._tables)]
+    caches = records.files._caches
+    kinds = (caches.files, caches.contents, caches.layouts, caches.tables)
+    locks = [cache._lock for cache in kinds]
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=lengths, args=(records, [3, 99], results))

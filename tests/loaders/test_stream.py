@@ -1,6 +1,7 @@
 """Stream: hosts and workers together read each record once, in an order set by seed and epoch."""
 
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from shardmill.loaders import Stream, open_dataset
+from shardmill.loaders.order import divide_parts
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
-from tests.support.loader_tools import ID, PACKS, write_dataset, write_numbered
+from tests.support.loader_tools import DATA, ID, PACKS, write_dataset, write_numbered
 from tests.support.record_tools import in_groups
 
 
@@ -57,12 +60,11 @@ def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
     options = {"shuffle": shuffle, "buffer": buffer, "seed": seed}
     parts: list[list[list[int]]] = []
     for host in range(hosts):
-        shares = [
-            read(records, epoch=epoch, host=(host, hosts), worker=(worker, workers), **options)
-            for worker in range(workers)
-        ]
+        keep = {"epoch": epoch, "host": (host, hosts), "remainder": "keep", **options}
+        shares = [read(records, worker=(worker, workers), **keep) for worker in range(workers)]
         lengths = [len(share) for share in shares]
-        assert len(Stream(records, host=(host, hosts), **options)) == sum(lengths)
+        stream = Stream(records, host=(host, hosts), remainder="keep", **options)
+        assert len(stream) == sum(lengths)
         assert max(lengths) - min(lengths) <= 1
         parts.append(shares)
     found = [n for shares in parts for share in shares for n in share]
@@ -71,14 +73,17 @@ def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
         assert found == list(range(total))
     lengths = [sum(map(len, shares)) for shares in parts]
     assert max(lengths) - min(lengths) <= 1
-    equal = [
-        read(records, epoch=epoch, host=(host, hosts), equal=True, **options)
-        for host in range(hosts)
-    ]
-    assert [len(part) for part in equal] == [total // hosts] * hosts
-    assert len(Stream(records, equal=True, host=(0, hosts), **options)) == total // hosts
-    drawn = [n for part in equal for n in part]
-    assert len(set(drawn)) == len(drawn)
+    for remainder, each in (("drop", total // hosts), ("pad", -(-total // hosts))):
+        options["remainder"] = remainder
+        weighed = []
+        for host in range(hosts):
+            stream = Stream(records, host=(host, hosts), **options)
+            stream.set_epoch(epoch)
+            rows = list(stream)
+            assert len(rows) == len(stream) == each
+            weighed += [(int(row["id"]), row.get("weight", 1)) for row in rows]
+        real = [number for number, weight in weighed if weight]
+        assert len(set(real)) == len(real) == (total if remainder == "pad" else each * hosts)
 
 
 def test_order_depends_on_seed_and_epoch(records, tmp_path):
@@ -125,11 +130,12 @@ def test_shuffle_moves_examples_far(tmp_path):
     assert sum(bool(first & shard) for shard in shards) >= 3
 
 
-def test_equal_leaves_out_others_in_each_epoch(records):
+def test_drop_leaves_out_others_in_each_epoch(records):
     left = Counter()
     for epoch in range(20):
         parts = [
-            read(records, shuffle=True, equal=True, host=(h, 5), epoch=epoch) for h in range(5)
+            read(records, shuffle=True, remainder="drop", host=(h, 5), epoch=epoch)
+            for h in range(5)
         ]
         left.update(set(range(132)) - {n for part in parts for n in part})
     assert left.total() == 40
@@ -141,6 +147,8 @@ def test_where_keeps_matching_examples(records):
     assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))
     with pytest.raises(TypeError, match="is unknown"):
         len(stream)
+    with pytest.raises(UsageError, match="different numbers of examples"):
+        Stream(records, where=bool, host=(0, 2))
     assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))  # again
 
 
@@ -162,6 +170,9 @@ def test_opens_only_the_shards_of_its_share(tmp_path):
         ({"host": (0, 1.5)}, "host=(0, 1.5) must be (index, count)"),
         ({"worker": (2, 2)}, "worker=(2, 2) must be (index, count)"),
         ({"buffer": 0}, "buffer=0 must be"),
+        ({"buffer": 1.5}, "buffer=1.5 must be"),
+        ({"shuffle": "yes"}, "shuffle='yes' must be True or False"),
+        ({"remainder": "cut"}, "remainder='cut' is unknown: use keep, drop or pad"),
     ],
     ids=str,
 )
@@ -180,5 +191,135 @@ def test_memory_is_bounded_by_buffer_and_member(tmp_path):
     try:
         assert sum(1 for _ in stream) == 2000
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# Epochs, and reading on in the middle of one.
+
+
+def test_each_iteration_is_another_epoch(records):
+    stream = Stream(records, shuffle=True, seed=2)
+    orders = [[int(row["id"]) for row in stream] for _ in range(3)]
+    assert orders == [read(records, shuffle=True, seed=2, epoch=epoch) for epoch in range(3)]
+    stream.set_epoch(1)
+    assert [int(row["id"]) for row in stream] == orders[1]
+
+
+@settings(max_examples=examples(60))
+@given(
+    taken=st.integers(0, 70), epoch=st.integers(0, 2),
+    options=st.fixed_dictionaries({
+        "shuffle": st.booleans(), "buffer": st.sampled_from([1, 5, 40, 4096]),
+        "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
+        "host": st.sampled_from([(0, 1), (1, 2)]), "seed": st.integers(0, 3),
+        "remainder": st.sampled_from(["drop", "pad"]),
+    }),
+)  # fmt: skip
+def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
+    whole = Stream(records, **options)
+    whole.set_epoch(epoch)
+    epochs = [[(int(row["id"]), row.get("weight")) for row in whole] for _ in range(2)]
+    stream = Stream(records, **options)
+    stream.set_epoch(epoch)
+    first = [(int(row["id"]), row.get("weight")) for row in itertools.islice(stream, taken)]
+    state = json.loads(json.dumps(stream.state_dict()))
+    other = Stream(records, **options)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    rest = [(int(row["id"]), row.get("weight")) for row in other]
+    if taken <= len(epochs[0]):
+        assert first + rest == epochs[0]
+        rest = [(int(row["id"]), row.get("weight")) for row in other]
+    assert rest == epochs[1]
+
+
+def test_a_state_of_another_share_is_an_error(records):
+    state = Stream(records, host=(0, 2)).state_dict()
+    with pytest.raises(UsageError, match="continue with as many hosts and workers as before"):
+        Stream(records, host=(1, 2)).load_state_dict(state)
+
+
+# Labels with separate shards.
+
+LABELS = {"ant": 400, "bee": 250, "cat": 50}
+
+
+@pytest.fixture(scope="module")
+def by_label(tmp_path_factory):
+    """Records whose text is their label, in two shards for each label."""
+    folder = tmp_path_factory.mktemp("labels") / "ds"
+    texts = [label for label, number in LABELS.items() for _ in range(number)]
+    sizes = [number // 2 for number in LABELS.values() for _ in range(2)]
+    write_numbered(
+        folder, sizes, 10, schema=f"{ID}\n{DATA}",
+        example=lambda n: {"id": n, "x": texts[n].encode()},
+    )  # fmt: skip
+    path = folder / "manifest.json"
+    body = json.loads(path.read_text())
+    for number, shard in enumerate(body["splits"]["train"]["shards"]):
+        shard["label"] = list(LABELS)[number // 2]
+    path.write_text(json.dumps({**body, "labels": list(LABELS)}))
+    return open_dataset(folder)
+
+
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6), cuts=st.lists(st.floats(0, 1)))
+def test_parts_are_divided_evenly(sizes, cuts):
+    """Compared with sorting all records by their place."""
+    places = sorted(
+        ((i + 0.5) / size, part) for part, size in enumerate(sizes) for i in range(size)
+    )
+    for cut in cuts:
+        position = int(cut * len(places))
+        counts = Counter(part for _, part in places[:position])
+        assert divide_parts(sizes, position) == [counts[part] for part in range(len(sizes))]
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 7])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_hosts_and_batches_have_all_labels(hosts, shuffle, by_label):
+    """Chi-square of each host, and of the windows of each host, against a random division."""
+    total = sum(LABELS.values())
+    for epoch in range(3):
+        for host in range(hosts):
+            stream = Stream(by_label, shuffle=shuffle, host=(host, hosts))
+            stream.set_epoch(epoch)
+            texts = [row["x"].decode() for row in stream]
+            assert chi_square(texts, total) < 13.8  # 2 degrees of freedom: p = 0.001
+            windows = [texts[at : at + 35] for at in range(0, len(texts) - 34, 35)]
+            statistic = sum(chi_square(window, total) for window in windows)
+            assert statistic < stats.chi2.ppf(0.9999, 2 * len(windows))
+
+
+def chi_square(texts: list[str], total: int) -> float:
+    found = Counter(texts)
+    expected = {label: len(texts) * number / total for label, number in LABELS.items()}
+    return sum((found[label] - each) ** 2 / each for label, each in expected.items())
+
+
+def test_slices_of_labels_are_percentages_of_each(by_label):
+    folder = by_label.source.folder
+    first, rest = (open_dataset(folder, split) for split in ("train[:10%]", "train[10%:]"))
+    assert Counter(row["x"].decode() for row in first) == {"ant": 40, "bee": 25, "cat": 5}
+    ids = [int(row["id"]) for row in [*first, *rest]]
+    assert sorted(ids) == list(range(700))
+    with pytest.raises(UsageError, match="use percentages"):
+        open_dataset(folder, "train[:100]")
+
+
+# Memory.
+
+
+def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):
+    """Masks of 256 KiB that compress to 300 bytes: 64 MiB of 250 MiB are in memory."""
+    payload = encode_example({"id": 1, "x": bytes(256 << 10)})
+    folder = write_dataset(
+        tmp_path / "ds", [in_groups([payload] * 500, 5)] * 2, f"{ID}\n{DATA}", PACKS["deflated"]
+    )
+    stream = Stream(open_dataset(folder, features=["id"]), shuffle=True)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in stream) == 1000
+        assert 50 << 20 < tracemalloc.get_traced_memory()[1] < 80 << 20
     finally:
         tracemalloc.stop()

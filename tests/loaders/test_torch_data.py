@@ -95,7 +95,9 @@ def test_stream_in_a_data_loader(options, shuffle, ds):
     for epoch in range(2):
         found = []
         for host in range(2):
-            stream = torch_stream(open_dataset(ds), shuffle=shuffle, host=(host, 2))
+            stream = torch_stream(
+                open_dataset(ds), shuffle=shuffle, host=(host, 2), remainder="keep"
+            )
             assert isinstance(stream, TorchStream)
             assert isinstance(stream, IterableDataset)
             stream.set_epoch(epoch)
@@ -104,12 +106,49 @@ def test_stream_in_a_data_loader(options, shuffle, ds):
                 warnings.simplefilter("error")
                 mine = checked_ids(loader)
             assert len(mine) == len(stream)
-            if options.get("persistent_workers"):
-                assert sorted(checked_ids(loader)) == sorted(mine)
             found += mine
         assert sorted(found) == list(range(TOTAL))
         orders.append(found)
     assert (orders[0] != orders[1]) == shuffle
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_pass_is_another_epoch(persistent, ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    loader = DataLoader(
+        stream, batch_size=None, num_workers=2, multiprocessing_context="fork",
+        persistent_workers=persistent,
+    )  # fmt: skip
+    orders = [[int(row["id"]) for row in loader] for _ in range(3)]
+    assert [sorted(order) for order in orders] == [[*range(TOTAL)]] * 3
+    assert len(set(map(tuple, orders))) == 3
+    stream.set_epoch(1)
+    assert [int(row["id"]) for row in loader] == orders[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [3, 13])
+def test_stateful_data_loader_continues(workers, taken, ds):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    def make() -> StatefulDataLoader:
+        stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+        return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
+
+    whole = [checked_ids([batch]) for batch in make()]
+    loader = make()
+    batches = iter(loader)
+    first = [checked_ids([next(batches)]) for _ in range(taken)]
+    state = loader.state_dict()
+    again = make()
+    again.load_state_dict(state)
+    assert first + [checked_ids([batch]) for batch in again] == whole
 
 
 def test_set_epoch_changes_the_order_in_workers(ds):

@@ -51,20 +51,20 @@ def ds(tmp_path) -> Path:
     return tmp_path / "ds"
 
 
-def simulate(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int:
-    """Simulate all workers: assign shards round-robin, form batches, and step together."""
-    queues = [[] for _ in range(replicas)]
+def simulate(shards: list[int], hosts: int, batch: int, *, drop: bool) -> int:
+    """Simulate all hosts: assign shards round-robin, form batches, and step together."""
+    queues = [[] for _ in range(hosts)]
     for number, records in enumerate(shards):
-        queues[number % replicas] += [(number, record) for record in range(records)]
+        queues[number % hosts] += [(number, record) for record in range(records)]
     steps = 0
     while True:
         taken = []
         for queue in queues:
-            taken.append(queue[: batch // replicas])
-            del queue[: batch // replicas]
+            taken.append(queue[: batch // hosts])
+            del queue[: batch // hosts]
         sizes = [len(one) for one in taken]
-        full = all(size == batch // replicas for size in sizes)
-        if not full and (replicas > 1 or drop or not any(sizes)):
+        full = all(size == batch // hosts for size in sizes)
+        if not full and (hosts > 1 or drop or not any(sizes)):
             return steps
         steps += 1
 
@@ -75,18 +75,25 @@ def simulate(shards: list[int], replicas: int, batch: int, *, drop: bool) -> int
     st.integers(1, 8),
     st.booleans(),
 )
-def test_steps_match_a_simulation_of_workers(splits, replicas, share, drop):
+def test_steps_match_a_simulation_of_hosts(splits, hosts, share, drop):
     manifest = make({f"s{i}": records for i, records in enumerate(splits)})
     joined = [count for records in splits for count in records]
-    split, batch = "+".join(manifest.splits), replicas * share
-    if replicas > max(1, len(joined)):
-        with pytest.raises(UsageError, match="use fewer replicas"):
-            steps_per_epoch(manifest, split, batch, drop_remainder=drop, replicas=replicas)
-        return
-    got = steps_per_epoch(manifest, split, batch, drop_remainder=drop, replicas=replicas)
-    if replicas == 1 or joined:
-        assert got == simulate(joined, replicas, batch, drop=drop)
-        assert type(got) is int
+    split, batch = "+".join(manifest.splits), hosts * share
+    options = {"remainder": "drop" if drop else None, "hosts": hosts}
+    if hosts > max(1, len(joined)):
+        with pytest.raises(UsageError, match="use fewer hosts"):
+            steps_per_epoch(manifest, split, batch, whole_shards=True, **options)
+    else:
+        got = steps_per_epoch(manifest, split, batch, whole_shards=True, **options)
+        if hosts == 1 or joined:
+            assert got == simulate(joined, hosts, batch, drop=drop)
+            assert type(got) is int
+    equal = [sum(joined) // hosts] * hosts if hosts > 1 else [sum(joined)]
+    assert steps_per_epoch(manifest, split, batch, **options) == simulate(
+        equal, hosts, batch, drop=drop
+    )
+    padded = steps_per_epoch(manifest, split, batch, remainder="pad", hosts=hosts)
+    assert (padded - 1) * batch < sum(joined) <= padded * batch
 
 
 def test_the_simulation_is_not_trivial() -> None:
@@ -105,10 +112,15 @@ def test_the_simulation_is_not_trivial() -> None:
         ("validation+train", ["--batch_size=4", "--drop_remainder"], 5),
         (" train + validation ", ["--batch_size=23"], 1),
         ("train+test", ["--batch_size=4"], 5),
-        ("train", ["--batch_size=4", "--replicas=2"], 2),
-        # In the order named: worker 0 gets 5+7+1+3 and 3+5+7+1, worker 1 the rest.
-        ("train+validation", ["--batch_size=2", "--replicas=2"], 7),
-        ("validation+test", ["--batch_size=2", "--replicas=2"], 3),
+        ("train", ["--batch_size=4", "--hosts=2"], 4),
+        ("train", ["--batch_size=4", "--hosts=2", "--whole_shards"], 2),
+        # In the order named: host 0 gets 5+7+1+3 and 3+5+7+1, host 1 the rest.
+        ("train+validation", ["--batch_size=2", "--hosts=2", "--whole_shards"], 7),
+        ("validation+test", ["--batch_size=2", "--hosts=2"], 3),
+        ("train[:50%]", ["--batch_size=4"], 2),
+        ("train[:50%]+train[50%:]", ["--batch_size=4"], 5),
+        ("train[5:9] + validation[-2:]", ["--batch_size=2"], 3),
+        ("train[-100:100]", ["--batch_size=4"], 5),
     ],
 )
 def test_joins_splits(split, flags, wanted, ds, capsys):
@@ -120,15 +132,17 @@ def test_order_of_joined_splits_decides_assignment() -> None:
     names = [shard.file for shard in select(manifest, "b+a").shards]
     assert names == ["b-0", "a-0", "a-1", "a-2"]
     manifest = make({"a": [10], "b": [4, 1]})
-    assert steps_per_epoch(manifest, "a+b", 2, replicas=2) == 4
-    assert steps_per_epoch(manifest, "b+a", 2, replicas=2) == 1
+    assert steps_per_epoch(manifest, "a+b", 2, hosts=2, whole_shards=True) == 4
+    assert steps_per_epoch(manifest, "b+a", 2, hosts=2, whole_shards=True) == 1
 
 
 MISTAKES = [
-    (["--split=train[:80%]"], "the split 'train[:80%]' is a slice"),
-    (["--split=train[10:]"], "build with other --splits, or use take and skip"),
-    (["--split=train[:80%]+validation"], "'train[:80%]' is a slice"),
-    (["--split=train%50"], "is a slice"),
+    (["--split=train[:180%]"], "'180%' is neither a number nor a percentage up to 100%"),
+    (["--split=train[:x]"], "train[:x]: 'x' is neither a number"),
+    (["--split=train[10]"], "the split 'train[10]' is malformed"),
+    (["--split=train[1:2:3]"], "is malformed"),
+    (["--split=[:10%]"], "has an empty name"),
+    (["--split=train%50"], "has no split 'train%50'"),
     (["--split=train+train"], "names 'train' twice"),
     (["--split=train+validation+ train"], "names 'train' twice"),
     (["--split=train+"], "has an empty name"),
@@ -138,12 +152,12 @@ MISTAKES = [
     (["--split=Train"], "has no split 'Train'"),
     (["--batch_size=0"], "must be positive"),
     (["--batch_size=-4"], "must be positive"),
-    (["--replicas=0"], "must be positive"),
-    (["--batch_size=5", "--replicas=2"], "use a multiple of 2, such as 6"),
+    (["--hosts=0"], "must be positive"),
+    (["--batch_size=5", "--hosts=2"], "use a multiple of 2, such as 6"),
     (["--batch_size=4.0"], "invalid int value"),
-    (["--batch_size=6", "--replicas=6"], "train has 5 shards, fewer than 6 replicas"),
-    (["--batch_size=6", "--replicas=6"], "build with --num_shards=6 or a multiple"),
-    (["--split=test", "--replicas=2"], "test has 0 shards"),
+    (["--batch_size=6", "--hosts=6", "--whole_shards"], "train has 5 shards, fewer than 6 hosts"),
+    (["--batch_size=6", "--hosts=6", "--whole_shards"], "build with --num_shards=6 or a multiple"),
+    (["--split=test", "--hosts=2", "--whole_shards"], "test has 0 shards"),
     (["--replica=2"], "Unrecognized arguments"),
 ]
 
@@ -151,7 +165,7 @@ MISTAKES = [
 @pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
 def test_rejects_numbers_that_are_not_integers(ds, numbers):
     with pytest.raises(UsageError, match="must be positive integers"):
-        steps_per_epoch(ds, "train", numbers[0], replicas=numbers[1])
+        steps_per_epoch(ds, "train", numbers[0], hosts=numbers[1])
 
 
 @pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=lambda value: str(value)[:40])
@@ -160,11 +174,11 @@ def test_rejects_flags_in_one_sentence(flags, message, ds, capsys):
 
 
 def test_prints_json(ds, capsys):
-    code, out, err = run_here(capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--replicas=2", "--json")  # fmt: skip
+    code, out, err = run_here(capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--hosts=2", "--json")  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out) == {
-        "examples": 23, "steps": 3, "split": "train+validation", "batch_size": 4,
-        "drop_remainder": False, "replicas": 2, "manifest": f"{ds}/manifest.json",
+        "examples": 23, "steps": 5, "split": "train+validation", "batch_size": 4,
+        "drop_remainder": False, "hosts": 2, "whole_shards": False, "manifest": f"{ds}/manifest.json",
     }  # fmt: skip
 
 
@@ -172,7 +186,7 @@ def test_prints_json(ds, capsys):
     ("flags", "why"),
     [
         (["--batch_size=18", "--drop_remainder"], "0 steps: train does not fill a batch"),
-        (["--batch_size=10", "--replicas=5"], "0 steps: the smallest replica's share"),
+        (["--batch_size=20", "--hosts=5"], "0 steps: the share of a host"),
         (["--batch_size=4", "--split=test"], "0 steps: test is empty."),
     ],
 )

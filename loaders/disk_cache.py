@@ -1,0 +1,107 @@
+"""Local copies of remote shards, shared by all processes of a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+import google_crc32c
+
+from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.storage import open_storage
+
+_SUFFIX = ".copy"
+
+
+class DiskCache:
+    """A folder with the copies that were used last; its files are named by content.
+
+    Args:
+        folder: The folder; made if it does not exist.
+        max_bytes: Size of all copies; the newest is kept in any case.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+        self._folder, self._max_bytes = Path(folder).absolute(), max_bytes
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cache_dir={os.fspath(folder)!r} cannot be made: {error.strerror}; give a folder "
+                "of a local disk."
+            ) from error
+
+    def path_of(self, path: str, shard: Shard) -> str:
+        """Return the path of a copy, which is read from the storage if there is none.
+
+        Args:
+            path: Path of the shard.
+            shard: Its entry in the manifest.
+
+        Raises:
+            InputError: The shard does not match the manifest, or the disk is full.
+            StorageError: The storage failed.
+        """
+        name = shard.file.replace("/", "-")
+        copy = self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
+        if not _is_used(copy):
+            try:
+                self._copy(path, shard, copy)
+            except OSError as error:
+                raise InputError(
+                    f"{path} cannot be copied to {self._folder}: {error.strerror}; free space, or "
+                    "give another cache_dir."
+                ) from error
+            self._drop_oldest(copy)
+        return str(copy)
+
+    def _copy(self, path: str, shard: Shard, copy: Path) -> None:
+        part = copy.with_suffix(".part")
+        with part.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another process may copy the same shard
+            if copy.exists():
+                return
+            file.truncate(0)
+            checksum = 0
+            with open_storage(path).open_read(path) as chunks:
+                for chunk in chunks:
+                    file.write(chunk)
+                    checksum = google_crc32c.extend(checksum, chunk)
+            file.flush()
+            size = file.tell()
+            if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
+                raise InputError(
+                    f"{path} has {size:,} bytes with the CRC-32C {checksum:08x}, and the manifest "
+                    f"says {shard.bytes:,} and {shard.crc32c}: run `shardmill verify`."
+                )
+            part.replace(copy)
+
+    def _drop_oldest(self, newest: Path) -> None:
+        """Delete what was not used for the longest time; open files can still be read."""
+        found = []
+        for copy in self._folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # another process deletes too
+                state = copy.stat()
+                found.append((state.st_mtime_ns, state.st_size, copy))
+        total = sum(size for _, size, _ in found)
+        for _, size, copy in sorted(found):
+            if total <= self._max_bytes:
+                return
+            if copy != newest:
+                copy.unlink(missing_ok=True)
+                total -= size
+
+
+def _is_used(copy: Path) -> bool:
+    """Return whether a copy exists, and mark it as used."""
+    try:
+        os.utime(copy)
+    except FileNotFoundError:
+        return False
+    return True

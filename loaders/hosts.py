@@ -1,0 +1,110 @@
+"""Which share of a dataset this process reads: given, or found from the training framework."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import sys
+from dataclasses import dataclass
+
+from shardmill.schemas.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several equal shares of the work.
+
+    Attributes:
+        index: Number of the share, from 0.
+        count: Number of shares.
+    """
+
+    index: int
+    count: int
+
+
+def divide(start: int, stop: int, share: Share) -> tuple[int, int]:
+    """Returns one share of a range; the sizes of two shares differ by at most one."""
+    size = stop - start
+    low, high = share.index * size // share.count, (share.index + 1) * size // share.count
+    return start + low, start + high
+
+
+def parse_share(name: str, value: tuple[int, int]) -> Share:
+    """Returns an argument such as ``host=(0, 2)`` as a share.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Index and count.
+
+    Raises:
+        UsageError: It is not a pair of integers with 0 <= index < count.
+    """
+    try:
+        index, count = map(operator.index, value)
+    except (TypeError, ValueError):
+        index = count = 0
+    if not 0 <= index < count:
+        raise UsageError(
+            f"{name}={value!r} must be (index, count) with 0 <= index < count, as in {name}=(0, 2)."
+        )
+    return Share(index, count)
+
+
+def find_host(value: tuple[int, int] | None) -> Share:
+    """Returns the share of this host: the given one, else that of a distributed training job.
+
+    The job is found from torch.distributed, JAX, TensorFlow's TF_CONFIG, or the variables RANK and
+    WORLD_SIZE of torchrun. Without any of them this process reads everything.
+
+    Raises:
+        UsageError: The value is malformed, or Slurm started several tasks that none of these knows:
+            each of them would read everything.
+    """
+    if value is not None:
+        return parse_share("host", value)
+    found = _from_torch() or _from_jax() or _from_tensorflow() or _from_variables()
+    if found is not None:
+        return found
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks.isdecimal() and int(tasks) > 1 and "SLURM_PROCID" in os.environ:
+        raise UsageError(
+            f"Slurm started {tasks} tasks, and each would read the whole split: initialize "
+            "torch.distributed or jax.distributed first, or give host=(index, count); "
+            "host=(0, 1) reads everything."
+        )
+    return Share(0, 1)
+
+
+def _from_torch() -> Share | None:
+    torch = sys.modules.get("torch.distributed")
+    if torch is None or not torch.is_available() or not torch.is_initialized():
+        return None
+    return Share(torch.get_rank(), torch.get_world_size())
+
+
+def _from_jax() -> Share | None:
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return None
+    return Share(jax.process_index(), jax.process_count())
+
+
+def _from_tensorflow() -> Share | None:
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        chiefs, workers = (len(config["cluster"].get(name, ())) for name in ("chief", "worker"))
+        task, index = config["task"]["type"], int(config["task"]["index"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if task not in ("chief", "worker"):
+        return None
+    return Share(index + (chiefs if task == "worker" else 0), chiefs + workers)
+
+
+def _from_variables() -> Share | None:
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        return None
+    return Share(int(rank), int(size))
