@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
+.PHONY: help demo test light test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
   test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
@@ -38,6 +38,9 @@ demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and show two datasets
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy'
+
+light: $(VENV)/.installed-light-$(STATE)  ## Run the tests of schemas and transforms that need no training framework
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy' tests/schemas tests/transforms
 
 test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run slow tests: kills, races, training, servers, commands of the docs
 	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m heavy

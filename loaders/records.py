@@ -26,7 +26,7 @@ from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import CACHE_BYTES, Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 
 Transform = Callable[[dict[str, Any]], Any]
 
@@ -168,6 +168,19 @@ class Records:
             for first, payloads in self.files.members(number, part.first, part.stop):
                 for record, payload in enumerate(payloads, first):
                     yield self.decode(number, record, payload)
+
+    def head(self, n: int = 5) -> list[Any]:
+        """Returns the first n examples, or all if there are fewer."""
+        return [self[number] for number in range(min(n, len(self)))]
+
+    def _repr_html_(self) -> str:
+        """Returns a table of the first examples, with thumbnails of images, for notebooks."""
+        from shardmill.loaders.report.render import render_examples  # imports Jinja
+
+        try:
+            return render_examples(repr(self), self.head(8))
+        except ShardmillError as error:
+            return render_examples(f"{self!r}: {error}", ())
 
     def payload(self, index: SupportsIndex) -> bytes:
         """Returns the serialized tf.train.Example of an example after checking its CRCs."""

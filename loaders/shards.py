@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
+from shardmill.loaders.lru_cache import LruCache
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
@@ -32,7 +31,6 @@ from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
 
-T = TypeVar("T")
 CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
 _MAX_OPEN_FILES = 64
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
@@ -85,51 +83,6 @@ class _OpenFile:
         return self._reader.read_at(offset, length)
 
 
-class _LruCache:
-    """A thread-safe cache that drops the least recently used values above a size limit.
-
-    Args:
-        limit: Maximum total cost of the values; the newest value is kept in any case.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
-        self._making: dict[Any, threading.Event] = {}
-        self._total = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Any, make: Callable[[], T], cost: Callable[[T], int]) -> T:
-        """Returns a value, made by one thread if it is not cached; the others wait for it."""
-        while True:
-            with self._lock:
-                entry = self._entries.get(key)
-                if entry is not None:
-                    self._entries.move_to_end(key)
-                    value: T = entry[0]
-                    return value
-                made = self._making.get(key)
-                if made is None:
-                    made = self._making[key] = threading.Event()
-                    break
-            made.wait()  # if making it fails, this thread tries itself
-        try:
-            value = make()
-            self._keep(key, value, cost(value))
-        finally:
-            with self._lock:
-                del self._making[key]
-            made.set()
-        return value
-
-    def _keep(self, key: Any, value: Any, size: int) -> None:
-        with self._lock:
-            self._total += size
-            self._entries[key] = value, size
-            while self._total > self._limit and len(self._entries) > 1:
-                self._total -= self._entries.popitem(last=False)[1][1]
-
-
 class Caches(NamedTuple):
     """Limits of caches.
 
@@ -147,10 +100,10 @@ class _ProcessCaches:
 
     def __init__(self, memory: int) -> None:
         self.pid = os.getpid()
-        self.files = _LruCache(_MAX_OPEN_FILES)
-        self.tables = _LruCache(memory)
-        self.layouts = _LruCache(memory)
-        self.contents = _LruCache(memory)
+        self.files = LruCache(_MAX_OPEN_FILES)
+        self.tables = LruCache(memory)
+        self.layouts = LruCache(memory)
+        self.contents = LruCache(memory)
 
 
 class ShardFiles:
@@ -353,7 +306,7 @@ class ShardFiles:
         blocks = find_blocks(data, content_bytes)
         if blocks >= 0 and content_bytes:  # the CRCs of records protect them
             first, last = stored_range(0, content_bytes)
-            return data, strip_block_headers(data[blocks + first : blocks + last], 0)
+            return data, strip_block_headers(memoryview(data)[blocks + first : blocks + last], 0)
         return data, b"".join(inflate_member(data, offset))
 
     def _read_layout(self, shard: int, number: int) -> _Layout:

@@ -5,11 +5,12 @@ A map-style DataLoader needs ``open_dataset`` only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.records import Records
+from shardmill.loaders.records import Records, open_dataset
 from shardmill.loaders.stream import Stream
 
 require_framework("torch")
@@ -44,6 +45,28 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[Any]:
         """Yields this worker's examples of the next epoch."""
         return Stream.__iter__(self)
+
+
+def torch_dataset(
+    dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False, seed: int = 0,
+    host: tuple[int, int] | None = None, **options: Any,
+) -> TorchStream:  # fmt: skip
+    """Returns a dataset for a DataLoader, which reads shards sequentially.
+
+    Args:
+        dataset: The dataset's folder or its manifest.json, on any storage.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
+        shuffle: Whether to shuffle; each pass over the DataLoader has another order.
+        seed: Seed of the order.
+        host: Number of this host, and number of hosts; None to ask torch.distributed.
+        options: Options of ``open_dataset``, such as ``transform`` and ``as_supervised``.
+
+    Raises:
+        InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
+        UsageError: An option is invalid.
+    """
+    records = open_dataset(dataset, split, **options)
+    return TorchStream(records, shuffle=shuffle, seed=seed, host=host)
 
 
 def torch_stream(records: Records, **options: Any) -> TorchStream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from typing_extensions import Self
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
@@ -63,6 +64,8 @@ class BuildConfig:
     threads: int = 0
 
     def __post_init__(self) -> None:
+        for name in _PATHS & {each.name for each in fields(self)}:
+            object.__setattr__(self, name, os.fspath(getattr(self, name)))
         if not self.output:
             raise UsageError("--output is empty: give the folder of the new dataset.")
         if self.compression not in COMPRESSIONS:
@@ -176,7 +179,10 @@ class BuildConfig:
         """Return the options that decide the content of the dataset."""
         return {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
-        } | {"splits": self.splits or DEFAULT_SPLITS}
+        } | {
+            "splits": str(Splits.parse(self.splits)),
+            "shard_bytes": parse_bytes(self.shard_bytes, "shard_bytes"),
+        }
 
 
 def read_option_file(flag: str, path: str, remedy: str) -> str:

@@ -18,7 +18,7 @@ commands:
 {_LIST}
 
 example:
-  shardmill images --input=flower_photos --output=ds --image_size=224
+  shardmill images flower_photos ds --image_size=224
 
 shardmill COMMAND --help lists the flags of a command."""
 
@@ -38,8 +38,13 @@ def _run(arguments: list[str]) -> int:
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
-        from shardmill.pipelines.report.terminal import printable
+        from shardmill.schemas.printable import printable
 
+        if "--json" in arguments:
+            import json
+
+            body = {"status": "failed", "type": type(error).__name__, "error": str(error)}
+            print(json.dumps(body))
         print(f"shardmill: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:

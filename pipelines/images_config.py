@@ -59,6 +59,7 @@ class ImagesConfig(BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "image_size", str(parse_image_size(self.image_size)))
         if self.shard_by not in ("", "label"):
             raise UsageError(f"--shard_by={self.shard_by} is unknown: the only choice is label.")
         self._check_duplicates()
@@ -103,7 +104,7 @@ class ImagesConfig(BuildConfig):
     @cached_property
     def image_spec(self) -> ImageSpec:
         """How images are decoded, resized and encoded."""
-        size = parse_image_size(str(self.image_size))
+        size = parse_image_size(self.image_size)
         return ImageSpec(
             resize=ResizeSpec(size, cast("Resize", self.resize), self.only_shrink),
             interpolation=self.interpolation,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from shardmill.pipelines.report.numbers import human_duration, parse_duration, plural
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import human_duration, parse_duration, plural
 
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _MAX_REASONS = 3

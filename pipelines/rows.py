@@ -6,7 +6,7 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -26,6 +26,7 @@ from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
+from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.rows.encoder import RowsHooks
 from shardmill.transforms.rows.file_columns import missing_columns
@@ -50,10 +51,12 @@ class RowsJob:
     Attributes:
         match: Which files to match.
         spec: What the build writes, where, and how.
+        columns: Type and an example of each column, by name, for people.
     """
 
     match: MatchSpec
     spec: RowsSpec
+    columns: Mapping[str, str]
 
     @property
     def sink(self) -> SinkSpec:
@@ -108,14 +111,12 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     )  # fmt: skip
     runs = RunSpec(table, config.dialect, sink.config_id, sink.build, versions)
     plan = RowsPlanSpec(
-        sink,
-        growth=_growth(columns, sample),
-        row_bytes=sample.row_bytes,
-        named_by_rows=bool(config.split_by),
-        max_rejected_files=config.max_rejected_files,
-    )
+        sink, growth=_growth(columns, sample), row_bytes=sample.row_bytes,
+        named_by_rows=bool(config.split_by), max_rejected_files=config.max_rejected_files,
+    )  # fmt: skip
     analysis = None if config.dry_run else preprocessing  # an analysis writes to the output
-    return RowsJob(match, RowsSpec(sink, runs, plan, config.threads or usable_cores(), analysis))
+    spec = RowsSpec(sink, runs, plan, config.threads or usable_cores(), analysis)
+    return RowsJob(match, spec, {column.name: _describe(column, sample) for column in columns})
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
@@ -177,6 +178,14 @@ def _sample(
     raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 
+def _describe(column: Column, sample: Sample) -> str:
+    profile = sample.profiles.get(column.name)
+    if profile is None or not profile.example:
+        return column.kind
+    reason = "not a number" if column.kind == "bytes" and profile.is_text else "such as"
+    return f"{column.kind}, {reason}: {profile.example}"
+
+
 def _census(sample: Sample) -> Census:
     census = Census()
     for ref in sample.refs:
@@ -213,7 +222,8 @@ def _explain_no_rows(
     if not rejected or census.fatal:
         return problem
     first = rejected[0]
-    return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}."
+    step = next_step(first.key, "rows", "check --input")
+    return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}; {step}."
 
 
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:

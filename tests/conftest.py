@@ -1,11 +1,13 @@
 """Shared by many tests: generated photos, the real data, builds and commands."""
 
+import importlib.util
 import os
 import re
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -24,6 +26,8 @@ from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.generation import read_published
 from tests.support import beam_cache
 
+FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
+
 # The time of an example depends on the load of the machine.
 settings.register_profile("shardmill", deadline=None)
 settings.load_profile("shardmill")
@@ -39,23 +43,30 @@ beam_cache.install()  # in the process of the tests; commands run Beam unchanged
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time."""
+    """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time.
+
+    Without TensorFlow and torch (`make light`), skip the tests that import them.
+    """
+    missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
     for item in items:
         function = getattr(item.function, "hypothesis", item.function)
+        function = getattr(function, "inner_test", function)
+        if missing and _imports(function, missing):
+            item.add_marker(pytest.mark.skip(f"{', '.join(missing)} are not installed"))
         grouped = any(item.iter_markers("xdist_group")) or any(item.iter_markers("heavy"))
-        if not grouped and _imports_tensorflow(getattr(function, "inner_test", function)):
+        if not grouped and _imports(function, ("tensorflow", "keras")):
             item.add_marker(pytest.mark.xdist_group("tensorflow"))
 
 
-def _imports_tensorflow(function: FunctionType) -> bool:
-    """Report whether a function imports TensorFlow, or a function of tests that it calls does."""
+def _imports(function: FunctionType, packages: Sequence[str]) -> bool:
+    """Report whether a function imports a package, or a function of tests that it calls does."""
     functions = [function]
     for each in functions:
         codes = [each.__code__]
         for code in codes:
             codes += [value for value in code.co_consts if isinstance(value, CodeType)]
             for name in code.co_names:
-                if name.split(".")[0] in ("tensorflow", "keras"):
+                if name.split(".")[0] in packages:
                     return True
                 called = each.__globals__.get(name)
                 ours = isinstance(called, FunctionType) and called.__module__.startswith("tests.")

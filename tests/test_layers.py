@@ -84,7 +84,8 @@ LIGHT_MODULES = """shardmill shardmill.loaders shardmill.pipelines.cli
     shardmill.transforms.images.decoder_process
     shardmill.transforms.runtime.process_pool shardmill.transforms.verify.verify
     shardmill.pipelines.commands.verify shardmill.pipelines.commands.show
-    shardmill.pipelines.commands.clean shardmill.pipelines.commands.steps"""
+    shardmill.pipelines.commands.clean shardmill.pipelines.commands.steps
+    shardmill.pipelines.commands.report shardmill.loaders.report.page"""
 
 
 def test_light_imports_load_neither_beam_nor_tensorflow() -> None:

@@ -95,6 +95,10 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     assert tops == {"shardmill"}
     assert "shardmill/py.typed" in names
     assert "shardmill/schemas/dataset/manifest.schema.json" in names
+    assert {
+        f"shardmill/loaders/report/{name}"
+        for name in ("examples.html", "macros.html", "report.html", "style.css", "summary.html")
+    } <= set(names)
     sources = {
         f"shardmill/{path.relative_to(ROOT)}".replace("shardmill/api/", "shardmill/")
         for package in FOLDERS

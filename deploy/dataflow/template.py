@@ -23,7 +23,7 @@ from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 
 METADATA = Path(__file__).with_name("metadata.json")
-LEFT_OUT = {"help", "dry_run"}  # a launcher that stages no job fails
+LEFT_OUT = {"help", "json", "quiet", "dry_run"}  # a launcher that stages no job fails
 REQUIRED = {"input"}  # by every command
 KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
 SIZE = r"^[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)$"

@@ -18,6 +18,7 @@ COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
     "count": "count the records of TFRecord files and check each CRC",
     "show": "show what is in a dataset, a folder or a TFRecord file",
     "steps": "print the number of steps per epoch",
+    "report": "write an HTML page about a dataset: pictures, statistics, rejects",
     "verify": "check a dataset against its manifest and schema",
     "check": "check that a dataset is fresh and large enough",
     "files": "print the paths of the current shards",

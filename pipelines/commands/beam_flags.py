@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib.util
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.schemas.errors import UsageError
 
@@ -19,28 +22,55 @@ _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 def parse_flags(
     parser: Parser, argv: list[str], required: Sequence[str]
-) -> tuple[dict[str, Any], list[str], bool]:
-    """Return the values of Shardmill's flags, Beam's options, and whether to debug.
+) -> tuple[dict[str, Any], list[str], Answer]:
+    """Return the values of Shardmill's flags, Beam's options, and how to answer.
 
     Args:
         parser: Parser of the command.
         argv: Arguments after the command.
-        required: Names of flags that must be given.
+        required: Names of flags that must be given; or all of their values without the names, in
+            this order.
 
     Raises:
         UsageError: A flag is unknown, missing or malformed.
     """
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
-    debug = values.pop("debug", False)
-    own = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001
+    answer = Answer.take(values)
+    actions = parser._actions  # noqa: SLF001 - argparse has no public list of them
+    own = [flag for action in actions for flag in action.option_strings]
+    if not values.keys() & set(required):
+        wanted = [action for action in actions if action.dest in required]
+        beam_flags = _take_places(values, beam_flags, wanted, own)
     _reject(find_foreign(beam_flags), own)
     # argparse would report a missing --input before a misspelt one.
     missing = [f"--{name}" for name in required if name not in values]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     check_beam_flags(beam_flags, own)
-    return values, beam_flags, debug
+    return values, beam_flags, answer
+
+
+def _take_places(
+    values: dict[str, Any], argv: list[str], wanted: Sequence[argparse.Action], own: Sequence[str]
+) -> list[str]:
+    """Move arguments without a flag at the beginning into values; return the other arguments.
+
+    Args:
+        values: Values by name.
+        argv: Arguments that no flag of Shardmill's took.
+        wanted: Flags that these arguments replace; the only one may be a list.
+        own: Shardmill's flags; a mistyped one is not a place.
+    """
+    places = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
+    if not places:
+        return argv
+    _reject(next((each for each in places if f"--{each.partition('=')[0]}" in own), ""), own)
+    if wanted[0].nargs:
+        values[wanted[0].dest] = places
+        return argv[len(places) :]
+    values |= zip([action.dest for action in wanted], places, strict=False)
+    return argv[min(len(places), len(wanted)) :]
 
 
 def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:

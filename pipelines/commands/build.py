@@ -11,6 +11,8 @@ from shardmill.pipelines import run
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.progress_display import hide_progress
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 
@@ -23,12 +25,12 @@ class BuildOptions(NamedTuple):
     Attributes:
         config: Options of the pipeline; of the class that its kind of input has.
         beam_flags: Beam's options.
-        debug: Whether to show tracebacks and Beam's log.
+        answer: How to answer.
     """
 
     config: Any
     beam_flags: list[str]
-    debug: bool
+    answer: Answer
 
 
 def parse_build(kind: str, argv: list[str]) -> BuildOptions:
@@ -42,14 +44,14 @@ def parse_build(kind: str, argv: list[str]) -> BuildOptions:
         UsageError: A flag is unknown, missing or malformed.
     """
     parser = find_parser(kind)
-    values, beam_flags, debug = parse_flags(parser, argv, required=("input", "output"))
+    values, beam_flags, answer = parse_flags(parser, argv, required=("input", "output"))
     with quiet_import():
         config = INPUT_KINDS[kind].load_config()
-    return BuildOptions(config(**values), beam_flags, debug)
+    return BuildOptions(config(**values), beam_flags, answer)
 
 
 def run_build(
-    command: str, config: Any, beam_flags: list[str], debug: bool,
+    command: str, config: Any, beam_flags: list[str], answer: Answer,
     explain: Callable[[BaseException], Exception | None] | None = None,
 ) -> int:  # fmt: skip
     """Build and publish a dataset; return the exit code.
@@ -58,15 +60,14 @@ def run_build(
         command: Name of the kind of input, which is its command.
         config: Options of the pipeline.
         beam_flags: Beam's options.
-        debug: Whether to show Beam's log.
+        answer: How to answer.
         explain: Returns the error to report for an exception of another library, or None.
     """
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.preflight import check_writable
-        from shardmill.pipelines.report.layout import print_to_stdout
-        from shardmill.pipelines.report.summary import render_build
+        from shardmill.pipelines.report.summary import build_result, render_build
 
     started = time.monotonic()
     runner, beam_flags = take_runner(beam_flags)
@@ -83,7 +84,7 @@ def run_build(
                 lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
                 output, unit=kind.unit, build=job.sink.build,
             ),
-            debug=debug, remedy="run again to resume",
+            answer, remedy="run again to resume",
         )  # fmt: skip
     except Exception as error:
         plain = explain(error) if explain else None
@@ -93,32 +94,37 @@ def run_build(
     if isinstance(ended, int):
         return ended
     seconds = time.monotonic() - started
-    print_to_stdout(lambda _: render_build(ended.outcome, output, seconds, kind.inputs))
+    result = build_result(ended.outcome, output, seconds)
+    columns = getattr(job, "columns", {})  # only tables have some
+    answer.show(lambda _: render_build(ended.outcome, output, seconds, kind.inputs, columns))
+    answer.give(result)
     return 0
 
 
-def finish_run(start: Callable[[], T], *, debug: bool, remedy: str) -> T | int:
+def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:
     """Run a pipeline, or a function in its place, with the logs of libraries hidden.
 
     Args:
         start: Runs it.
-        debug: Whether to show Beam's log and counters.
+        answer: Whether to show progress, Beam's log and counters.
         remedy: What an interrupted command says after a semicolon.
 
     Returns:
         The result, or the exit code if the run was interrupted or only staged.
     """
     try:
-        with quiet_logs(debug=debug):
+        with quiet_logs(debug=answer.debug), hide_progress(answer.quiet):
             ended = start()
     except run.Staged as staged:
-        print(staged)
+        answer.say(str(staged))
+        answer.give({"status": "staged", "message": str(staged)})
         return 0
     except run.Interrupted as interrupted:
         remark = f" ({interrupted.remark})" if interrupted.remark else ""
         print(f"shardmill: interrupted{remark}; {remedy}.", file=sys.stderr)
+        answer.give({"status": "interrupted"})
         return interrupted.code
-    if debug and isinstance(ended, run.RunResult):
+    if answer.debug and isinstance(ended, run.RunResult):
         for name, value in sorted(ended.counters().items()):
             print(f"counter {name}: {value}", file=sys.stderr)
     return ended

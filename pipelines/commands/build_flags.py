@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from shardmill.pipelines.commands.parser import Group, Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Group, Parser, add_common, command_parser
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
 
 RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
@@ -88,4 +88,4 @@ def add_running(group: Group, counted: str, flag: str = "--threads") -> None:
     add("--max_reject_fraction", type=float, metavar="X",
         help="fail if a larger fraction of inputs is rejected (default: 0.05)")  # fmt: skip
     add(flag, type=int, metavar="N", help=f"{counted} (default: one per core)")
-    add_debug(group, "tracebacks and Beam's log")
+    add_common(group, "tracebacks and Beam's log")

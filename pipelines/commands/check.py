@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import sys
+from dataclasses import asdict
 
 from shardmill.loaders.steps import load_manifest
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
 from shardmill.pipelines.preflight import open_manifest
-from shardmill.pipelines.report.terminal import printable
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.printable import printable
 
 _DESCRIPTION = """\
 Check from manifests alone, without reading records, whether a dataset can be
@@ -43,13 +46,14 @@ def make_parser() -> Parser:
     add("--counted", default="", metavar="FILE",
         help="manifest that shardmill count wrote of the same folder: all files and records must "
         "agree")  # fmt: skip
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print for each rule whether it holds; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     rules = Rules(
         flags.min_examples,
         flags.max_age,
@@ -62,14 +66,19 @@ def main(argv: list[str]) -> int:
     if manifest.root:
         _reject_count(path, flags)
     verdicts = list(judge(manifest, rules, dt.datetime.now(dt.timezone.utc), counted))
-    print(printable(f"Checked {folder or path}"))
+    answer.say(f"Checked {folder or path}")
     for verdict in verdicts:
-        print(printable(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}"))
+        answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
     broken = [verdict for verdict in verdicts if not verdict.holds]
+    rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
+    status = "failed" if broken else "ok"
+    answer.give({"status": status, "dataset": folder or path, "rules": rules_json})
     if not broken:
         return 0
     more = f" ({len(broken) - 1} more of the rules are broken)" if len(broken) > 1 else ""
-    raise OutputError(f"{folder or path}: {broken[0].line}: {broken[0].remedy}{more}.")
+    sentence = f"{folder or path}: {broken[0].line}: {broken[0].remedy}{more}."
+    print(f"shardmill: {printable(sentence)}", file=sys.stderr)
+    return OutputError.exit_code
 
 
 def _load_counted(path: str) -> Manifest:

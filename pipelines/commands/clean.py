@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.numbers import human_bytes, human_duration, parse_duration, plural
-from shardmill.pipelines.report.terminal import printable
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
+from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import Storage, absolute, open_storage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import check_no_version
@@ -36,13 +37,14 @@ def make_parser() -> Parser:
     add("--older_than", default="1h", metavar="TIME",
         help="keep what changed more recently, as a build may be running: 90s, 15m, 1h, 2d, or 0 "
         "to keep nothing (default: 1h)")  # fmt: skip
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     limit = parse_duration(flags.older_than, "--older_than") * _NS
     if not flags.directory:
         raise UsageError("DIR is empty: give the folder of a dataset.")
@@ -54,22 +56,32 @@ def main(argv: list[str]) -> int:
     if entry.kind != "dir":
         raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
     check_no_version(output)
-    job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run)
+    job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run, answer)
     completed = "" if flags.dry_run else complete_journal(storage, output)
     if completed:
-        _print(completed)
+        answer.say(completed)
     account = cleanup.find_leftovers(storage, output)
     old = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
     removed, problems = job.remove(old)
     for line in _kept(account, old, flags.older_than, job):
-        _print(line)
+        answer.say(line)
     problems = [*account.problems, *problems]
     for problem in problems:
         print(f"shardmill: {printable(problem)}", file=sys.stderr)
     if removed or account.leftovers or problems:
-        _print(_total(removed, flags.dry_run))
+        answer.say(_total(removed, flags.dry_run))
     else:
-        _print("Nothing else to clean." if completed else f"{output}: nothing to clean.")
+        answer.say("Nothing else to clean." if completed else f"{output}: nothing to clean.")
+    answer.give(
+        {
+            "status": "failed" if problems else "dry_run" if flags.dry_run else "ok",
+            "output": output,
+            "removed": [item.name for item in removed],
+            "kept": [item.name for item in account.leftovers if item not in removed],
+            "num_bytes": sum(item.num_bytes for item in removed),
+            "problems": problems,
+        }
+    )
     return ShardmillError.exit_code if problems else 0
 
 
@@ -83,6 +95,7 @@ class _Cleaning:
         limit_ns: Leftovers that changed within this time are kept.
         now_ns: The current time.
         dry_run: Whether to delete nothing.
+        answer: How to print.
     """
 
     storage: Storage
@@ -90,6 +103,7 @@ class _Cleaning:
     limit_ns: int
     now_ns: int
     dry_run: bool
+    answer: Answer
 
     def remove(self, items: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
         """Remove leftovers and print a line for each; return those removed, and the problems."""
@@ -108,19 +122,15 @@ class _Cleaning:
                 if gone:
                     removed.append(item)
                     word = "would remove" if self.dry_run else "removed"
-                    _print(f"{word}  {self.describe(item)}")
+                    self.answer.say(f"{word}  {self.describe(item)}")
                 else:
-                    _print(f"left  {item.name}: another command deleted it or uses it")
+                    self.answer.say(f"left  {item.name}: another command deleted it or uses it")
         return removed, problems
 
     def describe(self, item: cleanup.Leftover) -> str:
         """Return a line about a leftover: its name, size, files and age."""
         size = f"{human_bytes(item.num_bytes)} in {plural(item.num_files, 'file')}"
         return f"{item.name}  {size}, {format_age(item.changed_ns, self.now_ns)}"
-
-
-def _print(line: str) -> None:
-    print(printable(line), flush=True)
 
 
 def format_age(changed_ns: int | None, now_ns: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 # Those of Beam's flags that the docs name.
@@ -49,17 +50,21 @@ def make_parser() -> Parser:
     description = "Print a script that makes a shell complete commands, flags and values."
     parser = command_parser("completion", "SHELL", description, _EPILOG)
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the script for a shell; return the exit code."""
-    shell = make_parser().parse_args(argv).shell
+    flags = make_parser().parse_args(argv)
+    answer, shell = Answer.take(vars(flags)), flags.shell
     import shtab
 
     script = shtab.complete(_all_commands(shell), shell)
-    print(script + _BASH_WRAPPER if shell == "bash" else script)
+    script += _BASH_WRAPPER if shell == "bash" else ""
+    answer.give({"shell": shell, "script": script})
+    if not answer.json:
+        print(script)
     return 0
 
 

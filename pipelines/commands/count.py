@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -11,8 +12,9 @@ from shardmill.pipelines import run
 from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.commands.build_flags import RUNNERS
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.input_kinds import MEBIBYTES
+from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
@@ -45,17 +47,16 @@ def make_parser() -> Parser:
     add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
     add("--follow_links", action="store_true", help="follow links that lead outside the root")
     add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
-    add_debug(parser, "tracebacks and Beam's log")
+    add_common(parser, "tracebacks and Beam's log")
     parser.suggestions = {"--check": ("records", "index"), "--runner": RUNNERS}
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
-    config, runner, beam_flags, debug = parse(argv)
+    config, runner, beam_flags, answer = parse(argv)
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.preflight import check_accepts_files
-    from shardmill.pipelines.report.layout import print_to_stdout
     from shardmill.pipelines.report.summary import render_count
     from shardmill.transforms.runtime.process_pool import close_all
 
@@ -65,7 +66,7 @@ def main(argv: list[str]) -> int:
     if folder:
         check_accepts_files(folder, f"--manifest={job.spec.manifest}")
     ended = finish_run(
-        _runner_of(job, runner, beam_flags, folder), debug=debug, remedy="nothing was written"
+        _runner_of(job, runner, beam_flags, folder), answer, remedy="nothing was written"
     )
     if isinstance(ended, int):
         if ended:  # interrupted
@@ -73,7 +74,9 @@ def main(argv: list[str]) -> int:
         return ended
     manifest = ended if isinstance(ended, Manifest) else _manifest_of(ended)
     seconds = time.monotonic() - started
-    print_to_stdout(lambda _: render_count(manifest, job.spec.manifest, seconds))
+    answer.show(lambda _: render_count(manifest, job.spec.manifest, seconds))
+    status = "failed" if manifest.damaged else "counted"
+    answer.give({"status": status, **json.loads(manifest.to_json())})
     if manifest.damaged:
         files = manifest.inputs.matched - manifest.inputs.skipped - manifest.inputs.duplicates
         print(
@@ -106,13 +109,13 @@ def _manifest_of(ended: run.RunResult) -> Manifest:
     return Manifest.from_json(ended.outcome.manifest)
 
 
-def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
-    """Return the config, the runner, Beam's options, and whether to debug.
+def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], Answer]:
+    """Return the config, the runner, Beam's options, and how to answer.
 
     Raises:
         UsageError: A flag breaks a rule.
     """
-    values, beam_flags, debug = parse_flags(make_parser(), argv, required=("input",))
+    values, beam_flags, answer = parse_flags(make_parser(), argv, required=("input",))
     from shardmill.pipelines.count_config import CountConfig
     from shardmill.transforms.runtime.process_pool import usable_cores
 
@@ -125,4 +128,4 @@ def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], bool]:
     paths = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
     if runner != IN_MEMORY:
         find_runner(runner).check_places(paths)
-    return config, runner, beam_flags, debug
+    return config, runner, beam_flags, answer

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shardmill.loaders.steps import files
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.terminal import printable
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
+from shardmill.schemas.printable import printable
 
 _EPILOG = """\
 example:
@@ -19,13 +20,16 @@ def make_parser() -> Parser:
     add("dataset", metavar="DIR", help="folder of a dataset, or a manifest")
     add("--split", default="train", metavar="SPLIT",
         help="a split, or several as in train+validation (default: train)")  # fmt: skip
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the paths; return the exit code."""
     flags = make_parser().parse_args(argv)
-    for path in files(flags.dataset, flags.split):
+    answer = Answer.take(vars(flags))
+    paths = files(flags.dataset, flags.split)
+    answer.give({"split": flags.split, "files": paths})
+    for path in [] if answer.json else paths:
         print(printable(path))
     return 0

@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     """Build and publish a dataset of images; return the exit code."""
     options = parse_build("images", argv)
     size = options.config.image_spec.resize.size
-    if options.config.resize != "none" and max(size) > _LARGE_SIDE:
+    if options.config.resize != "none" and max(size) > _LARGE_SIDE and not options.answer.quiet:
         print(
             f"shardmill: --image_size={options.config.image_size} makes records of "
             f"{size.height}x{size.width} pixels, which take seconds each.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from shardmill.schemas.errors import UsageError
 
@@ -25,6 +25,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     suggestions: Mapping[str, Sequence[str]] = {}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; the names of flags may have hyphens, as in ``--image-size``."""
+        return super().parse_known_args(list(map(_with_underscores, args or ())), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a usage error."""
@@ -50,6 +54,17 @@ def command_parser(command: str, usage: str, description: str, epilog: str) -> P
     )
 
 
-def add_debug(parser: argparse.ArgumentParser | Group, shows: str = "tracebacks") -> None:
-    """Add ``--debug``."""
-    parser.add_argument("--debug", action="store_true", help=f"show {shows}")
+def add_common(parser: argparse.ArgumentParser | Group, shows: str = "tracebacks") -> None:
+    """Add the flags that every command has."""
+    add = parser.add_argument
+    add("--json", action="store_true", help="print the result as one JSON object")
+    add("--quiet", action="store_true", help="print errors only, and what was asked for")
+    add("--debug", action="store_true", help=f"show {shows}")
+
+
+def _with_underscores(argument: str) -> str:
+    """Return an argument with underscores in the name of its flag."""
+    if not argument.startswith("--") or argument == "--":
+        return argument
+    name, equals, value = argument.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.terminal import printable
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import open_storage
 
@@ -23,13 +23,14 @@ def make_parser() -> Parser:
     add("--to", default="", metavar="NAME",
         help="name of the version, such as gen-20261122T101500Z-0123456789ab (default: the "
         "latest one)")  # fmt: skip
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Publish an earlier version; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     from shardmill.schemas.storage import absolute
     from shardmill.transforms.publish.publish import roll_back
 
@@ -38,10 +39,10 @@ def main(argv: list[str]) -> int:
     if entry is None or entry.kind != "dir":
         raise InputError(f"{flags.directory!r} is not a folder: give the folder of a dataset.")
     manifest = roll_back(open_storage(output), output, flags.to)
-    print(
-        printable(
-            f"Published {manifest.generation} at {output}: {manifest.written:,} examples, "
-            f"finished {manifest.build.finished}."
-        )
+    answer.say(
+        f"Published {manifest.generation} at {output}: {manifest.written:,} examples, "
+        f"finished {manifest.build.finished}."
     )
+    body = {"generation": manifest.generation, "written": manifest.written}
+    answer.give({"status": "published", "output": output, **body})
     return 0

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     """Build and publish a dataset of rows; return the exit code."""
     options = parse(argv)
     with quiet_import():
-        if options.config.preprocessing and not options.debug:
+        if options.config.preprocessing and not options.answer.debug:
             _import_tensorflow(options.config.preprocessing)
         from shardmill.transforms.rows.tft.analysis import analysis_error
     return run_build("rows", *options, explain=analysis_error)

@@ -6,11 +6,12 @@ A dataset has ``path``, ``manifest`` (its path), ``version``, ``generation`` (th
 files; null if they are next to the manifest), ``previous`` (kept generations), ``root`` (the folder
 whose files ``shardmill count`` counted; null for a dataset that Shardmill built), ``finished``,
 ``runner``, ``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
-``num_examples``, ``num_bytes``, ``share`` of all examples, ``shards``}); ``labels`` (``class_id``
-or null, ``label``, ``total``, ``splits``: counts, in the order of class ids); ``features``,
-``found`` (with ``--key``: ``shard``, ``record`` and the columns of the catalog; else null),
-``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of rejects.jsonl) and
-``damaged`` (damaged files that a count found).
+``num_examples``, ``num_bytes``, ``share`` of all examples, ``statistics`` as in the manifest or
+null, ``shards``}); ``split`` (whose statistics and records are shown; may be empty); ``labels``
+(``class_id`` or null, ``label``, ``total``, ``splits``: counts, in the order of class ids);
+``features``, ``found`` (with ``--key``: ``shard``, ``record`` and the columns of the catalog; else
+null), ``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of
+rejects.jsonl) and ``damaged`` (damaged files that a count found).
 
 A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``bytes``,
 ``compression``) and ``more_files``. A file has ``path``, ``bytes`` and ``compression``.
@@ -23,9 +24,9 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 from __future__ import annotations
 
 import argparse
-import json
 
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
 
 _EPILOG = """\
 examples:
@@ -46,8 +47,7 @@ def make_parser() -> Parser:
     add("--split", default="", metavar="SPLIT", help="split whose records are shown")
     add("--key", default="", metavar="KEY",
         help="show the record of one input, such as roses/12.jpg (images only)")  # fmt: skip
-    add("--json", action="store_true", help="print everything as JSON")
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
@@ -62,14 +62,14 @@ def number(text: str) -> int:
 def main(argv: list[str]) -> int:
     """Print what is at the path; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     from shardmill.pipelines.report.show_data import describe_path
 
     report = describe_path(flags.path, records=flags.records, split=flags.split, key=flags.key)
-    if flags.json:
-        print(json.dumps(report, indent=1))
-        return 0
-    from shardmill.pipelines.report.layout import print_to_stdout
-    from shardmill.pipelines.report.show_text import render
+    answer.give(report)
+    if not answer.json:
+        from shardmill.pipelines.report.layout import print_to_stdout
+        from shardmill.pipelines.report.show_text import render
 
-    print_to_stdout(lambda layout: render(report, layout))
+        print_to_stdout(lambda layout: render(report, layout))
     return 0

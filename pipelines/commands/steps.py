@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import count_steps
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.preflight import open_manifest
+from shardmill.pipelines.report.answer import Answer
 
 _EPILOG = """\
 example:
@@ -33,14 +33,14 @@ def make_parser() -> Parser:
     add("--whole_shards", action="store_true",
         help="each host reads whole shards, round-robin: count the batches of "
         "the smallest share")  # fmt: skip
-    add("--json", action="store_true", help="print all numbers as JSON")
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     _, path, manifest = open_manifest(flags.manifest)
     selection = select(manifest, flags.split)
     steps = count_steps(
@@ -50,21 +50,11 @@ def main(argv: list[str]) -> int:
         hosts=flags.hosts,
         whole_shards=flags.whole_shards,
     )
-    if flags.json:
-        body = {
-            "examples": selection.num_examples,
-            "steps": steps,
-            "split": flags.split,
-            "batch_size": flags.batch_size,
-            "drop_remainder": flags.drop_remainder,
-            "hosts": flags.hosts,
-            "whole_shards": flags.whole_shards,
-            "manifest": path,
-        }
-        print(json.dumps(body))
-    else:
+    body = {"examples": selection.num_examples, "steps": steps}
+    answer.give({**body, **vars(flags), "manifest": path})
+    if not answer.json:
         print(steps)
-    if not steps:
+    if not steps and not answer.quiet:
         print(f"shardmill: {_explain_zero(selection, flags)}", file=sys.stderr)
     return 0
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.commands.parser import Parser, add_debug, command_parser
-from shardmill.pipelines.report.numbers import human_bytes
-from shardmill.pipelines.report.progress_display import show_progress
-from shardmill.pipelines.report.terminal import printable
+from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.progress_display import hide_progress, show_progress
 from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.numbers import human_bytes
+from shardmill.schemas.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,14 +37,14 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
     add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
-    add("--json", action="store_true", help="print the result as JSON")
-    add_debug(parser)
+    add_common(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Check a dataset against its manifest and schema; return the exit code."""
     flags = make_parser().parse_args(argv)
+    answer = Answer.take(vars(flags))
     if flags.processes is not None and flags.processes < 1:
         raise UsageError(f"--processes={flags.processes} must be 1 or more.")
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
@@ -55,18 +55,14 @@ def main(argv: list[str]) -> int:
     dataset = find_dataset(flags.dataset)
     progress = Progress(unit="MiB", per_unit=1 << 20, rejects_name="damaged")
     try:
-        with show_progress(progress):
+        with hide_progress(answer.quiet), show_progress(progress):
             findings = verify_dataset(dataset, flags.processes or usable_cores(), progress)
     except KeyboardInterrupt:
         close_all()
         raise
     seconds = time.monotonic() - started
-    if flags.json:
-        print(json.dumps(report(dataset, findings), ensure_ascii=False))
-    else:
-        from shardmill.pipelines.report.layout import print_to_stdout
-
-        print_to_stdout(lambda layout: render(dataset, findings, seconds, layout))
+    answer.give(report(dataset, findings))
+    answer.show(lambda layout: render(dataset, findings, seconds, layout))
     if findings:
         files = len({finding.file for finding in findings})
         print(
@@ -91,8 +87,9 @@ def _remedy(dataset: Dataset) -> str:
 
 
 def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
-    """Return the findings as plain data: root, sound, examples, shards and faults."""
+    """Return the findings as plain data: status, root, sound, examples, shards and faults."""
     return {
+        "status": "failed" if findings else "ok",
         "root": dataset.root,
         "sound": not findings,
         "examples": dataset.manifest.written,

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardmill.pipelines.report.terminal import printable
+from shardmill.schemas.printable import printable
 
 Align = Literal["left", "right"]
 PIPE_WIDTH = 100

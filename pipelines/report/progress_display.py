@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +18,25 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE, _MAX_PAUSE = 5.0, 60.0  # seconds between two lines of a log
 _KIB_BELOW = 10  # MiB
+_hidden = contextvars.ContextVar("hidden", default=False)
+
+
+@contextlib.contextmanager
+def hide_progress(hide: bool) -> Iterator[None]:
+    """Show no progress in the block, if ``hide``."""
+    before = _hidden.set(hide)
+    try:
+        yield
+    finally:
+        _hidden.reset(before)
 
 
 @contextlib.contextmanager
 def show_progress(progress: Progress) -> Iterator[None]:
     """Show progress until the block ends: a bar on a terminal, else a line from time to time."""
+    if _hidden.get():
+        yield
+        return
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
+from shardmill.loaders.report.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.steps import files_folder
 from shardmill.pipelines.preflight import open_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
@@ -24,7 +23,6 @@ from shardmill.transforms.verify.describe import describe_record
 
 MAX_FILES = 20
 MAX_REJECTS = 5
-_NOT_NUMBERS = frozenset({"root", "rejected_by_reason"})
 _MAX_RECORD = 32 << 20  # bytes: parsed values take up to 30 times as much memory
 _MAX_OPENED = 200  # files that are opened to find those with records
 _MAX_WALKED = 10_000
@@ -106,76 +104,25 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
         UsageError: The split is unknown.
     """
     folder, file, manifest = open_manifest(path)
-    try:
-        report = describe_manifest(manifest)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{file} cannot be read: a field is malformed ({error}).") from error
+    report = describe_manifest(manifest, file)
     if split and split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
         raise UsageError(f"--split={split}: the dataset has no such split; it has {known}.")
     base = files_folder(folder, file, manifest)
     report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
-    ours = manifest.inputs.rejected and not manifest.root
-    report["rejects"] = _first_rejects(join(base, REJECTS)) if ours else []
+    report["split"] = chosen = split or default_split(manifest)
+    rejects = () if manifest.root else read_rejects(join(base, REJECTS))
+    report["rejects"] = list(itertools.islice(rejects, MAX_REJECTS))
     report["found"] = found = find_key(base, manifest, key) if key else None
     if found is not None:
         shown = read_records([join(base, found["shard"])], 1, found["record"])
         report["records"] = None if shown is None else {**shown, "split": None}
         return report
-    chosen = split or _default_split(manifest)
     shards = manifest.splits[chosen].shards if chosen else ()
     paths = [join(base, shard.file) for shard in shards if shard.records]
     shown = read_records(paths, records)
     report["records"] = None if shown is None else {**shown, "split": chosen}
     return report
-
-
-def describe_manifest(manifest: Manifest) -> dict[str, Any]:
-    """Return the content of a manifest; reads no file.
-
-    Raises:
-        ValueError, TypeError, AttributeError: A field is malformed.
-    """
-    inputs = asdict(manifest.inputs)
-    _check_numbers(value for name, value in inputs.items() if name not in _NOT_NUMBERS)
-    _check_numbers(inputs["rejected_by_reason"].values())
-    for split in manifest.splits.values():
-        _check_numbers((split.num_bytes, *split.label_counts.values()))
-        _check_numbers(shard.bytes for shard in split.shards)
-    total = sum(split.num_examples for split in manifest.splits.values())
-    splits = {
-        name: {
-            "num_examples": split.num_examples,
-            "num_bytes": split.num_bytes,
-            "share": split.num_examples / total if total else 0.0,
-            "shards": [shard.to_json() for shard in split.shards],
-        }
-        for name, split in manifest.splits.items()
-    }
-    return {
-        "version": manifest.version,
-        "generation": manifest.generation or None,
-        "previous": list(manifest.previous),
-        "root": manifest.root or None,
-        "finished": manifest.build.finished,
-        "runner": manifest.build.runner,
-        "compression": manifest.compression,
-        "num_examples": total,
-        "num_bytes": sum(split.num_bytes for split in manifest.splits.values()),
-        "num_shards": sum(len(split.shards) for split in manifest.splits.values()),
-        "splits": splits,
-        "labels": list(_labels(manifest)),
-        "features": [dict(feature) for feature in manifest.features],
-        "inputs": inputs,
-        "warnings": [str(warning) for warning in manifest.warnings],
-        "damaged": [asdict(damaged) for damaged in manifest.damaged],
-    }
-
-
-def _check_numbers(values: Iterable[Any]) -> None:
-    for value in values:
-        if type(value) is not int or value < 0:
-            raise ValueError(f"{value!r} is not a number")
 
 
 def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
@@ -235,49 +182,6 @@ def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, A
     if not begun:
         return None
     return {"split": None, "file": begun, "first": first, "damage": damage, "too_large": too_large}
-
-
-def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield all labels by class id, then labels that have counts only."""
-    counts = {name: split.label_counts for name, split in manifest.splits.items()}
-    ids: dict[str, int | None] = {label: number for number, label in enumerate(manifest.labels)}
-    for split in counts.values():
-        for label in split:
-            ids.setdefault(label, None)
-    for label, number in ids.items():
-        by_split = {name: split.get(label, 0) for name, split in counts.items()}
-        total = sum(by_split.values())
-        yield {"class_id": number, "label": str(label), "total": total, "splits": by_split}
-
-
-def _default_split(manifest: Manifest) -> str:
-    """Return train, or the first split with examples, or an empty text."""
-    full = [name for name, split in manifest.splits.items() if split.num_examples]
-    return "train" if "train" in full else (full[0] if full else "")
-
-
-def _first_rejects(path: str) -> list[dict[str, str]]:
-    rejects: list[dict[str, str]] = []
-    rest = b""
-    try:
-        with open_storage(path).open_read(path) as chunks:
-            for chunk in chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
-                rejects += [_reject(line) for line in lines[: MAX_REJECTS - len(rejects)]]
-                if len(rejects) == MAX_REJECTS:
-                    break
-    except (FileNotFoundError, StorageError):
-        return rejects  # the rest of the dataset can still be shown
-    return rejects
-
-
-def _reject(line: bytes) -> dict[str, str]:
-    try:
-        body = json.loads(line)
-        names = ("key", "stage", "error", *(["column"] if "column" in body else []), "message")
-        return {name: str(body[name]) for name in names}
-    except (ValueError, TypeError, KeyError):
-        return {"key": "?", "stage": "?", "error": "?", "message": "this line is damaged"}
 
 
 def _is_dataset(storage: Storage, path: str) -> bool:

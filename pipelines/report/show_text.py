@@ -13,12 +13,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from shardmill.pipelines.report.layout import Layout, whole_line
-from shardmill.pipelines.report.numbers import human_bytes, plural
-from shardmill.pipelines.report.terminal import printable
+from shardmill.schemas.numbers import human_bytes, plural, short_number
+from shardmill.schemas.printable import printable
 
 MAX_ROWS = 20
 MAX_SPLIT_COLUMNS = 4
 _HEX = 16
+_STATISTICS = ("missing", "min", "max", "mean", "std")
 
 Parts = Iterator[RenderableType]
 
@@ -57,7 +58,7 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
         _compression(report["compression"]),
     ]
     yield layout.line("  " + ", ".join(numbers))
-    for part in (_splits, _labels, _features, _shards, _inputs, _warnings):
+    for part in (_splits, _labels, _features, _statistics, _shards, _inputs, _warnings):
         yield from part(report, layout)
 
 
@@ -135,6 +136,19 @@ def _features(report: dict[str, Any], layout: Layout) -> Parts:
     yield from _heading("Features", "", layout)
     yield layout.table(rows[: 3 * MAX_ROWS], "<<<")
     yield from _more(len(rows) - 3 * MAX_ROWS, "feature", layout)
+
+
+def _statistics(report: dict[str, Any], layout: Layout) -> Parts:
+    statistics = report["splits"].get(report["split"], {}).get("statistics") or {}
+    pixels = statistics.get("pixels", {"mean": (), "std": ()})
+    pairs = enumerate(zip(pixels["mean"], pixels["std"], strict=False))
+    found = {f"channel {number}": {"mean": mean, "std": std} for number, (mean, std) in pairs}
+    found |= statistics.get("features", {})
+    shown = [key for key in _STATISTICS if any(key in each for each in found.values())]
+    rows = [(name, *(short_number(found[name].get(key)) for key in shown)) for name in found]
+    if rows:
+        yield from _heading("Statistics", f"of {report['split']}", layout)
+        yield layout.table(rows[: 3 * MAX_ROWS], "<" + ">" * len(shown), header=("", *shown))
 
 
 def _inputs(report: dict[str, Any], layout: Layout) -> Parts:

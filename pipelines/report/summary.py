@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from shardmill.pipelines.report.layout import fields, whole_line
-from shardmill.pipelines.report.numbers import human_bytes, plural
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
+from shardmill.schemas.numbers import human_bytes, plural
 from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.transforms.build.outcome import Outcome
 
 _MAX_LISTED = 20
+_MAX_LABELS = 10
 Rows = list[tuple[str, str]]
 
 
-def render_build(
-    outcome: Outcome, output: str, seconds: float, inputs: str = "images"
-) -> Iterator[Text]:
-    """Yield the lines about a build.
+def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any]:
+    """Return what ``--json`` prints about a build.
 
     Args:
         outcome: Outcome of the build.
         output: Folder of the dataset.
         seconds: Duration of the build.
-        inputs: What inputs are called.
 
     Raises:
         OutputError: The build failed.
     """
     if outcome.status == "failed":
         raise OutputError(outcome.message)
+    names = ("status", "message", "matched", "parts_made", "parts_reused", "reused", "changes")
+    body = {name: getattr(outcome, name) for name in names}
+    series = ("split", "label", "inputs", "num_bytes", "parts")
+    planned = [dict(zip(series, each, strict=True)) for each in outcome.series]
+    return {**body, "output": output, "seconds": round(seconds, 3), "planned": planned}
+
+
+def render_build(
+    outcome: Outcome, output: str, seconds: float, inputs: str, columns: Mapping[str, str]
+) -> Iterator[Text]:
+    """Yield the lines about a build that did not fail.
+
+    Args:
+        outcome: Outcome of the build.
+        output: Folder of the dataset.
+        seconds: Duration of the build.
+        inputs: What inputs are called.
+        columns: Type and an example of each column, by name.
+    """
     if outcome.status == "up_to_date":
         yield whole_line(f"{output} is up to date: nothing was written.")
     elif outcome.status == "dry_run":
         yield whole_line(f"Dry run: {output} would get", "bold")
-        yield from fields(_planned(outcome, inputs))
+        yield from fields([*_planned(outcome, inputs), *_columns(columns, Counter())])
         yield whole_line(f"  matched {plural(outcome.matched, 'file')}; nothing was written.")
     else:
         manifest = Manifest.from_json(outcome.manifest)
         path = join(output, MANIFEST)
         yield whole_line(f"Published {output}", "bold")
         yield from fields(
-            [*_published(outcome, manifest, output, seconds, inputs), ("manifest", path)]
+            [
+                *_published(outcome, manifest, output, seconds, inputs),
+                *_columns(columns, _missing(manifest)),
+                ("manifest", path),
+            ]
         )
         if outcome.message:
             yield whole_line(outcome.message, "yellow")
@@ -101,6 +123,7 @@ def _published(
     for name, split in manifest.splits.items():
         shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)
         rows.append((name, f"{split.num_examples:,} examples, {shards}, {size}"))
+    rows += _labels(manifest)
     reused = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
     rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
     rows += [("changes", line) for line in outcome.changes]
@@ -109,6 +132,34 @@ def _published(
     speed = manifest.written / max(seconds, 1e-9)
     rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
     return rows + [("warning", warning) for warning in manifest.warnings]
+
+
+def _labels(manifest: Manifest) -> Rows:
+    counts = Counter[str]()
+    for split in manifest.splits.values():
+        counts.update(split.label_counts)
+    if not counts:
+        return []
+    shown = [f"{label} {count:,}" for label, count in counts.most_common(_MAX_LABELS)]
+    more = [f"and {len(counts) - len(shown):,} more"] if len(counts) > len(shown) else []
+    return [("labels", f"{len(counts):,}: {', '.join([*shown, *more])}")]
+
+
+def _missing(manifest: Manifest) -> Counter[str]:
+    """Return the number of missing values of each feature."""
+    missing = Counter[str]()
+    for split in manifest.splits.values():
+        features = split.statistics.features if split.statistics else {}
+        missing.update({name: each.missing for name, each in features.items()})
+    return missing
+
+
+def _columns(columns: Mapping[str, str], missing: Counter[str]) -> Rows:
+    texts = [
+        f"{name}: {text}" + (f"; {missing[name]:,} missing" if missing[name] else "")
+        for name, text in columns.items()
+    ]
+    return _first("column", texts, "")
 
 
 def _planned(outcome: Outcome, inputs: str) -> Rows:
@@ -122,10 +173,10 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 
 
-def _first(name: str, texts: Sequence[str]) -> Rows:
+def _first(name: str, texts: Sequence[str], where: str = ", see the manifest") -> Rows:
     rows = [(name, text) for text in texts[:_MAX_LISTED]]
     if len(texts) > _MAX_LISTED:
-        rows.append((name, f"and {len(texts) - _MAX_LISTED:,} more, see the manifest"))
+        rows.append((name, f"and {len(texts) - _MAX_LISTED:,} more{where}"))
     return rows
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.runners.error_text import TRACEBACK, java_cause
-from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -71,7 +71,20 @@ class Runner:
         """
 
     def make(self) -> Any:
-        """Return the argument of ``beam.Pipeline(runner=...)``."""
+        """Return the argument of ``beam.Pipeline(runner=...)``.
+
+        Raises:
+            UsageError: Beam has no runner of this name.
+        """
+        from apache_beam.runners import create_runner
+
+        try:
+            create_runner(self.name)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"--runner={self.name} is unknown: use DirectRunner, PrismRunner, FlinkRunner or "
+                "DataflowRunner."
+            ) from error
         return self.name
 
     def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002

@@ -28,6 +28,7 @@ SPLIT_FOLDERS = {
 SPLIT_FOLDER = rf"({'|'.join(SPLIT_FOLDERS)}|eval)(?:[_ -]?(?:set|data|images|split|[0-9]+))?"
 DEFAULT_SPLITS = "train:0.9,validation:0.1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+_BARE_SHARES = re.compile(r"\s*[\d./]+\s*(,\s*[\d./]+\s*){0,2}")
 _SPACE = 1 << 64
 
 
@@ -57,6 +58,10 @@ class Splits:
             return cls("directory")
         if text == "listing":
             return cls("listing")
+        if _BARE_SHARES.fullmatch(text):
+            named = zip(("train", "validation", "test"), text.split(","), strict=False)
+            right = ",".join(f"{name}:{share.strip()}" for name, share in named)
+            raise UsageError(f"--splits={text} has no names: write --splits={right}.")
         shares = tuple(_parse_share(text, item) for item in text.split(","))
         names = [name for name, _ in shares]
         if len(set(names)) != len(names):
@@ -69,6 +74,10 @@ class Splits:
                 "or write them as fractions such as train:2/3,validation:1/3."
             )
         return cls("fractions", shares)
+
+    def __str__(self) -> str:
+        """Return the shortest ``--splits`` value that means the same."""
+        return ",".join(f"{name}:{_shown(share)}" for name, share in self.shares) or self.mode
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,6 +96,11 @@ class Splits:
             if hash64 < bound:
                 return name
         raise ValueError(f"{hash64} is not a 64-bit hash, or the splits have no fractions")
+
+
+def _shown(share: Fraction) -> str:
+    decimal = f"{float(share):g}"
+    return decimal if Fraction(decimal) == share else str(share)
 
 
 def split_of_folder(name: str) -> str:

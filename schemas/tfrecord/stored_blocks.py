@@ -45,7 +45,7 @@ def stored_range(start: int, end: int) -> tuple[int, int]:
     return start + STORED_HEADER_BYTES * (first + 1), end + STORED_HEADER_BYTES * (last + 1)
 
 
-def strip_block_headers(data: bytes, start: int) -> bytes:
+def strip_block_headers(data: bytes | memoryview, start: int) -> bytes:
     """Return the content in the bytes that ``stored_range`` delimits.
 
     Args:

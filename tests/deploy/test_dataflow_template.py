@@ -142,8 +142,8 @@ def test_launcher_starts_each_command(modules, monkeypatch):
          "--root=", *LAUNCHED]
     )  # fmt: skip
     assert command == "images"
-    config, beam, debug = parse_build("images", argv)
-    assert (config.overwrite, config.only_shrink, debug) == (True, False, False)
+    config, beam, answer = parse_build("images", argv)
+    assert (config.overwrite, config.only_shrink, answer.debug) == (True, False, False)
     assert (config.labels, config.root) == ("gs://b/l.txt", type(config).root)
     prepared = Dataflow("DataflowRunner").prepare(
         [flag for flag in beam if not flag.startswith("--runner")], "y"
@@ -155,8 +155,8 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     command, *argv = launch.translate(
         ["--command=rows", *places, "--label=c", "--strip=true", "--debug=true", *LAUNCHED]
     )
-    config, _, debug = rows.parse(argv)
-    assert (command, config.label, config.strip, debug) == ("rows", "c", True, True)
+    config, _, answer = rows.parse(argv)
+    assert (command, config.label, config.strip, answer.debug) == ("rows", "c", True, True)
     command, *argv = launch.translate(
         ["--command=arrays", *places, "--label=c", "--sdk_container_image=mine:1", *LAUNCHED]
     )

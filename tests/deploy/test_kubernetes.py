@@ -315,10 +315,10 @@ def test_job_has_valid_flags() -> None:
     one = container(workload["metadata"]["name"], "shardmill")
     command, *arguments = one["args"]
     assert (one["command"], command) == (["shardmill"], "images")
-    config, beam, debug = parse_build("images", arguments)
+    config, beam, answer = parse_build("images", arguments)
     assert config.input.startswith("gs://")
     assert config.output.startswith("gs://")
-    assert not debug
+    assert not answer.debug
     assert {"--runner=FlinkRunner", "--environment_type=EXTERNAL"} < set(beam)
 
 

@@ -69,7 +69,7 @@ MISTAKES = [
     (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
     (["--icc=yes"], 2, "--icc=yes is unknown"),
     (["--group_pattern=("], 2, "not a regular expression"),
-    (["--image-size=5"], 2, "did you mean --image_size?"),
+    (["--image-sizes=5"], 2, "did you mean --image_size?"),
     (["--imagesize=5"], 2, "did you mean --image_size?"),
     (["--nonsense"], 2, "The flag --nonsense is unknown"),
     (["stray"], 2, "'stray' is not a flag"),
@@ -115,7 +115,7 @@ def test_prints_usage(args, message, capsys) -> None:
 def test_each_option_is_a_flag_with_help(kind) -> None:
     actions = find_parser(kind)._actions
     assert all(action.help for action in actions)
-    flags = {action.dest for action in actions} - {"help", "debug"}
+    flags = {action.dest for action in actions} - {"help", "json", "quiet", "debug"}
     fields = {field.name for field in dataclasses.fields(INPUT_KINDS[kind].load_config())}
     assert flags == fields - ({"follow_links"} if kind == "arrays" else set())
 
@@ -130,11 +130,11 @@ def test_reads_the_names_of_beam_options_from_its_source() -> None:
 
 
 def test_passes_beam_options_on() -> None:
-    config, rest, debug = parse_build(
+    config, rest, answer = parse_build(
         "images",
         ["--input=a", "--output=b", "--runner=PrismRunner", "--temp_location=x", "--debug"],
     )
-    assert (config.input, config.output, debug) == ("a", "b", True)
+    assert (config.input, config.output, answer.debug) == ("a", "b", True)
     assert take_runner(rest) == ("PrismRunner", ["--temp_location=x"])
 
 

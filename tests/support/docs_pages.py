@@ -198,6 +198,7 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "docs/looking.md": _looking_page,
     "docs/manifest.md": _has("ds"),
     "docs/operations.md": _has("flower_photos"),
+    "docs/python.md": _has("flower_photos", "titanic.csv"),
     "docs/rows.md": _rows_page,
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.placement import Series
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped
+from shardmill.transforms.match.next_steps import next_step
 
 _EXAMPLES = 3
 _MODULUS = 1 << 128
@@ -128,28 +129,33 @@ def why_unusable(census: Census, wanted: str, root: str) -> str:
     """
     if census.fatal:
         return census.fatal
+    command = "images" if "image" in wanted else "rows"
     if not census.matched:
         return f"The input matched no files in {root}: check --input."
     if not census.refs:
         skipped = "".join(describe_skipped(census.kinds))
+        _, _, most = max(census.kinds, key=lambda kind: kind[1], default=("", 0, ""))
         return (
-            f"None of the {census.matched:,} matched files is named like {wanted}: check --input "
-            f"({skipped})."
+            f"None of the {census.matched:,} matched files is named like {wanted}: "
+            f"{next_step(most, command, 'check --input')} ({skipped})."
         )
     if sum(census.errors.values()) < census.refs:
         return ""
     worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
-    keys = ", ".join(repr(key) for key, _ in census.examples[worst])
+    examples = [key for key, _ in census.examples[worst]]
+    keys = ", ".join(map(repr, examples))
+    flat = not any("/" in key for key in examples)
     remedies = {
-        "no_label": "set --label_from, or a --label_pattern that matches such keys",
+        "no_label": "set --label_from=none, or give the folder above as --input" if flat
+        else "set --label_from, or a --label_pattern that matches such keys",
         "no_split": "set --splits to shares, or name the first folders train, validation, test",
         "unknown_label": "add the labels to the --labels file",
         "outside_root": "add --follow_links",
         "columns": "give the files the schema's columns, or the schema theirs",
         "header": "name the columns with --columns",
-        "not_csv": "check --input and --encoding",
-    }
+        "not_csv": next_step(examples[0], command, "check --input and --encoding"),
+    }  # fmt: skip
     return (
         f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
-        f"{remedies.get(worst, 'check --input')}."
+        f"{remedies.get(worst) or next_step(examples[0], command, 'check --input')}."
     )

@@ -14,6 +14,7 @@ from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.statistics.sums import Summary
 
 
@@ -165,6 +166,7 @@ class BuildHooks:
         """
         return ""
 
-    def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
+    def advice(self, rejects: Iterator[Reject]) -> str:
         """Return what to change when too many inputs were rejected, as a sentence, or nothing."""
-        return ""
+        first = next(rejects, None)
+        return "" if first is None else next_step(first.key, "images", "")

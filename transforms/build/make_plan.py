@@ -19,7 +19,7 @@ from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
 from shardmill.transforms.build.reuse import PublishedShard, list_shards
 from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.labels import sort_labels
-from shardmill.transforms.publish.generation import why_not_up_to_date
+from shardmill.transforms.publish.generation import find_changed_options, why_not_up_to_date
 from shardmill.transforms.publish.recovery import recover_output
 
 
@@ -64,14 +64,16 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
         return Plan("failed", str(error))
     plan, old = replace(plan, base=published.version), published.manifest
     if old is not None and not spec.overwrite:
+        changed = find_changed_options(old, spec.config)
         problem = why_not_up_to_date(
-            storage, spec.output, old, spec.config_id, plan.input_id, FORMAT_VERSION
+            storage, spec.output, old, spec.config_id, plan.input_id, FORMAT_VERSION, changed
         )
         problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
-            plan = replace(plan, published=_published(spec, old), changes=_all_decoded(spec, old))
+            lines = (*changed, *_all_decoded(spec, old))
+            plan = replace(plan, published=_published(spec, old), changes=lines)
         if not spec.update:
             return replace(plan, status="failed", message=problem)
     if spec.dry_run:
@@ -98,7 +100,8 @@ def add_changes(plan: Plan, changes: Changes, output: str) -> Plan:
     message = plan.message
     if plan.status == "failed" and changes.counts:
         message = (
-            f"The inputs of {output} have changed since it was built ({changes}): run again with "
+            f"The inputs of {output} have changed since it was built "
+            f"({'; '.join([*plan.changes, str(changes)])}): run again with "
             "--update to publish a new version, or choose another --output."
         )
     return replace(plan, message=message, changes=(*plan.changes, *changes.lines()))

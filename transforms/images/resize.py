@@ -22,6 +22,10 @@ class Size(NamedTuple):
     width: int
     height: int
 
+    def __str__(self) -> str:
+        """Return the ``--image_size`` value."""
+        return str(self.width) if self.width == self.height else f"{self.height}x{self.width}"
+
 
 @dataclass(frozen=True)
 class ResizeSpec:
@@ -95,12 +99,13 @@ def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
     return Size(math.ceil(width), math.ceil(height))
 
 
-def parse_image_size(text: str) -> Size:
+def parse_image_size(value: str | int | tuple[int, int]) -> Size:
     """Return the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
 
     Raises:
-        UsageError: The text has another form.
+        UsageError: The value has another form.
     """
+    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
     match = _IMAGE_SIZE.fullmatch(text)
     if match is None:
         raise UsageError(

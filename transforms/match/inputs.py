@@ -18,6 +18,7 @@ from shardmill.transforms.match.counts import (
     sum_counts,
 )
 from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
+from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
     Found,
     PathFilter,
@@ -111,10 +112,8 @@ def find_input(
             f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
         )
     if kind == "file" and wanted == "images" and is_other(path):
-        raise InputError(
-            f"--input={pattern} is not named like an image: give an image, a folder, or a listing "
-            "(.csv); unpack archives first."
-        )
+        step = next_step(path, "images", "give an image, a folder, or a listing (.csv)")
+        raise InputError(f"--input={pattern} is not named like an image: {step}.")
     if kind in ("directory", "glob") and not may_list(literal):
         raise InputError(
             f"--input={pattern}: the folder {literal} cannot be listed: give this user the "

@@ -15,7 +15,8 @@ from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_ke
 
 _MAX_HEADER = 64 << 10  # bytes
 _REMEDY = (
-    "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group"
+    "a listing is a CSV with a header and the columns uri or path, label, and perhaps split, "
+    "group; for a table use `shardmill rows`"
 )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.generations import is_json, list_generations
@@ -15,6 +16,8 @@ from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
+_MAX_CHANGED = 4  # options in a message
+_MAX_SHOWN = 60  # characters of a value
 
 
 class Published(NamedTuple):
@@ -175,9 +178,27 @@ def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
     return sound
 
 
+def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a clause for each option that differs from those of a dataset.
+
+    Args:
+        old: Manifest of the dataset.
+        config: The wanted options.
+    """
+    names = [name for name in {**old.build.config, **config} if name in config]
+    texts = [(name, _shown(old.build.config.get(name)), _shown(config[name])) for name in names]
+    return tuple(f"{name} was {was}, now {now}" for name, was, now in texts if was != now)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
 def why_not_up_to_date(
-    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str, format_version: int
-) -> str:
+    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str,
+    format_version: int, changed: Sequence[str],
+) -> str:  # fmt: skip
     """Return why the published dataset is not the wanted one, or an empty text if it is.
 
     Args:
@@ -187,6 +208,7 @@ def why_not_up_to_date(
         config_id: Identity of the wanted options.
         input_id: Identity of the wanted inputs.
         format_version: Version of the format that this release writes.
+        changed: Options that differ, as clauses.
     """
     if old.build.format != format_version:
         return (
@@ -194,9 +216,11 @@ def why_not_up_to_date(
             "differently: add --update to publish a new version of it, or choose another folder."
         )
     if not old.is_dataset(config_id, input_id):
+        reason = "other codecs" if old.build.config_id != config_id else "other inputs"
         return (
-            f"--output={output} holds a dataset of other inputs or options: "
-            "add --update to publish a new version of it, or choose another folder."
+            f"--output={output} holds a dataset of other inputs or options "
+            f"({'; '.join(changed[:_MAX_CHANGED]) or reason}): add --update to publish a new "
+            "version of it, or choose another folder."
         )
     damaged = find_damage(storage, old.folder(output), old)
     if not damaged:

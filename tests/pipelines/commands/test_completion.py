@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
+from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.commands.completion import SHELLS
 
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -169,4 +170,4 @@ def test_help_mistakes_and_completion_import_nothing_heavy(tmp_path) -> None:
     for line in usage:
         if line.startswith("  shardmill "):  # the example is a command that parses
             words = shlex.split(line)
-            find_parser(words[1]).parse_args(words[2:])
+            parse_flags(find_parser(words[1]), words[2:], ("input", "output"))

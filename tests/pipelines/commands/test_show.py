@@ -22,9 +22,9 @@ from rich.cells import cell_len
 from shardmill.pipelines.report.layout import Layout, fields, print_report
 from shardmill.pipelines.report.show_data import describe_path
 from shardmill.pipelines.report.show_text import render
-from shardmill.pipelines.report.terminal import printable
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.printable import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
 from shardmill.transforms.verify.describe import describe_bytes, describe_record
 from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill

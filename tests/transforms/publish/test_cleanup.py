@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines import cli
 from shardmill.pipelines.commands.clean import format_age
-from shardmill.pipelines.report.numbers import parse_duration
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError, StorageError
+from shardmill.schemas.numbers import parse_duration
 from shardmill.schemas.storage import Entry, open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup

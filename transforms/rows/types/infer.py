@@ -40,6 +40,7 @@ _LEVELS[[*text_parser.INTEGER_CHARACTERS, *SPACES.encode()]] = 0
 CellKind = Literal[
     "cells", "empty", "nulls", "integers", "decimals", "coded", "wide", "booleans", "texts"
 ]
+_NOT_NUMBERS: tuple[CellKind, ...] = ("texts", "wide", "coded")  # they make a column text
 
 
 class ColumnProfile(NamedTuple):
@@ -55,11 +56,18 @@ class ColumnProfile(NamedTuple):
         words: Spellings of the words of ``BOOLEANS`` that occur.
         rounding: An example of what float32 would change, as a clause, or empty: an integer that it
             rounds, or two numbers that become equal.
+        example: A cell, quoted: of a text column one that is not a number; empty if all are empty.
     """
 
     counts: Counter[CellKind]
     words: frozenset[str]
     rounding: str = ""
+    example: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a cell is not a number that a record can hold."""
+        return any(self.counts[kind] for kind in _NOT_NUMBERS)
 
 
 def profile_columns(
@@ -96,21 +104,33 @@ def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iter
     }  # fmt: skip
     words: dict[int, set[str]] = defaultdict(set)
     roundings: dict[int, str] = {}
+    examples: dict[int, str] = {}
     present = np.flatnonzero(~missing)
+
+    def keep_examples(chosen: npt.NDArray[Any]) -> None:
+        """Keep the first of the chosen texts of each column that has no example."""
+        for owner, first in zip(*np.unique(owners[chosen], return_index=True), strict=True):
+            if owner not in examples:
+                examples[int(owner)] = shown(texts[int(chosen[first])].as_py())
+
     for alike in _split_by_characters(texts.take(pa.array(present)), owners[present]):
         chosen = present[alike]
         found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen])
         for kind, mask in found.masks.items():
             kinds[kind] = kinds.get(kind, 0) + count(chosen[mask])
+        for kind in _NOT_NUMBERS:
+            keep_examples(chosen[found.masks[kind]])
         roundings |= found.roundings
         for owner, word in found.words:
             words[owner].add(word)
+    keep_examples(present)
     of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
     for owner, numbers in enumerate(of_columns):
         yield ColumnProfile(
             +Counter(dict(zip(kinds, numbers, strict=True))),
             frozenset(words[owner]),
             roundings.get(owner, ""),
+            examples.get(owner, ""),
         )
 
 
@@ -241,7 +261,11 @@ def _describe_merged(
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
     """Return the profile of the cells of both."""
     rounding = first.rounding or second.rounding
-    return ColumnProfile(first.counts + second.counts, first.words | second.words, rounding)
+    shown_one = second if second.is_text and not first.is_text else first
+    example = shown_one.example or second.example
+    return ColumnProfile(
+        first.counts + second.counts, first.words | second.words, rounding, example
+    )
 
 
 def infer_column(name: str, profile: ColumnProfile) -> Column:
@@ -253,7 +277,7 @@ def infer_column(name: str, profile: ColumnProfile) -> Column:
     booleans = _booleans(profile)
     if booleans:
         return Column(name, "int64", required=not optional_number, booleans=booleans)
-    if counts["booleans"] or counts["texts"] or counts["coded"] or counts["wide"]:
+    if counts["booleans"] or profile.is_text:
         return Column(name, "bytes", required=counts["empty"] == 0)
     kind: Kind = "float32" if counts["decimals"] else "int64"
     return Column(name, kind, required=not optional_number)

@@ -19,6 +19,13 @@ def human_bytes(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
+def short_number(value: object) -> str:
+    """Return a number with at most six significant digits, other values as text, None as ``-``."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def plural(count: int, noun: str) -> str:
     """Return a number with its noun, as in ``1 shard`` and ``2 shards``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

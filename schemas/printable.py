@@ -1,4 +1,4 @@
-"""Text that is safe to print on a terminal."""
+"""Text that is safe to print on a terminal, and shows all its characters on a page."""
 
 from __future__ import annotations
 

@@ -1,0 +1,55 @@
+"""LruCache: a cache of limited size, whose values one thread makes while others wait."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LruCache:
+    """A thread-safe cache that drops the least recently used values above a size limit.
+
+    Args:
+        limit: Maximum total cost of the values; the newest value is kept in any case.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._making: dict[Any, threading.Event] = {}
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Any, make: Callable[[], T], cost: Callable[[T], int]) -> T:
+        """Returns a value, made by one thread if it is not cached; the others wait for it."""
+        while True:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is not None:
+                    self._entries.move_to_end(key)
+                    value: T = entry[0]
+                    return value
+                made = self._making.get(key)
+                if made is None:
+                    made = self._making[key] = threading.Event()
+                    break
+            made.wait()  # if making it fails, this thread tries itself
+        try:
+            value = make()
+            self._keep(key, value, cost(value))
+        finally:
+            with self._lock:
+                del self._making[key]
+            made.set()
+        return value
+
+    def _keep(self, key: Any, value: Any, size: int) -> None:
+        with self._lock:
+            self._total += size
+            self._entries[key] = value, size
+            while self._total > self._limit and len(self._entries) > 1:
+                self._total -= self._entries.popitem(last=False)[1][1]

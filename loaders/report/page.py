@@ -1,0 +1,155 @@
+"""``write_report``: what is in a dataset, as one HTML file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from shardmill.loaders.record_decoder import RecordDecoder, SchemaMismatchError
+from shardmill.loaders.records import Records, open_encoded
+from shardmill.loaders.report.distributions import describe_column, is_image
+from shardmill.loaders.report.facts import default_split, describe_manifest, read_rejects
+from shardmill.loaders.report.render import render
+from shardmill.loaders.report.samples import SampledRecord, read_catalogs, read_records
+from shardmill.loaders.report.thumbnails import is_picture, make_thumbnail
+from shardmill.loaders.selection import select
+from shardmill.loaders.source import open_without_shards
+from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
+from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
+from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
+from shardmill.schemas.storage import absolute, join, open_storage
+
+Labels = Sequence[dict[str, Any]]
+Samples = Sequence[SampledRecord]
+_MARK = b'<meta name="generator" content="Shardmill report">'
+_MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 24, 6, 36  # thumbnails
+
+
+def write_report(
+    dataset: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> str:
+    """Writes a page about a dataset: one HTML file without scripts, which needs no network.
+
+    It has the splits, the balance of the classes, thumbnails, statistics and histograms, rejects
+    and warnings, and how the dataset was built. Large datasets are sampled; the page says how.
+
+    Args:
+        dataset: The dataset's folder or its manifest, or a manifest of ``shardmill count``, on any
+            storage.
+        output: The file; by default NAME-report.html in the current folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: The manifest does not exist, or this release cannot read it.
+        OutputError: The file exists and is not a report.
+        UsageError: The file would be inside the dataset.
+    """
+    folder, file = find_manifest(dataset)
+    manifest = read_manifest(folder, file)
+    own = absolute(folder or os.path.splitext(file)[0])
+    if folder and (own.endswith(f"/{CURRENT}") or is_generation(os.path.basename(own))):
+        own = os.path.dirname(own)
+    target = os.fspath(output or f"{os.path.basename(own) or 'dataset'}-report.html")
+    _check_output(target, own if folder else "")
+    page = gather(files_folder(folder, file, manifest), file, manifest)
+    html = render("report.html", {**page, "name": os.path.basename(own), "path": folder or file})
+    open_storage(target).replace(target, html.encode())
+    return target
+
+
+def _check_output(target: str, dataset: str) -> None:
+    """Checks that a report may be written to a file.
+
+    Raises:
+        OutputError: It exists and is not a report.
+        UsageError: It would be inside the dataset.
+    """
+    # Also of two URIs: both get the same prefix.
+    if dataset and f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(dataset)}/"):
+        raise UsageError(
+            f"The report {target} would be inside the dataset {dataset}: choose another --output."
+        )
+    storage = open_storage(target)
+    entry = storage.stat(target)
+    readable = entry is not None and entry.kind == "file" and entry.size < 1 << 26
+    if entry is not None and not (readable and _MARK in storage.read(target)[:400]):
+        raise OutputError(
+            f"{target} exists and is not a report: delete it, or choose another --output."
+        )
+
+
+def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
+    """Returns the values that the page shows.
+
+    Args:
+        base: Folder of the shards.
+        file: Path of the manifest.
+        manifest: The manifest.
+    """
+    page = {**describe_manifest(manifest, file), "notes": [], "samples": [], "sheets": []}
+    notes, samples = page["notes"], page["samples"]
+    specs: tuple[FeatureSpec, ...] = ()
+    if not manifest.root:  # a count
+        with _noting(notes):
+            specs = open_without_shards(base).specs
+    if specs and page["num_examples"]:
+        split = "+".join(manifest.splits)
+        with _noting(notes):
+            samples += read_catalogs(base, select(manifest, split).parts)
+        with _noting(notes), open_encoded(base, split, None, None) as records:
+            samples += () if samples else read_records(records)
+            page["sheets"] += _make_sheets(records, specs, samples, page["labels"])
+    return {
+        **page, "split": default_split(manifest), "build": manifest.build,
+        "columns": [describe_column(spec, (each.features for each in samples)) for spec in specs],
+        "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
+        "rejects": list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000)),
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _noting(notes: list[str]) -> Iterator[None]:
+    """Adds errors of reading to the notes: the page then shows the rest."""
+    try:
+        yield
+    except (ShardmillError, SchemaMismatchError, FileNotFoundError) as error:
+        notes.append(str(error))
+
+
+def _choose_examples(samples: Samples, labels: Labels) -> dict[str, Samples]:
+    """Returns the first samples of each frequent label; the first of all without labels."""
+    found = {sample.label for sample in samples}
+    if not labels or found == {None}:
+        return {"": samples[:_WITHOUT_LABELS]}
+    chosen = sorted(labels, key=lambda label: (label["label"] not in found, -label["total"]))
+    return {
+        name: [sample for sample in samples if sample.label == name][:_PER_CLASS]
+        for name in (label["label"] for label in labels if label in chosen[:_MAX_CLASSES])
+    }
+
+
+def _make_sheets(
+    records: Records, specs: Sequence[FeatureSpec], samples: Samples, labels: Labels
+) -> Iterator[dict[str, Any]]:
+    """Yields ``label`` and ``pictures`` of each label: thumbnails with an ``alt`` text."""
+    images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
+    decode = RecordDecoder(images, {}, True, records.source.sides, {})
+    for label, chosen in _choose_examples(samples, labels).items():
+        pictures = []
+        for part, record, *_ in chosen if images else ():
+            values = decode(records.files.payload(part, record))
+            where = f"record {record:,} of {records.source.shards[part].file}"
+            pictures += [
+                {**make_thumbnail(pixels), "alt": f"{label} {name}, {where}".strip()}
+                for name, pixels in values.items()
+                if is_picture(pixels.shape, pixels.dtype, 1)
+            ]
+        if pictures:
+            yield {"label": label, "pictures": pictures}

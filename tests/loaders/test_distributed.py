@@ -1,0 +1,128 @@
+"""Two processes that train together take the same steps and read each example once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from shardmill.schemas.dataset.manifest import Manifest
+from tests.support.loader_tools import ROWS
+from tests.support.servers import free_port
+
+pytest_plugins = ["tests.support.loader_data"]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+
+TENSORFLOW = """
+import json, sys
+import tensorflow as tf
+from shardmill import keras_dataset
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+data = strategy.distribute_datasets_from_function(lambda _: keras_dataset(
+    sys.argv[1], "train", batch_size=8, shuffle=True, features=["number"], label=None,
+    remainder=sys.argv[2]))
+epochs = []
+for _ in range(2):
+    steps = []
+    for batch in data:
+        inputs, weights = batch if sys.argv[2] == "pad" else (batch, None)
+        total = strategy.reduce("SUM", strategy.run(tf.size, (inputs["number"],)), axis=None)
+        (local,) = strategy.experimental_local_results(inputs["number"])
+        mask = [1.0] * len(local)
+        if weights is not None:
+            mask = strategy.experimental_local_results(weights)[0].numpy().tolist()
+        numbers = local.numpy().ravel().tolist()
+        steps.append((numbers, mask, int(total)))
+    epochs.append(steps)
+print(json.dumps(epochs))
+"""
+TORCH = """
+import json, sys
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+from shardmill import torch_dataset
+
+dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[2]}",
+                        rank=int(sys.argv[3]), world_size=2)
+loader = DataLoader(torch_dataset(sys.argv[1], "train", shuffle=True, features=["number"]), 4,
+                    num_workers=int(sys.argv[4]), drop_last=False)
+epochs = []
+for _ in range(2):
+    steps = []
+    for batch in loader:
+        total = torch.tensor(len(batch["number"]))
+        dist.all_reduce(total)
+        steps.append((batch["number"].tolist(), [1.0] * len(batch["number"]), int(total)))
+    epochs.append(steps)
+print(json.dumps(epochs))
+dist.destroy_process_group()
+"""
+
+
+def run_both(code, arguments, environments):
+    """Run two processes; return what each printed: steps by epoch."""
+    clean = {name: text for name, text in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env=clean | extra,
+        )
+        for words, extra in zip(arguments, environments, strict=True)
+    ]  # fmt: skip
+    ended = [process.communicate(timeout=240) for process in processes]
+    for process, (_, errors) in zip(processes, ended, strict=True):
+        assert process.returncode == 0, errors[-2000:]
+    return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+
+
+def numbers_of(steps):
+    return Counter(
+        number
+        for numbers, mask, _ in steps
+        for number, weight in zip(numbers, mask, strict=True)
+        if weight
+    )
+
+
+def train_numbers(table):
+    manifest = Manifest.from_json((table / "manifest.json").read_text())
+    return manifest.splits["train"].num_examples
+
+
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_tensorflow(table, remainder):
+    """MultiWorkerMirroredStrategy: the processes are found by TF_CONFIG."""
+    cluster = {"worker": [f"localhost:{free_port()}" for _ in range(2)]}
+    configs = [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
+        for index in range(2)
+    ]
+    epochs = run_both(TENSORFLOW, [(table, remainder)] * 2, configs)
+    total = train_numbers(table)
+    orders = []
+    for first, second in zip(*epochs, strict=True):
+        assert len(first) == len(second) == (total // 8 if remainder == "drop" else -(-total // 8))
+        assert all(len(numbers) == 4 and whole == 8 for numbers, _, whole in first + second)
+        read = numbers_of(first) + numbers_of(second)
+        assert set(read.values()) == {1}
+        assert len(read) == (total // 8 * 8 if remainder == "drop" else total)
+        orders.append([numbers for numbers, *_ in first])
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torch(table, workers):
+    """torch.distributed with gloo: equal steps, no example twice; at most one is left out."""
+    port = free_port()
+    words = [(table, port, rank, workers) for rank in range(2)]
+    epochs = run_both(TORCH, words, [{}] * 2)
+    total = train_numbers(table)
+    for first, second in zip(*epochs, strict=True):
+        assert len(first) == len(second)
+        read = numbers_of(first) + numbers_of(second)
+        assert set(read.values()) == {1}
+        assert total - 1 <= len(read) <= total <= ROWS
+        assert numbers_of(first).total() == numbers_of(second).total() == total // 2

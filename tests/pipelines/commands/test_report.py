@@ -1,0 +1,147 @@
+"""``shardmill report``: the command, other storages, and the statistics of ``show``."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from shardmill.pipelines.report.show_data import describe_path
+from tests.conftest import build_dataset, make_photos, shardmill
+from tests.support.gcs_builds import upload
+from tests.support.page_tools import check_page
+from tests.support.rows_tools import run_here
+
+pytest_plugins = ["tests.support.gcs_server"]
+
+
+@pytest.fixture
+def dataset(photos, tmp_path):
+    (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    build_dataset(
+        input=photos, output=tmp_path / "ds", image_size=32, max_reject_fraction=0.5, seed=3,
+        splits="train:0.7,validation:0.3",
+    )  # fmt: skip
+    return tmp_path / "ds"
+
+
+def test_writes_a_page_and_prints_its_path(dataset, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_here(capsys, "report", "ds") == (0, "Wrote ds-report.html\n", "")
+    page = check_page("ds-report.html")
+    (reject,) = page.table("Reason")
+    assert reject[:2] == ["not_an_image", "1"]
+    assert "cat/broken.jpg" in reject[2]
+    assert page.pairs()["Rejected"] == "1"
+    assert page.pairs()["Matched"] == "22"
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    assert manifest["build"]["finished"][:10] in page.pairs()["Built"]
+    for name, version in manifest["build"]["versions"].items():
+        assert f"{name} {version}" in page.pairs()["Versions"]
+    assert page.pairs()["image_size"] == "32"
+    done = run_here(capsys, "report", "ds", "--output=other/x.html", "--json")
+    assert done == (0, '{"status": "written", "report": "other/x.html"}\n', "")
+    assert (tmp_path / "other/x.html").read_bytes() == (tmp_path / "ds-report.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["gone"], 1, "gone does not exist"),
+        (["photos"], 1, "does not exist: give a dataset"),
+        (["ds", "--output=ds/page.html"], 2, "would be inside the dataset"),
+        (["ds", "--output=photos"], 1, "exists and is not a report"),
+        (["ds", "--output=mine.html"], 1, "exists and is not a report"),
+        (["ds", "--output=mine.html/x"], 1, "Cannot write mine.html/x"),
+        (["ds", "--output=ftp://x/y"], 2, "ftp:// is not supported"),
+        ([], 2, "--help"),
+    ],
+)  # fmt: skip
+def test_fails_in_one_sentence(args, code, said, dataset, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "mine.html").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    found, out, err = run_here(capsys, "report", *args)
+    assert (found, out) == (code, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "mine.html").read_text() == "mine"
+
+
+def test_imports_nothing_heavy(dataset, tmp_path) -> None:
+    code = (
+        "import sys\n"
+        "from shardmill.pipelines.cli import main\n"
+        "import shardmill.pipelines.commands.report\n"
+        "print(sorted({'numpy', 'jinja2', 'pyarrow', 'PIL'} & sys.modules.keys()))\n"
+        f"assert main(['report', {str(dataset)!r}, '--output={tmp_path}/x.html']) == 0\n"
+        "print(sorted({'apache_beam', 'tensorflow'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", f"Wrote {tmp_path}/x.html", "[]"]
+    assert done.stderr == ""
+
+
+@pytest.mark.heavy
+def test_reads_and_writes_buckets(strict_bucket, dataset, tmp_path, capsys) -> None:
+    upload(dataset, f"{strict_bucket}/ds")
+    here, there = tmp_path / "x.html", f"{strict_bucket}/pages/x.html"
+    assert run_here(capsys, "report", f"{strict_bucket}/ds", f"--output={here}")[0] == 0
+    page = check_page(here)
+    assert len(page.find("img")) == 12
+    assert page.pairs()["Examples"] == "21"
+    for _ in range(2):  # the second one replaces the first
+        assert run_here(capsys, "report", f"{strict_bucket}/ds", f"--output={there}")[0] == 0
+    code, _, err = run_here(
+        capsys, "report", f"{strict_bucket}/ds", f"--output={strict_bucket}/ds/x"
+    )
+    assert (code, "would be inside the dataset" in err) == (2, True)
+
+
+def test_show_prints_the_statistics_of_images(dataset) -> None:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    for split in ("train", "validation"):
+        pixels = manifest["splits"][split]["statistics"]["pixels"]
+        found = describe_path(str(dataset), split=split)
+        assert found["split"] == split
+        assert found["splits"][split]["statistics"]["pixels"]["count"] == pixels["count"]
+        lines = shardmill("show", dataset, f"--split={split}").stdout.splitlines()
+        at = lines.index(f"Statistics  of {split}")
+        for channel in range(3):
+            words = lines[at + 2 + channel].split()
+            expected = [f"{pixels[name][channel]:.6g}" for name in ("mean", "std")]
+            assert words == ["channel", str(channel), *expected]
+
+
+def test_show_prints_the_statistics_of_rows(tmp_path) -> None:
+    table = "age,price,city\n31,2.5,Bern\n,1.25,\n45,,Chur\n1000000,7,Bern\n"
+    (tmp_path / "in.csv").write_text(table)
+    build_dataset("rows", input=tmp_path / "in.csv", output=tmp_path / "ds", splits="train:1")
+    frame = pd.read_csv(tmp_path / "in.csv")
+    lines = shardmill("show", tmp_path / "ds").stdout.splitlines()
+    at = lines.index("Statistics  of train")
+    assert lines[at + 1].split() == ["missing", "min", "max", "mean", "std"]
+    rows = {words[0]: words[1:] for words in map(str.split, lines[at + 2 : at + 5])}
+    for name in ("age", "price"):
+        column = frame[name]
+        expected = [
+            column.isna().sum(),
+            column.min(),
+            column.max(),
+            column.mean(),
+            column.std(ddof=0),
+        ]
+        found = [float(text.replace(",", "")) for text in rows[name]]
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert rows["city"] == ["1", "-", "-", "-", "-"]
+
+
+def test_show_of_a_dataset_without_statistics(tmp_path, photos) -> None:
+    make_photos(tmp_path / "more", {"a": 1})
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "x.tfrecord").write_bytes(b"")
+    assert shardmill("count", f"--input={data}", f"--manifest={tmp_path}/c.json").returncode == 0
+    done = shardmill("show", tmp_path / "c.json")
+    assert done.returncode == 0
+    assert "Statistics" not in done.stdout

@@ -1,0 +1,141 @@
+"""Commands as Python functions: results, options, progress, errors and interruption."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import shardmill
+from shardmill.schemas.errors import InputError, UsageError
+from tests.conftest import make_photos
+from tests.support.record_tools import framed
+from tests.support.rows_tools import make_table
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calls")
+    make_photos(folder / "photos", {"cat": 6, "dog": 4}, size=(20, 20))
+    (folder / "photos" / "cat" / "bad.jpg").write_text("no image")
+    return folder
+
+
+def test_images(folder):
+    """A build, the same build with options spelt otherwise, and an update."""
+    splits = {"train": 0.5, "validation": 0.5}
+    options = {"splits": splits, "max_reject_fraction": 0.5}
+    built = shardmill.images(folder / "photos", folder / "ds", image_size=(16, 16), **options)
+    assert (built.status, built.matched) == ("published", 11)
+    assert built.manifest.written == 10
+    assert [reject["key"] for reject in built.rejects] == ["cat/bad.jpg"]
+    assert all(os.path.exists(path) for path in built.files)
+    counts = {name: split.num_examples for name, split in built.manifest.splits.items()}
+    assert sum(counts.values()) == 10
+    assert f"train {counts['train']}, validation {counts['validation']}; 1 rejected" in repr(built)
+    same = shardmill.images(
+        str(folder / "photos"), str(folder / "ds"), image_size="16x16",
+        splits="train:1/2,validation:1/2", max_reject_fraction=0.5,
+    )  # fmt: skip
+    assert same.status == "up_to_date"
+    with pytest.raises(shardmill.ShardmillError, match="image_size was 16, now 8"):
+        shardmill.images(folder / "photos", folder / "ds", image_size=8, **options)
+    again = shardmill.images(folder / "photos", folder / "ds", image_size=8, update=True, **options)
+    assert (again.status, again.manifest.generation == built.manifest.generation) == (
+        "published", False,
+    )  # fmt: skip
+    planned = shardmill.images(folder / "photos", folder / "other", dry_run=True)
+    assert planned.status == "dry_run"
+    assert sum(series["inputs"] for series in planned.planned) == 11
+    assert not (folder / "other").exists()
+
+
+def test_rows_verify_and_count(folder):
+    make_table(folder / "in.csv", ("a", "b"), [(n, f"x{n}") for n in range(20)])
+    built = shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
+    assert built.manifest.written == 20
+    assert shardmill.verify(folder / "rows").sound
+    counted = shardmill.count(*built.files)
+    assert counted.written == 20
+    (folder / "bad.tfrecord").write_bytes(framed([b"x"])[:-1])
+    damaged = shardmill.count(folder / "bad.tfrecord")
+    assert [each.file for each in damaged.damaged] == ["bad.tfrecord"]
+
+
+def test_errors_are_exceptions(folder):
+    with pytest.raises(UsageError, match="--image_size=big is not a size"):
+        shardmill.images(folder / "photos", folder / "no", image_size="big")
+    with pytest.raises(UsageError, match="did you mean --image_size"):
+        shardmill.images(folder / "photos", folder / "no", imagesize=3)
+    with pytest.raises(InputError, match="does not exist"):
+        shardmill.rows(folder / "nowhere.csv", folder / "no")
+    assert not (folder / "no").exists()
+
+
+def test_imports_no_beam(folder):
+    code = "import sys, shardmill; shardmill.images(*sys.argv[1:], max_reject_fraction=1)\n"
+    code += (
+        "print([name for name in ('apache_beam', 'tensorflow', 'pyarrow') if name in sys.modules])"
+    )
+    words = [sys.executable, "-c", code, str(folder / "photos"), str(folder / "nobeam")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_interrupted(folder):
+    """An interrupt of the caller interrupts the build, and the same call resumes it."""
+    many = make_photos(folder / "many", {"a": 1500}, size=(300, 300))
+    main = threading.main_thread().ident
+
+    def interrupt():
+        while not list((folder / "slow").glob(".build-*/parts/*.json")):
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    options = {"shard_examples": 100, "workers": 1}
+    threading.Thread(target=interrupt, daemon=True).start()
+    heard = io.StringIO()
+    with contextlib.redirect_stderr(heard), pytest.raises(KeyboardInterrupt):
+        shardmill.images(many, folder / "slow", **options)
+    assert "Traceback" not in heard.getvalue()
+    built = shardmill.images(many, folder / "slow", **options)
+    assert built.parts_reused
+    assert built.manifest.written == 1500
+
+
+def test_json_of_every_command(folder):
+    """Each command prints one JSON object with --json, and nothing but results with --quiet."""
+    from tests.conftest import shardmill as run
+
+    photos, output = folder / "photos", folder / "js"
+    build = ["images", photos, output, "--max_reject_fraction=1", "--num_shards=1"]
+    commands = {
+        "published": build, "up_to_date": build, "counted": ["count", output],
+        "ok": ["verify", output],
+    }  # fmt: skip
+    for status, words in commands.items():
+        done = run(*words, "--json")
+        assert json.loads(done.stdout)["status"] == status, done
+        assert done.stderr == ""
+    for words in (["check", output], ["clean", output]):
+        assert json.loads(run(*words, "--json").stdout)["status"] == "ok"
+    assert json.loads(run("files", output, "--json").stdout)["files"]
+    assert json.loads(run("steps", output, "--batch_size=2", "--json").stdout)["steps"]
+    assert json.loads(run("show", output, "--json").stdout)["kind"] == "dataset"
+    assert json.loads(run("completion", "bash", "--json").stdout)["script"]
+    run(*build, "--seed=1", "--update")
+    assert json.loads(run("rollback", output, "--json").stdout)["status"] == "published"
+    failed = run("images", "nowhere", output, "--json")
+    assert json.loads(failed.stdout)["type"] == "InputError"
+    assert failed.returncode == 1
+    for words in (build, ["count", output], ["verify", output], ["check", output]):
+        done = run(*words, "--quiet", *(["--overwrite"] if words is build else []))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), words

@@ -1,0 +1,176 @@
+"""Each mistake of a user ends with one sentence and exit code 1 or 2, and writes nothing."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import build_dataset, make_image, make_photos, shardmill
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+
+BUILD = "images photos out"
+ROWS = "rows people.csv out"
+# Arguments, and a part of the sentence.
+MISTAKES = [
+    # Commands and flags
+    ("image photos out", "unknown: use one of"),
+    ("--input=photos", "unknown: use one of"),
+    ("images", "required: --input, --output"),
+    ("images photos", "required: --output"),
+    ("images --output=out", "required: --input"),
+    ("images photos out more", "'more' is not a flag"),
+    ("images input=photos output=out", "'input' is not a flag"),
+    (f"{BUILD} image_size=224", "'image_size' is not a flag"),
+    (f"{BUILD} --imagesize=224", "did you mean --image_size?"),
+    (f"{BUILD} --image-sizes=224", "did you mean --image_size?"),
+    (f"{BUILD} --frobnicate=1", "--frobnicate is unknown"),
+    (f"{BUILD} -o=1", "-o is unknown"),
+    (f"{BUILD} --seed=many", "invalid int value: 'many'"),
+    (f"{BUILD} --seed", "expected one argument"),
+    (f"{BUILD} --update=yes", "ignored explicit argument"),
+    (f"{BUILD} --s3_region_name=eu", "is not supported: s3://"),
+    (f"{BUILD} --runner=Spork", "Spork"),
+    (f"{BUILD} --update --overwrite", "exclude each other"),
+    (f"{BUILD} --keep=-1", "is negative"),
+    # Values
+    (f"{BUILD} --image_size=0", "0"),
+    (f"{BUILD} --image_size=224x", "is not a size"),
+    (f"{BUILD} --image_size=224,224", "is not a size"),
+    (f"{BUILD} --image_size=big", "is not a size"),
+    (f"{BUILD} --resize=squeeze", "squeeze is unknown"),
+    (f"{BUILD} --interpolation=magic", "magic is unknown"),
+    (f"{BUILD} --encoding=gif", "gif is unknown"),
+    (f"{BUILD} --quality=0", "quality"),
+    (f"{BUILD} --quality=101", "quality"),
+    (f"{BUILD} --channels=2", "is not 1 (grey)"),
+    (f"{BUILD} --channels=4", "a JPEG has no alpha"),
+    (f"{BUILD} --icc=maybe", "maybe is unknown"),
+    (f"{BUILD} --compression=zip", "zip is unknown"),
+    (f"{BUILD} --splits=0.8,0.2", "write --splits=train:0.8,validation:0.2"),
+    (f"{BUILD} --splits=train:0.8", "sums to 0.8, not 1"),
+    (f"{BUILD} --splits=train:0.5,train:0.5", "names a split twice"),
+    (f"{BUILD} --splits=train=0.8,test=0.2", "letters, digits and underscores"),
+    (f"{BUILD} --splits=a/b:1", "letters, digits and underscores"),
+    (f"{BUILD} --num_shards=0", "num_shards"),
+    (f"{BUILD} --num_shards=2 --shard_examples=5", "exclude each other"),
+    (f"{BUILD} --shard_bytes=big", "is not a size"),
+    (f"{BUILD} --shard_bytes=1", "is too small"),
+    (f"{BUILD} --shard_name=x", "one name"),
+    (f"{BUILD} --shard_name={{nothing}}", "unknown field"),
+    (f"{BUILD} --shard_by=size", "the only choice is label"),
+    (f"{BUILD} --shard_by=label --label_from=none", "needs labels"),
+    (f"{BUILD} --duplicates=eat", "eat is unknown"),
+    (f"{BUILD} --max_reject_fraction=2", "between 0 and 1"),
+    (f"{BUILD} --max_reject_fraction=some", "invalid float value"),
+    (f"{BUILD} --label_from=moon", "moon is unknown"),
+    (f"{BUILD} --label_pattern=(", "label_pattern"),
+    (f"{BUILD} --label_pattern=x", "label"),
+    (f"{BUILD} --labels=nowhere.txt", "does not exist"),
+    (f"{BUILD} --labels=photos", "is a folder"),
+    (f"{BUILD} --features=a=b", "is not NAME=SOURCE"),
+    (f"{BUILD} --limit=0", "must be 1 or more"),
+    (f"{BUILD} --workers=-1", "out of range"),
+    (f"{BUILD} --threads=2", "use --workers=N"),
+    (f"{BUILD} --root=people.csv", "root"),
+    # Places
+    ("images nowhere out", "does not exist"),
+    ("images photos/*.gif out", "matched no files"),
+    ("images empty out", "matched no files"),
+    ("images flat out", "set --label_from=none, or give the folder above"),
+    ("images people.csv out", "use `shardmill rows`"),
+    ("images photos.zip out", "unpack archives first"),
+    ("images archives out", "unpack archives first"),
+    ("images videos out", "extract the frames of videos first"),
+    ("images heic out --label_from=none", "convert HEIC images to JPEG first"),
+    ("images arrays out", "use `shardmill arrays`"),
+    ("images x.npy out", "use `shardmill arrays`"),
+    ("images photos people.csv", "people.csv"),
+    ("images photos /proc/out", "accepts no files"),
+    ("images photos ds", "image_size was 16, now 224"),
+    ("images --input= --output=out", "--input is empty"),
+    ("images --input=photos --output=", "--output is empty"),
+    # Rows and arrays
+    ("rows photos out", "use `shardmill images`"),
+    ("rows nowhere.csv out", "does not exist"),
+    ("rows x.npy out", "use `shardmill arrays`"),
+    ("rows photos.zip out", "unpack archives first"),
+    (f"{ROWS} --label=agee", "did you mean 'age'?"),
+    (f"{ROWS} --key=nothing", "is not a column"),
+    (f"{ROWS} --delimiter=", "delimiter"),
+    (f"{ROWS} --encoding=klingon", "must be a text encoding"),
+    (f"{ROWS} --schema=people.csv", "is not a schema"),
+    (f"{ROWS} --preprocessing=people.csv", "running the file fails"),
+    (f"{ROWS} --image_size=3", "--image_size is unknown"),
+    ("arrays photos out", "shardmill"),
+    ("arrays people.csv out", "people.csv"),
+    ("arrays x.npy out --label=z", "z"),
+    # Datasets
+    ("show nowhere", "does not exist"),
+    ("show photos", "neither a manifest.json nor TFRecord files"),
+    ("show ds --split=dev", "no such split"),
+    ("show ds --records=-1", "is negative"),
+    ("show ds --key=missing.jpg", "no record was made"),
+    ("steps nowhere --batch_size=3", "does not exist"),
+    ("steps ds", "required: --batch_size"),
+    ("steps ds --batch_size=0", "must be positive integers"),
+    ("steps ds --batch_size=2 --split=dev", "no split 'dev'"),
+    ("steps ds --batch_size=2 --split=train[:200%]", "train[:200%]"),
+    ("count nowhere", "does not exist"),
+    ("count photos", "photos"),
+    ("count ds --check=some", "some is unknown"),
+    ("count ds --manifest=ds/manifest.json", "manifest"),
+    ("verify photos", "photos"),
+    ("verify ds --processes=0", "must be 1 or more"),
+    ("check ds --max_age=soon", "is not a duration"),
+    ("check ds --min_examples=train:100", "100"),
+    ("files ds --split=dev", "no split 'dev'"),
+    ("rollback photos", "photos"),
+    ("rollback ds", "ds"),
+    ("clean photos.zip", "is not a folder"),
+    ("clean ds --older_than=now", "is not a duration"),
+    ("completion cmd", "cmd"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    make_photos(folder / "photos", {"cat": 4, "dog": 4}, size=(20, 20))
+    build_dataset(input=folder / "photos", output=folder / "ds", image_size="16")
+    for name in ("empty", "flat", "archives", "videos", "heic", "arrays"):
+        (folder / name).mkdir()
+    make_image(1, 20, 20).save(folder / "flat" / "a.jpg")
+    (folder / "people.csv").write_text("name,age\nAnn,30\nBob,41\n")
+    shutil.make_archive(str(folder / "photos"), "zip", folder / "photos")
+    shutil.copy(folder / "photos.zip", folder / "archives" / "a.zip")
+    (folder / "videos" / "a.mp4").write_bytes(b"\0\0\0\x18ftypmp42" + bytes(40))
+    (folder / "heic" / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(40))
+    np.save(folder / "x.npy", np.zeros((5, 2)))
+    np.save(folder / "arrays" / "x.npy", np.zeros((5, 2)))
+    return folder
+
+
+def listing(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_mistake_is_one_sentence(folder):
+    """No traceback, exit code 1 or 2, one line on standard error, and nothing is published.
+
+    A build whose images were all rejected leaves the list of rejects, which the sentence names.
+    """
+    before = listing(folder)
+    with ThreadPoolExecutor(3) as pool:
+        ended = list(pool.map(lambda each: shardmill(*each[0].split(), cwd=folder), MISTAKES))
+    problems = []
+    for (words, part), done in zip(MISTAKES, ended, strict=True):
+        lines = done.stderr.splitlines()
+        fine = len(lines) == 1 and lines[0].startswith("shardmill: ") and part in lines[0]
+        if not fine or done.returncode not in (1, 2) or len(lines[0]) > 600:
+            problems.append(f"{words}: exit {done.returncode}: {done.stderr[:400]}")
+    assert not problems, "\n".join(problems)
+    after = {path: time for path, time in listing(folder).items() if ".build-" not in path}
+    assert after == before

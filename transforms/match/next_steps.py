@@ -1,0 +1,31 @@
+"""What to do with files that are not of the wanted kind, by their names."""
+
+from __future__ import annotations
+
+import re
+
+_STEPS = tuple(
+    (re.compile(rf"\.(?:{suffixes})(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE), step)
+    for suffixes, step in (
+        ("zip|7z|rar|tar|tgz|tbz2?|txz", "unpack archives first"),
+        ("mp4|m4v|mov|avi|mkv|webm|mpe?g", "extract the frames of videos first, with ffmpeg"),
+        ("heic|heif", "convert HEIC images to JPEG first, with heif-convert"),
+        ("npy|npz", "use `shardmill arrays` for NumPy arrays"),
+        ("csv|tsv", "use `shardmill rows` for tables"),
+        ("parquet|feather|arrow|xlsx?|jsonl?", "export tables as CSV, and use `shardmill rows`"),
+        ("tfrecords?", "use `shardmill count` for TFRecord files"),
+        ("jpe?g|png|gif|bmp|webp|tiff?", "use `shardmill images` for images"),
+    )
+)
+
+
+def next_step(name: str, command: str, default: str) -> str:
+    """Return how to get a dataset of a file that a command cannot use.
+
+    Args:
+        name: Name of the file.
+        command: The command.
+        default: What to return if the name does not say.
+    """
+    steps = (step for pattern, step in _STEPS if pattern.search(name))
+    return next((step for step in steps if f"`shardmill {command}`" not in step), default)
