@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from shardmill.loaders.selection import ShardSlice
+
+_END = 1 << 64  # places of records of parts below 2**30 differ by one or more, or are equal
 
 
 class Chunk(NamedTuple):
@@ -132,17 +133,17 @@ def divide_parts(sizes: Sequence[int], position: int) -> list[int]:
         position: Number of records before the position, from 0 to their sum.
     """
 
-    def before(place: float) -> list[int]:
-        return [min(size, math.floor(size * place + 0.5)) for size in sizes]
+    def before(place: int) -> list[int]:
+        return [(2 * size * place + _END) // (2 * _END) for size in sizes]
 
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
+    low, high = 0, _END
+    while high - low > 1:
+        middle = (low + high) // 2
         if sum(before(middle)) < position:
             low = middle
         else:
             high = middle
-    counts, above = before(low) if low else [0] * len(sizes), before(high)
+    counts, above = before(low), before(high)
     missing = position - sum(counts)
     for number, (count, limit) in enumerate(zip(counts, above, strict=True)):
         more = min(missing, limit - count)
