@@ -23,6 +23,7 @@ def find_packages() -> dict[str, str]:
 
 
 PACKAGES = find_packages()
+REPOSITORY = "https://github.com/shardmill/shardmill"
 
 GCS = ["google-cloud-storage>=3"]
 DATAFLOW = ["apache-beam[gcp]", *GCS]  # jobs read and write buckets
@@ -69,6 +70,12 @@ setup(
     description="Images, CSV rows and NumPy arrays into training-ready, counted GZIP TFRecords",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    url=REPOSITORY,
+    project_urls={
+        "Source": REPOSITORY,
+        "Changelog": f"{REPOSITORY}/blob/main/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=["tfrecord", "apache-beam", "tensorflow", "keras", "dataset", "machine-learning"],

@@ -110,6 +110,35 @@ def test_links_have_targets(page) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_links_of_the_front_page_have_targets() -> None:
+    """They are absolute, for a package index, and name files of this repository."""
+    text = (ROOT / "README.md").read_text()
+    base = r"https://(?:github\.com/shardmill/shardmill/blob|raw\.githubusercontent\.com/shardmill/shardmill)/main/"
+    targets = re.findall(rf"{base}([^)\s]+)", text)
+    assert len(targets) > 20
+    for target in targets:
+        assert (ROOT / target).exists(), target
+    names = set(re.findall(r"\]\[([a-z]+)\]", text))
+    assert names == set(re.findall(r"^\[([a-z]+)\]: ", text, re.MULTILINE))
+
+
+def test_figures_of_the_front_page_are_those_of_the_benchmark() -> None:
+    text, page = ((ROOT / name).read_text() for name in ("README.md", "docs/benchmarks-peers.md"))
+    rows = {}
+    for line in page.split("## Rows")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows.setdefault(cells[0], cells)
+    found = re.findall(
+        r"^\| \*{0,2}([^|*]+?)\*{0,2} \| ([\d,]+) \| (.+) s \| (.+) s \| (.+) MiB \|$",
+        text,
+        re.MULTILINE,
+    )
+    assert len(found) == 8
+    for name, *figures in found:
+        measured = rows[{"a loop written by hand": "hand-written floor"}.get(name, name)]
+        assert figures == [measured[index] for index in (2, 5, 6, 9)], name
+
+
 def test_no_file_contains_paths_of_one_machine() -> None:
     # The patterns are cut in two so that this file does not match itself.
     pattern = "(^|[ \"'=(])/(" + "|".join(["wor" + "k", "roo" + "t", "far" + "m"]) + ")/"

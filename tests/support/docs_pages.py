@@ -23,8 +23,7 @@ AIRFLOW = "tests/cluster/test_airflow.py::test_dags_are_parsed_fast_and_without_
 # Blocks that need a cluster, a cloud or a network: their page and first words, and the test or the
 # line of .ci/run that runs the same commands.
 ELSEWHERE = {
-    ("README.md", "make demo"): ".ci/run make demo",
-    ("README.md", "shardmill images --input=gs://"): "tests/cluster/test_flink_builds.py::test_one_task_manager",
+    ("README.md", "pip install"): INSTALLATION,
     ("docs/getting-started.md", "python3 -m venv"): INSTALLATION,
     ("docs/dataflow.md", "export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1"): (
         "tests/deploy/test_dataflow_template.py::test_make_prints_commands"
