@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -74,8 +75,9 @@ class _OpenFile:
     """
 
     def __init__(self, path: str, size: int) -> None:
-        self._opened = open_file(path, "", size)
-        self._reader: RandomReader = self._opened.__enter__()
+        with contextlib.ExitStack() as stack:
+            self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
+            weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
         self.size = self._reader.size
 
     def read_at(self, offset: int, length: int) -> bytes:
