@@ -60,7 +60,7 @@ def main(folder: str) -> None:
     """Trains the model and prints its accuracy."""
     images = open_dataset(folder, "train", features=[IMAGE, LABEL])
     # With full batches only, the step is compiled once. Each epoch has another order.
-    steps = steps_per_epoch(folder, "train", BATCH, drop_remainder=True)
+    steps = steps_per_epoch(folder, "train", BATCH, remainder="drop")
     epoch = grain.MapDataset.source(images).seed(0).shuffle().batch(BATCH, drop_remainder=True)
     train = epoch.repeat(EPOCHS).to_iter_dataset()
     params = make_params([images[0][IMAGE].size, 64, len(images.labels)])

@@ -102,7 +102,7 @@ def test_runs_without_tensorflow_and_beam(name, digits) -> None:
         "sys.modules.update(dict.fromkeys(['tensorflow', 'apache_beam', 'keras']))\n"
         f"runpy.run_path({str(ROOT / 'examples' / name)!r})\n"
         "from shardmill.loaders import open_dataset\n"
-        f"print(open_dataset({str(digits / 'pictures')!r})[0]['image/encoded'].shape)\n"
+        f"print(open_dataset({str(digits / 'pictures')!r})[0]['image'].shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "(8, 8, 1)\n", done.stderr

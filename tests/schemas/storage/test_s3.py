@@ -294,7 +294,7 @@ sys.meta_path.insert(0, Blocked())
 import shardmill.schemas.storage.s3
 assert "botocore" not in sys.modules
 from shardmill.loaders import open_dataset
-print(sum(len(row["image/encoded"]) > 0 for row in open_dataset(sys.argv[1])))
+print(sum(len(row["image"]) > 0 for row in open_dataset(sys.argv[1])))
 """
 
 
