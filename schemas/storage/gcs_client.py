@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def make_client() -> storage.Client:
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         credentials = AnonymousCredentials()
     else:
+        logging.getLogger("google.auth").setLevel(logging.ERROR)  # errors say it too
         credentials, _ = google.auth.default(scopes=storage.Client.SCOPE, request=_request())
     session = AuthorizedSession(credentials)
     for scheme in ("http://", "https://"):
