@@ -234,7 +234,7 @@ def _repeat(stream: Stream) -> Payloads:
 def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[Any]:
     """Yields the serialized examples of several batches; to pad, with their weights."""
     where, decode = stream.where, stream.records.decode
-    most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes())
+    most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
     block_size = max(1, most // batching.of_host) * batching.of_host
     kept = (
         (payload, place.weight)

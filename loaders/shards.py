@@ -6,6 +6,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -143,8 +144,9 @@ class ShardFiles:
             caches = self._caches = _ProcessCaches(self._limits.memory)
         return caches
 
+    @cached_property
     def record_bytes(self) -> int:
-        """Returns the average bytes of a record in the first member, not compressed.
+        """Average bytes of a record in the first member, not compressed.
 
         Raises:
             InputError: The shard does not match the manifest.

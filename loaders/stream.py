@@ -209,7 +209,7 @@ class Stream:
     def _buffer_size(self) -> int:
         if self.buffer is not None:
             return self.buffer
-        return max(1, BUFFER_BYTES // (self.records.files.record_bytes() + _RECORD_OVERHEAD))
+        return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
 
     def _host_range(self) -> tuple[int, int]:
         total, hosts = len(self.records), self.host.count

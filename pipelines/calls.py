@@ -238,7 +238,7 @@ def _run(command: str, places: list[str], options: Mapping[str, Any]) -> dict[st
             stderr=None if shared else subprocess.PIPE,
         )  # fmt: skip
         try:
-            _forward(process.stderr)
+            notes = _forward(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
             if not shared:  # the terminal has interrupted both
@@ -255,11 +255,19 @@ def _run(command: str, places: list[str], options: Mapping[str, Any]) -> dict[st
     if "error" in body:
         kind = getattr(errors, body["type"], errors.ShardmillError)
         raise kind(body["error"])
+    print(*notes, sep="", end="", file=sys.stderr)
     return body
 
 
-def _forward(lines: IO[str] | None) -> None:
-    """Print progress and notes where this process prints; errors become exceptions."""
+def _forward(lines: IO[str] | None) -> list[str]:
+    """Print progress where this process prints; return the sentences, of which one may be an error.
+
+    An error becomes an exception, so its sentence is not printed too.
+    """
+    sentences = []
     for line in lines or ():
-        if not line.startswith("shardmill: "):
+        if line.startswith("shardmill: "):
+            sentences.append(line)
+        else:
             print(line, end="", file=sys.stderr, flush=True)
+    return sentences

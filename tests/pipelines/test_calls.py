@@ -63,11 +63,24 @@ def test_rows_verify_and_count(folder):
     built = shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
     assert built.manifest.written == 20
     assert shardmill.verify(folder / "rows").sound
+    make_table(folder / "in.csv", ("a", "b"), [(f"n{n}", f"x{n}") for n in range(20)])
+    with pytest.raises(shardmill.ShardmillError, match="another schema or other codecs"):
+        shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
     counted = shardmill.count(*built.files)
     assert counted.written == 20
     (folder / "bad.tfrecord").write_bytes(framed([b"x"])[:-1])
     damaged = shardmill.count(folder / "bad.tfrecord")
     assert [each.file for each in damaged.damaged] == ["bad.tfrecord"]
+
+
+def test_notes_are_printed_and_errors_are_not(folder):
+    heard = io.StringIO()
+    with contextlib.redirect_stderr(heard):
+        shardmill.images(folder / "photos", folder / "large", image_size=5000, dry_run=True)
+        with pytest.raises(UsageError):
+            shardmill.images(folder / "photos", folder / "large", image_size="big")
+    (note,) = heard.getvalue().splitlines()
+    assert "makes records of 5000x5000 pixels" in note
 
 
 def test_errors_are_exceptions(folder):

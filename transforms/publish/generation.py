@@ -216,7 +216,8 @@ def why_not_up_to_date(
             "differently: add --update to publish a new version of it, or choose another folder."
         )
     if not old.is_dataset(config_id, input_id):
-        reason = "other codecs" if old.build.config_id != config_id else "other inputs"
+        same = old.build.config_id == config_id
+        reason = "other inputs" if same else "another schema or other codecs"
         return (
             f"--output={output} holds a dataset of other inputs or options "
             f"({'; '.join(changed[:_MAX_CHANGED]) or reason}): add --update to publish a new "
