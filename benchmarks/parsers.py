@@ -44,11 +44,11 @@ def tensorflow() -> Callable[[bytes], Any]:
 
 def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
     """Measures one parser in this process."""
-    from shardmill.loaders.shards import ShardFiles
+    from shardmill.loaders.shards import Caches, ShardFiles
     from shardmill.loaders.source import open_source
 
     source = open_source(path, "train")
-    files = ShardFiles(source.folder, source.paths, source.shards, 1 << 24)
+    files = ShardFiles(source.folder, source.paths, source.shards, Caches(1 << 24))
     payloads = files.payloads(0, 0, min(RECORDS, source.shards[0].records))
     parse = make()
     best = float("inf")

@@ -28,18 +28,18 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.transforms.build.placement import Series
     from shardmill.transforms.build.planning import Plan
     from shardmill.transforms.build.record_writer import MemberWriter
+    from shardmill.transforms.columnar.byte_arrays import ByteStrings
     from shardmill.transforms.match.inputs import match_now
     from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
-    from shardmill.transforms.rows.runs.merge import join_frames
     from shardmill.transforms.rows.runs.run_writer import encode_segments
-    from shardmill.transforms.rows.runs.segments import slices
+    from shardmill.transforms.rows.runs.segments import FRAME, POSITION, slices
     from shardmill.transforms.rows.table import make_table
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
-    spec = job.spec.runs
+    spec = job.spec
     (ref,), _ = match_now(job.match)
     names = tuple(column.name for column in spec.table.columns)
-    parts = max(1, round(ref.size * job.spec.plan.growth) >> 26)
+    parts = max(1, round(ref.size * spec.growth) >> 26)
     plan = Plan("build", parts={Series("train", ""): parts, Series("validation", ""): 1})
 
     def encode(part):  # noqa: ANN001, ANN202
@@ -58,9 +58,10 @@ def floor(source: Path, out: Path) -> None:
             writer = MemberWriter(target, "deflated")
             for key in sorted(key for key in segments if key[0] == split):
                 mine = segments.pop(key)
-                order = np.argsort(np.concatenate([s.positions for s in mine]), kind="stable")
-                lengths = np.concatenate([s.lengths for s in mine])[order]
-                frames = join_frames(mine)
+                records = pa.concat_tables(mine).combine_chunks()
+                order = np.argsort(records[POSITION], kind="stable")
+                frames = records[FRAME].chunk(0)
+                lengths = ByteStrings.of_arrow(frames).sizes[order]
                 for start, stop in slices(lengths, 8 << 20):
                     taken = frames.take(pa.array(order[start:stop]))
                     writer.add_frames(memoryview(taken.buffers()[2]), lengths[start:stop])

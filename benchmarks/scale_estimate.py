@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.build.placement import PlaceSpec, Series
+from shardmill.transforms.build.placement import Series
 from shardmill.transforms.build.planning import ShardSpec, count_shards, plan_parts
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES
-from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
+from shardmill.transforms.rows.planning import count_row_parts
 
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
@@ -44,7 +42,7 @@ class Costs:
 
     ref_bytes: float = 175
     ref_cpu: float = 118e-6
-    image_cpu: float = 4.09e-3
+    image_cpu: float = 2.32e-3
     row_cpu: float = 15.64e-6
     row_packed: float = 46.2
     shard_json: float = 137
@@ -102,12 +100,12 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
     """Returns the estimates for a build of rows, divided into a number of datasets."""
     costs = Costs()
     text = count * row_bytes // sets
-    sink = SinkSpec("", "", PlaceSpec(Splits.parse("train:1")), ShardSpec(TEMPLATE))
-    parts = count_row_parts(RowsPlanSpec(sink, growth, row_bytes), text)
+    spec = ShardSpec(TEMPLATE)
+    parts = count_row_parts(spec, growth, row_bytes, text)
     ranges = -(-text // RANGE_BYTES)
     segments = min(ranges * parts, count // sets)
     packed = int(count // sets * costs.row_packed)
-    shards = count_shards(sink.shards, 0, packed, parts)
+    shards = count_shards(spec, 0, packed, parts)
     reads = ranges * 21 + 2 * segments + parts + 3 * shards
     writes = 2 * ranges + 2 * parts + shards * (composes(-(-parts // shards)) + 1)
     cpu = count * costs.row_cpu

@@ -236,7 +236,7 @@ def measure_finish(size: int, folder: Path) -> dict:
             if not number % 10:
                 items.append(Reject(make_ref(number).key, "", "decode", "decode", "made up"))
             part = write_part(storage, job, items)
-            totals.add(part)
+            totals.merge(part.totals)
             parts.append(part.file)
 
     found, calls = {}, {}

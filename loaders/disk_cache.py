@@ -11,7 +11,7 @@ import google_crc32c
 
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import open_storage, scheme_of
 
 _SUFFIX = ".copy"
 
@@ -28,6 +28,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+        if not os.fspath(folder) or scheme_of(os.fspath(folder)):
+            raise UsageError(f"cache_dir={folder!r} must be a folder of a local disk.")
         self._folder, self._max_bytes = Path(folder).absolute(), max_bytes
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -63,19 +65,18 @@ class DiskCache:
 
     def _copy(self, path: str, shard: Shard, copy: Path) -> None:
         part = copy.with_suffix(".part")
-        with part.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # another process may copy the same shard
+        with copy.with_suffix(".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may copy the same shard
             if copy.exists():
                 return
-            file.truncate(0)
             checksum = 0
-            with open_storage(path).open_read(path) as chunks:
+            with part.open("wb") as file, open_storage(path).open_read(path) as chunks:
                 for chunk in chunks:
                     file.write(chunk)
                     checksum = google_crc32c.extend(checksum, chunk)
-            file.flush()
-            size = file.tell()
+            size = part.stat().st_size
             if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
+                part.unlink()
                 raise InputError(
                     f"{path} has {size:,} bytes with the CRC-32C {checksum:08x}, and the manifest "
                     f"says {shard.bytes:,} and {shard.crc32c}: run `shardmill verify`."

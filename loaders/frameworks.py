@@ -10,6 +10,10 @@ _NAMES = {"tensorflow": "TensorFlow", "keras": "Keras", "torch": "PyTorch"}
 _EXTRAS = {"keras": "tensorflow"}
 
 
+class FrameworkError(UsageError, ImportError):
+    """An optional framework is not installed."""
+
+
 def require_framework(module: str) -> None:
     """Checks that a framework is installed, without importing it.
 
@@ -17,8 +21,8 @@ def require_framework(module: str) -> None:
         module: ``tensorflow``, ``keras`` or ``torch``.
 
     Raises:
-        UsageError: It is not installed.
+        FrameworkError: It is not installed.
     """
     if find_spec(module) is None:
-        extra = _EXTRAS.get(module, module)
-        raise UsageError(f"{_NAMES[module]} is not installed: pip install 'shardmill[{extra}]'.")
+        name, extra = _NAMES[module], _EXTRAS.get(module, module)
+        raise FrameworkError(f"{name} is not installed: pip install 'shardmill[{extra}]'.")

@@ -86,7 +86,9 @@ def _from_torch() -> Share | None:
 
 def _from_jax() -> Share | None:
     jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
+    # JAX before 0.5 cannot be asked.
+    is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", lambda: False)
+    if jax is None or not is_initialized():
         return None
     return Share(jax.process_index(), jax.process_count())
 

@@ -39,7 +39,7 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     """Returns the specs of the named features, or of all if None.
 
     Raises:
-        UsageError: A name is unknown, or the list is empty.
+        UsageError: A name is unknown, two name one feature, or the list is empty.
     """
     if features is None:
         return source.specs
@@ -47,7 +47,10 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
         raise UsageError(f"features={features!r} is a str: give a list, as in [{features!r}].")
     if not features:
         raise UsageError("features is empty: name features, or omit it to read all of them.")
-    return tuple(source.spec_of(name) for name in features)
+    specs = tuple(source.spec_of(name) for name in features)
+    if len({spec.name for spec in specs}) < len(specs):
+        raise UsageError(f"features={list(features)!r:.99} names one twice: name each once.")
+    return specs
 
 
 def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -> dict[str, str]:
@@ -69,7 +72,7 @@ def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str,
     Raises:
         UsageError: ``fill`` lacks a value, has an unknown name or a value of another type.
     """
-    given = dict(fill or {})
+    given = check_fill(fill)
     defaults: dict[str, Any] = {}
     for spec in specs:
         if spec.fixed is not None or not spec.single:
@@ -88,6 +91,17 @@ def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str,
             raise UsageError(f"fill names {name!r}, which is not one of the features to read.")
         raise UsageError(f"fill names {name!r}, which is never missing or has several values.")
     return defaults
+
+
+def check_fill(fill: Fill | None) -> dict[str, Any]:
+    """Returns a copy of ``fill``.
+
+    Raises:
+        UsageError: It is not a mapping.
+    """
+    if isinstance(fill, Mapping | None):
+        return dict(fill or {})
+    raise UsageError(f"fill={fill!r}: give a value for each feature, as in fill={{'age': -1}}.")
 
 
 def _convert_fill(spec: FeatureSpec, value: Any) -> Any:

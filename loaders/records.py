@@ -18,6 +18,7 @@ from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,
     SchemaMismatchError,
+    check_fill,
     default_values,
     output_names,
     select_features,
@@ -106,7 +107,8 @@ class Records:
         if not isinstance(other, Records):
             return NotImplemented
         ours, theirs = self.source, other.source
-        if ours.folder != theirs.folder or self._view != other._view:
+        # By repr: NaN, the value of missing floats, is not equal to itself.
+        if ours.folder != theirs.folder or repr(self._view) != repr(other._view):
             raise UsageError(
                 f"records of {ours.folder} and {theirs.folder} cannot be joined: they must be of "
                 "one dataset, and opened with the same options."
@@ -220,7 +222,7 @@ class Records:
         if number < 0:
             number += total
         if not 0 <= number < total:
-            raise IndexError(f"example {operator.index(index):,} of {total:,}")
+            raise IndexError(f"there is no example {operator.index(index):,}: there are {total:,}.")
         part = bisect_right(self._ends, number)
         return part, self.source.selection.parts[part].stop - self._ends[part] + number
 
@@ -278,8 +280,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split, label or feature is unknown, or a missing integer has no ``fill``.
     """
-    if cache_bytes < 0:
-        raise UsageError(f"cache_bytes={cache_bytes} must be 0 or more.")
+    _check_options(transform, cache_bytes=cache_bytes, cache_dir_bytes=cache_dir_bytes)
     source = open_source(path, split, labels)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
@@ -289,6 +290,15 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     return Records(source, View(decoder, supervised, transform), Caches(cache_bytes, disk))
 
 
+def _check_options(transform: object, **sizes: object) -> None:
+    """Raises a UsageError if the transform is not a function, or a size is not a number."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 0:
+            raise UsageError(f"{name}={size!r} must be a number of bytes, 0 or more.")
+    if transform is not None and not callable(transform):
+        raise UsageError(f"transform={transform!r} must be a function of an example.")
+
+
 def open_encoded(
     path: str | os.PathLike[str], split: str, labels: Sequence[str] | None, fill: Fill | None
 ) -> Records:
@@ -296,14 +306,13 @@ def open_encoded(
 
     An integer that may be missing and has no ``fill`` is left out.
     """
-    source = open_source(path, split, labels)
+    source, given = open_source(path, split, labels), check_fill(fill)
     specs = tuple(
         spec for spec in source.specs
-        if spec.fixed is not None or not spec.single or spec.kind != "int64"
-        or spec.name in (fill or {})
+        if spec.fixed is not None or not spec.single or spec.kind != "int64" or spec.name in given
     )  # fmt: skip
     known = {spec.name for spec in specs}
-    defaults = default_values(specs, {name: v for name, v in (fill or {}).items() if name in known})
+    defaults = default_values(specs, {name: v for name, v in given.items() if name in known})
     decoder = RecordDecoder(specs, defaults, False, source.sides, {})
     return Records(source, View(decoder, None, None), Caches(CACHE_BYTES))
 

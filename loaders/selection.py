@@ -99,6 +99,11 @@ def _slice(split: Split, term: str, first: str, stop: str) -> list[ShardSlice]:
             if begin < end:
                 parts.append(ShardSlice(shard, begin, end))
             low, high = low - shard.records, high - shard.records
+    if not parts and split.num_examples:
+        raise UsageError(
+            f"{term} has none of the {split.num_examples:,} examples: write it as in train[:10%] "
+            "or train[100:200]."
+        )
     return parts
 
 

@@ -146,7 +146,7 @@ class ShardFiles:
 
     @cached_property
     def record_bytes(self) -> int:
-        """Average bytes of a record in the first member, not compressed.
+        """Estimated average bytes of a record, not compressed, from the first member.
 
         Raises:
             InputError: The shard does not match the manifest.
@@ -154,7 +154,10 @@ class ShardFiles:
         for number, shard in enumerate(self._shards):
             if shard.records:
                 last = self.member_bounds(number)[1]
-                return sum(map(len, self.payloads(number, 0, last))) // last
+                found = sum(map(len, self.payloads(number, 0, last))) // last
+                # Other shards may have larger records, as those of other labels.
+                ratio = sum(s.bytes for s in self._shards) / sum(s.records for s in self._shards)
+                return max(found, int(found * ratio * shard.records / shard.bytes))
         return 1
 
     def payload(self, shard: int, record: int) -> bytes:

@@ -15,7 +15,7 @@ from shardmill.loaders.steps import (
 )
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
-from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
 from shardmill.schemas.storage import join, open_storage
@@ -91,7 +91,7 @@ class Source:
             for spec in self.specs:
                 if spec.name == each:
                     return spec
-        known = ", ".join(repr(spec.name) for spec in self.specs)
+        known = format_names([spec.name for spec in self.specs])
         raise UsageError(f"the records have no feature {name!r}: they have {known}.")
 
     def with_labels(self, labels: Sequence[str]) -> Source:
@@ -104,7 +104,7 @@ class Source:
         for label in labels:
             if label not in known:
                 raise UsageError(
-                    f"the dataset has no label {label!r}: it has {_listed(known) or 'none'}."
+                    f"the dataset has no label {label!r}: it has {format_names(known) or 'none'}."
                 )
             if list(labels).count(label) > 1:
                 raise UsageError(f"the label {label!r} is named twice: name each once.")
@@ -112,8 +112,8 @@ class Source:
             raise UsageError("labels is empty: name labels, or omit it to read all of them.")
         if all(shard.label is None for shard in self.shards):
             raise UsageError(
-                f"labels={list(labels)!r} needs separate shards for each label: build the dataset "
-                "with --shard_by=label, or filter records with where."
+                f"labels={list(labels)!r:.99} needs separate shards for each label: build "
+                "the dataset with --shard_by=label, or filter records with where."
             )
         parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
         return replace(self, selection=Selection(self.selection.split, parts))
@@ -127,11 +127,6 @@ class Source:
     def _label_column(self, kind: str) -> str:
         column = self.manifest.build.config.get("label") or ""
         return column if any(s.name == column and s.kind == kind for s in self.specs) else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:10]))
-    return f"{shown} and {len(names) - 10} more" if len(names) > 10 else shown
 
 
 def open_source(

@@ -6,11 +6,12 @@ import operator
 import os
 from typing import Literal, SupportsIndex, get_args
 
-from shardmill.loaders.selection import Selection, find_split, select
+from shardmill.loaders.selection import find_split, select
 from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST
 from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 Remainder = Literal["keep", "drop", "pad"]
@@ -47,33 +48,14 @@ def steps_per_epoch(
     if not isinstance(manifest, Manifest):
         manifest = load_manifest(manifest)
     selection = select(manifest, split)
-    return count_steps(
-        selection, batch_size, remainder=remainder, hosts=hosts, whole_shards=whole_shards
-    )
-
-
-def count_steps(
-    selection: Selection,
-    batch_size: int,
-    *,
-    remainder: Remainder | None = None,
-    hosts: int = 1,
-    whole_shards: bool = False,
-) -> int:
-    """Returns the number of batches in one pass over a selection; see ``steps_per_epoch``.
-
-    Raises:
-        UsageError: A number is invalid.
-    """
     steps = batches(selection.num_examples, batch_size, remainder, hosts)
     if hosts == 1 or not whole_shards:
         return steps
     parts = selection.parts
     if hosts > len(parts):
-        number = f"{len(parts)} shard{'' if len(parts) == 1 else 's'}"
         raise UsageError(
-            f"{selection.split} has {number}, fewer than {hosts} hosts: use fewer hosts, or "
-            f"build with --num_shards={hosts} or a multiple of it."
+            f"{selection.split} has {plural(len(parts), 'shard')}, fewer than {hosts} hosts: use "
+            f"fewer hosts, or build with --num_shards={hosts} or a multiple of it."
         )
     smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
     return smallest // (batch_size // hosts)
@@ -159,7 +141,7 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
 
     The folder is empty if the path is a file of another name, such as the manifest of a count.
     """
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if not text:
         raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
     scheme, slash, _ = text.partition(":/")
@@ -204,7 +186,9 @@ def read_manifest(folder: str, file: str) -> Manifest:
         raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
     except FormatError as error:
         check_not_lost(file, data)
-        raise InputError(f"{file} cannot be read: {error}.") from error
+        fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
+        fix = f"; {fix}" if error.__cause__ else ""
+        raise InputError(f"{file} cannot be read: {error}{fix}.") from error
     except (RecursionError, ValueError) as error:
         raise InputError(f"{file} cannot be read: it is not a Shardmill manifest.") from error
     return manifest

@@ -23,7 +23,7 @@ _REMOTE_THREADS = 8
 _READ_AHEAD = 512  # records of a remote storage
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
-_KEPT_BYTES = 8 << 20
+KEPT_BYTES = 8 << 20
 
 
 class _Place(NamedTuple):
@@ -89,7 +89,7 @@ class Stream:
         where: Callable[[Any], bool] | None = None,
     ) -> None:
         if not isinstance(records, Records):
-            raise UsageError(f"records={records!r} must be what open_dataset returns.")
+            raise UsageError(f"records={records!r:.60} must be what open_dataset returns.")
         if not isinstance(shuffle, bool):
             raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
         if buffer is not None and not is_positive_int(buffer):
@@ -101,6 +101,8 @@ class Stream:
         self.remainder: Remainder = remainder or ("drop" if several else "keep")
         if self.remainder not in get_args(Remainder):
             raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+        if where is not None and not callable(where):
+            raise UsageError(f"where={where!r} must be a function of an example.")
         if where is not None and several:
             raise UsageError(
                 f"where with {self.host.count} hosts would give them different numbers of "
@@ -124,7 +126,13 @@ class Stream:
         self.epoch, self._skip, self._reading = epoch, 0, None
 
     def seek(self, epoch: int, position: int) -> None:
-        """Makes the next iteration begin in an epoch, after some of the records of this worker."""
+        """Makes the next iteration begin in an epoch, after some of the records of this worker.
+
+        Raises:
+            UsageError: A number is negative.
+        """
+        if epoch < 0 or position < 0:
+            raise UsageError(f"epoch {epoch!r} and position {position!r} must be 0 or more.")
         self.set_epoch(epoch)
         self._skip = position
 
@@ -141,14 +149,15 @@ class Stream:
         """Makes the next iteration continue after a state of the same worker.
 
         Raises:
-            UsageError: It is of another host or worker, or of another number of them.
+            UsageError: It is of another host or worker, of another number of them, or of a stream
+                with other options.
         """
         ours = self._shares()
-        theirs = {name: list(state[name]) for name in ours}
+        theirs = {name: list(state.get(name, ())) for name in ours}
         if ours != theirs:
             raise UsageError(
-                f"the state is of {theirs}, and this is {ours}: continue with as many hosts and "
-                "workers as before, or from the next epoch."
+                f"the state is of {theirs}, and this is {ours}: continue with the same options, "
+                "hosts and workers, or from the next epoch."
             )
         self.seek(int(state["epoch"]), int(state["position"]))
 
@@ -164,9 +173,12 @@ class Stream:
         return stop - start
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the examples of this worker in the next epoch."""
+        """Returns the examples of this worker in the next epoch."""
+        return self._examples(self.payloads())
+
+    def _examples(self, payloads: Payloads) -> Iterator[Any]:
         decode = self.records.decode
-        for place, payload in self.payloads():
+        for place, payload in payloads:
             chunk = place.chunk
             weight = place.weight if self.remainder == "pad" else None
             example = decode(chunk.part, place.record, payload, weight)
@@ -174,9 +186,12 @@ class Stream:
                 yield example
 
     def payloads(self) -> Payloads:
-        """Yields the serialized examples of this worker in the next epoch, with their places."""
-        bytes(_KEPT_BYTES)
-        epoch, skip = self._begin_epoch()
+        """Returns the serialized examples of this worker in the next epoch, with their places."""
+        # Now, not with the first one: a DataLoader may end before each of its workers was read.
+        return self._read(*self._begin_epoch())
+
+    def _read(self, epoch: int, skip: int) -> Payloads:
+        bytes(KEPT_BYTES)
         remote = any(map(scheme_of, self.records.source.paths[:1]))
         with contextlib.ExitStack() as stack:
             pool = None
@@ -184,7 +199,6 @@ class Stream:
                 pool = ThreadPoolExecutor(_REMOTE_THREADS)
                 stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             loader = _Loader(self.records, pool)
-            self._reading = epoch, skip
             for item in loader.load(self._places(epoch), skip):
                 self._reading = epoch, loader.position
                 yield item
@@ -193,7 +207,7 @@ class Stream:
     def _begin_epoch(self) -> tuple[int, int]:
         """Returns the epoch that an iteration reads, and how many of its records to skip."""
         epoch, skip = self.epoch, self._skip
-        self.epoch, self._skip = epoch + 1, 0
+        self.epoch, self._skip, self._reading = epoch + 1, 0, (epoch, skip)
         return epoch, skip
 
     def _places(self, epoch: int) -> Iterator[_Place]:
@@ -218,9 +232,11 @@ class Stream:
         each = -(-total // hosts) if self.remainder == "pad" else total // hosts
         return self.host.index * each, (self.host.index + 1) * each
 
-    def _shares(self) -> dict[str, list[int]]:
+    def _shares(self) -> dict[str, list[Any]]:
         share = self._share()
-        return {"worker": [share.index, share.count], "host": [self.host.index, self.host.count]}
+        order = [self._order.shuffle, self._order.seed, self.buffer, len(self.records)]
+        worker, host = [share.index, share.count], [self.host.index, self.host.count]
+        return {"worker": worker, "host": host, "order": order}
 
     def _share(self) -> Share:
         if self.worker is not None:

@@ -40,10 +40,13 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         info = get_worker_info()
-        self._epochs[slice(None) if info is None else info.id] = epoch
+        if info is None:
+            self._epochs[:] = epoch
+        else:  # also of workers that another DataLoader may have
+            self._epochs[info.id :: info.num_workers] = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields this worker's examples of the next epoch."""
+        """Returns this worker's examples of the next epoch."""
         return Stream.__iter__(self)
 
 

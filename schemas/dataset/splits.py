@@ -85,14 +85,14 @@ class Splits:
         return tuple(name for name, _ in self.shares)
 
     @cached_property
-    def _bounds(self) -> tuple[tuple[str, int], ...]:
+    def bounds(self) -> tuple[int, ...]:
+        """The 64-bit hash at which each split ends."""
         totals = accumulate(share for _, share in self.shares)
-        bounds = [math.ceil(total * _SPACE) for total in totals]
-        return tuple(zip(self.names, bounds, strict=True))
+        return tuple(math.ceil(total * _SPACE) for total in totals)
 
     def of_hash(self, hash64: int) -> str:
         """Return the split of an unsigned 64-bit hash; only for the mode ``fractions``."""
-        for name, bound in self._bounds:
+        for name, bound in zip(self.names, self.bounds, strict=True):
             if hash64 < bound:
                 return name
         raise ValueError(f"{hash64} is not a 64-bit hash, or the splits have no fractions")

@@ -1,5 +1,6 @@
 """Copies of shards: made once, checked, safe for several threads and processes, limited in size."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -60,6 +61,26 @@ def test_a_partial_copy_of_a_killed_process_is_replaced(ds, tmp_path):
     assert Path(cache.path_of(path, shard)).read_bytes() == Path(path).read_bytes()
 
 
+def test_a_copy_that_another_process_made_and_dropped_is_made_again(ds, tmp_path, monkeypatch):
+    """While this process waits for the lock, and a reader has the dropped copy open."""
+    (path, shard), *_ = shards(ds)
+    cache = DiskCache(tmp_path / "cache", 1 << 30)
+    real, readers = fcntl.flock, []
+
+    def flock(file, operation):
+        monkeypatch.setattr(fcntl, "flock", real)
+        copy = Path(cache.path_of(path, shard))
+        readers.append(copy.open("rb"))
+        copy.unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    expected = Path(path).read_bytes()
+    assert Path(cache.path_of(path, shard)).read_bytes() == expected
+    with readers[0]:
+        assert readers[0].read() == expected
+
+
 def test_the_oldest_copies_are_dropped(ds, tmp_path):
     files = shards(ds)
     sizes = [shard.bytes for _, shard in files]
@@ -82,6 +103,7 @@ def test_a_damaged_shard_is_not_copied(damage, ds, tmp_path):
     with pytest.raises(InputError, match="and the manifest says"):
         DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)
     assert not list((tmp_path / "cache").glob("*.copy"))
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").iterdir()) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):

@@ -39,6 +39,35 @@ for _ in range(2):
     epochs.append(steps)
 print(json.dumps(epochs))
 """
+EVALUATION = """
+import json, sys
+import keras
+import tensorflow as tf
+from shardmill import keras_dataset
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+keras.utils.set_random_seed(1)
+layers = [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(3)]
+model = keras.Sequential([keras.Input((16, 24, 4)), *layers])
+entropy = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(loss=keras.losses.SparseCategoricalCrossentropy(True),
+              weighted_metrics=["accuracy", entropy])
+
+def read(host=None, batch_size=16):
+    return keras_dataset(sys.argv[1], batch_size=batch_size, remainder="pad", host=host)
+
+def step(images, labels, weights):
+    hits = tf.cast(tf.argmax(model(images), 1) == labels, tf.float32)
+    return tf.reduce_sum(hits * weights), tf.reduce_sum(weights)
+
+totals = [0.0, 0.0]
+for batch in strategy.distribute_datasets_from_function(lambda _: read()):
+    both = strategy.run(step, batch)
+    totals = [a + float(strategy.reduce("SUM", b, axis=None)) for a, b in zip(totals, both)]
+one = model.evaluate(read((0, 1), 1), verbose=0)
+parts = model.evaluate(read((0, 2)).concatenate(read((1, 2))), verbose=0)
+print(json.dumps([totals, one, parts]))
+"""
 TORCH = """
 import json, sys
 import torch, torch.distributed as dist
@@ -111,6 +140,25 @@ def test_tensorflow(table, remainder):
         assert len(read) == (total // 8 * 8 if remainder == "drop" else total)
         orders.append([numbers for numbers, *_ in first])
     assert orders[0] != orders[1]
+
+
+def test_evaluation_is_exact(images):
+    """Two processes together, and Keras on the batches of both, have the metrics of one host."""
+    cluster = {"worker": [f"localhost:{free_port()}" for _ in range(2)]}
+    configs = [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
+        for index in range(2)
+    ]
+    ds = images("png")
+    total = train_numbers(ds)
+    assert total % 16
+    for (hits, weight), one, parts in run_both(EVALUATION, [(ds,)] * 2, configs):
+        assert weight == total
+        assert hits == round(one[1] * total) > 0
+        assert parts[1] == one[1]
+        assert parts[2] == pytest.approx(one[2], rel=1e-5)
+        assert one[2] == pytest.approx(one[0], rel=1e-5)
+        assert parts[0] < one[0]  # Keras divides the loss by the number with the padding
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_from_tf_config(task, expected, monkeypatch):
 def test_other_values_of_tf_config_are_no_job(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     assert find_host(None) == Share(0, 1)
+
+
+def test_jax_that_cannot_be_asked_is_no_job(monkeypatch):
+    """JAX before 0.5 has no jax.distributed.is_initialized."""
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=SimpleNamespace()))
+    assert find_host(None) == Share(0, 1)
+
+
+def test_from_jax(monkeypatch):
+    job = SimpleNamespace(is_initialized=lambda: True)
+    jax = SimpleNamespace(distributed=job, process_index=lambda: 2, process_count=lambda: 5)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    assert find_host(None) == Share(2, 5)
 
 
 def test_from_the_variables_of_torchrun(monkeypatch):

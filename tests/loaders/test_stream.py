@@ -161,29 +161,6 @@ def test_opens_only_the_shards_of_its_share(tmp_path):
     assert read(records, host=(1, 2)) == list(range(30, 60))
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"host": 1}, "host=1 must be (index, count)"),
-        ({"host": (1, 1)}, "host=(1, 1) must be (index, count)"),
-        ({"host": (-1, 2)}, "host=(-1, 2) must be (index, count)"),
-        ({"host": (0, 0)}, "host=(0, 0) must be (index, count)"),
-        ({"host": (0, 1.5)}, "host=(0, 1.5) must be (index, count)"),
-        ({"worker": (2, 2)}, "worker=(2, 2) must be (index, count)"),
-        ({"buffer": 0}, "buffer=0 must be"),
-        ({"buffer": 1.5}, "buffer=1.5 must be"),
-        ({"shuffle": "yes"}, "shuffle='yes' must be True or False"),
-        ({"remainder": "cut"}, "remainder='cut' is unknown: use keep, drop or pad"),
-    ],
-    ids=str,
-)
-def test_rejects_invalid_options(options, part, records):
-    with pytest.raises(UsageError) as caught:
-        Stream(records, **options)
-    assert part in str(caught.value)
-    assert str(caught.value).endswith(".")
-
-
 def test_memory_is_bounded_by_buffer_and_member(tmp_path):
     payload = encode_example({"id": 1, "x": random.Random(0).randbytes(20_000)})
     folder = write_dataset(tmp_path / "ds", [in_groups([payload] * 1000, 50)] * 2, ID)  # 40 MB
@@ -237,8 +214,19 @@ def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
 
 def test_a_state_of_another_share_is_an_error(records):
     state = Stream(records, host=(0, 2)).state_dict()
-    with pytest.raises(UsageError, match="continue with as many hosts and workers as before"):
+    with pytest.raises(UsageError, match="continue with the same options, hosts and workers"):
         Stream(records, host=(1, 2)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("options", [{"seed": 2}, {"shuffle": False}, {"buffer": 5}], ids=str)
+def test_a_state_of_another_order_is_an_error(options, records):
+    before = {"shuffle": True, "seed": 1}
+    state = Stream(records, **before).state_dict()
+    Stream(records, **before).load_state_dict(state)
+    with pytest.raises(UsageError, match="continue with the same options"):
+        Stream(records, **{**before, **options}).load_state_dict(state)
+    with pytest.raises(UsageError, match="continue with the same options"):
+        Stream(records[1:], **before).load_state_dict(state)
 
 
 # Labels with separate shards.
@@ -312,6 +300,19 @@ def test_slices_of_labels_are_percentages_of_each(by_label):
 
 
 # Memory.
+
+
+def test_the_buffer_is_bounded_if_labels_differ_in_size(tmp_path):
+    """The first shard has records of 100 bytes, the second of 200 kB."""
+    rng = random.Random(0)
+    small, large = (
+        [encode_example({"id": 1, "x": rng.randbytes(size)}) for _ in range(number)]
+        for size, number in ((100, 1000), (200_000, 1000))
+    )
+    groups = [in_groups(small, 500), in_groups(large, 10)]
+    stream = Stream(open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}")))
+    mean = (1000 * 100 + 1000 * 200_000) / 2000
+    assert 0.9 * (64 << 20) / mean < stream._buffer_size() < 1.3 * (64 << 20) / mean
 
 
 def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):

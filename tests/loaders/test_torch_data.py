@@ -1,5 +1,7 @@
 """PyTorch's DataLoader and Grain read each record once from the loaders."""
 
+import json
+import time
 import warnings
 from pathlib import Path
 
@@ -130,6 +132,40 @@ def test_each_pass_is_another_epoch(persistent, ds):
     assert [int(row["id"]) for row in loader] == orders[1]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_are_in_one_epoch_after_a_pass_that_ended_early(persistent, ds):
+    """A worker that was not read yet when the pass ended, such as after next(iter(loader))."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    loader = DataLoader(
+        stream, batch_size=None, num_workers=2, multiprocessing_context="fork",
+        persistent_workers=persistent, worker_init_fn=lambda worker: time.sleep(worker / 2),
+    )  # fmt: skip
+    for _ in range(2):
+        for _ in loader:
+            break
+        assert sorted(int(row["id"]) for row in loader) == list(range(TOTAL))
+    assert stream.epoch == 4
+
+
+def test_another_number_of_workers(ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    orders = []
+    for workers in (1, 2, 3, 2, 0, 3):
+        loader = DataLoader(stream, batch_size=None, num_workers=workers)
+        orders.append([int(row["id"]) for row in loader])
+        assert sorted(orders[-1]) == list(range(TOTAL))
+    assert len(set(map(tuple, orders))) == 6
+    assert stream.epoch == 6
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("taken", [3, 13])
 def test_stateful_data_loader_continues(workers, taken, ds):
@@ -206,3 +242,47 @@ def test_grain_data_loader(ds):
         operations=[grain.transforms.Batch(8, drop_remainder=False)],
     )  # fmt: skip
     assert sorted(checked_ids(loader)) == list(range(TOTAL))
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_a_state_of_grain_continues(threads, ds):
+    """Records have no position: Grain's iterators are restored exactly, in any epoch."""
+    import grain
+
+    def make():
+        epoch = grain.MapDataset.source(open_dataset(ds)).seed(3).shuffle().batch(8)
+        reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
+        return iter(epoch.repeat(2).to_iter_dataset(reading))
+
+    whole = [checked_ids([batch]) for batch in make()]
+    assert len(whole) == 2 * 13
+    for taken in (0, 3, 12, 13, 20):
+        begun = make()
+        first = [checked_ids([next(begun)]) for _ in range(taken)]
+        state = json.loads(json.dumps(begun.get_state()))
+        rest = make()
+        rest.set_state(state)
+        assert first + [checked_ids([batch]) for batch in rest] == whole
+
+
+def test_a_state_of_the_data_loader_of_grain_continues(ds):
+    import grain
+
+    def make():
+        sampler = grain.samplers.IndexSampler(
+            TOTAL, shuffle=True, num_epochs=2, seed=4, shard_options=grain.sharding.NoSharding()
+        )
+        return iter(
+            grain.DataLoader(
+                data_source=open_dataset(ds), sampler=sampler, worker_count=0,
+                operations=[grain.transforms.Batch(8, drop_remainder=False)],
+            )
+        )  # fmt: skip
+
+    whole = [checked_ids([batch]) for batch in make()]
+    begun = make()
+    first = [checked_ids([next(begun)]) for _ in range(5)]
+    state = begun.get_state()
+    rest = make()
+    rest.set_state(state)
+    assert first + [checked_ids([batch]) for batch in rest] == whole

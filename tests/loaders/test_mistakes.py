@@ -1,0 +1,272 @@
+"""Mistakes of users: each is one short sentence with the value and the fix, and writes no file."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardmill
+from shardmill.loaders import (
+    Stream,
+    class_weights,
+    feature_spec,
+    files,
+    keras_dataset,
+    normalization,
+    open_dataset,
+    steps_per_epoch,
+)
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.example.serialize import encode_example
+from tests.support.loader_tools import DATA, ID, PACKS, make_dataset, make_shard, write_dataset
+from tests.support.record_tools import in_groups
+
+OPTIONAL = "presence { min_fraction: 0 } value_count { min: 1 max: 1 }"
+AGE = f'feature {{ name: "age" type: INT {OPTIONAL} }}\n'
+SCHEMA = f'{ID}\n{DATA}\nfeature {{ name: "price" type: FLOAT {OPTIONAL} }}\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with datasets, and with what is none."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    payloads = [encode_example({"id": n, "x": b"%d" % n}) for n in range(72)]
+    groups = [in_groups(payloads[:36], 9), in_groups(payloads[36:], 9)]
+    write_dataset(folder / "ds", groups, SCHEMA, PACKS["deflated"])
+    write_dataset(folder / "ages", groups, SCHEMA + AGE)
+    write_dataset(folder / "empty", [[]], SCHEMA)
+    shards = {f"train-{label}": make_shard(groups[0]) for label in "ab"}
+    make_dataset(folder / "labelled", shards, dict.fromkeys(shards, 36), SCHEMA, labels=["a", "b"])
+    body = json.loads((folder / "labelled" / "manifest.json").read_text())
+    for shard in body["splits"]["train"]["shards"]:
+        shard["label"] = shard["file"][-1]
+    (folder / "labelled" / "manifest.json").write_text(json.dumps(body))
+    text = (folder / "ds" / "manifest.json").read_text()
+    for name, content in {
+        "newer": json.dumps({**json.loads(text), "version": 99}),
+        "half": text[: len(text) // 2],
+        "list": "[1, 2]",
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / "manifest.json").write_text(content)
+    (folder / "photos").mkdir()
+    (folder / "notes.txt").write_text("Buy milk. " * 10_000)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder, monkeypatch):
+    """Run in the folder, which a mistake must not change."""
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    yield
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def opened(split: str = "train", **options):
+    return open_dataset("ds", split, **options)
+
+
+def torch_stream(*words, **options):
+    from shardmill.loaders import torch_data
+
+    return torch_data.torch_stream(*words, **options)
+
+
+def torch_dataset(*words, **options):
+    return shardmill.torch_dataset(*words, **options)
+
+
+CALLED = (
+    Path, Stream, class_weights, feature_spec, files, keras_dataset, normalization, open_dataset,
+    opened, steps_per_epoch, torch_dataset, torch_stream,
+)  # fmt: skip
+# A call, its error, and parts of the message.
+MISTAKES = [
+    # The dataset.
+    ("keras_dataset('ds/train-0.tfrecord')", InputError, "ds/train-0.tfrecord cannot be read: it is not a Shardmill manifest", "give a dataset or its manifest.json"),
+    ("open_dataset('notes.txt')", InputError, "notes.txt cannot be read: it is not a Shardmill manifest", "give a dataset or its manifest.json"),
+    ("open_dataset('nowhere')", InputError, "nowhere does not exist: give a dataset or its manifest.json"),
+    ("keras_dataset('photos')", InputError, "photos/manifest.json does not exist: give a dataset"),
+    ("open_dataset('half')", InputError, "half/manifest.json cannot be read", "build or copy the dataset again"),
+    ("open_dataset('list')", InputError, "list/manifest.json cannot be read", "build or copy the dataset again"),
+    ("open_dataset('newer')", InputError, "manifest version 99 is not 1 or 2: use the Shardmill that wrote it"),
+    ("open_dataset('')", UsageError, "the path of the manifest is empty: give a dataset"),
+    ("open_dataset(Path('gs://bucket/ds'))", UsageError, "gs:/bucket/ds is not a URI: give gs://... as a str"),
+    ("open_dataset('ftp://host/ds')", UsageError, "ftp:// is not supported: use a local path"),
+    ("open_dataset(None)", TypeError, "NoneType"),
+    ("keras_dataset(opened())", TypeError, "Records"),
+    ("keras_dataset('empty')", InputError, "empty has no examples in train"),
+    ("files('ds', 'test')", UsageError, "no split 'test': it has train"),
+    ("class_weights('ds')", UsageError, "'train' has no label counts"),
+    # The split.
+    ("keras_dataset('ds', split=None)", UsageError, "split=None is not a str: name a split, as in 'train'"),
+    ("open_dataset('ds', split=['train'])", UsageError, "split=['train'] is not a str"),
+    ("open_dataset('ds', 'trian')", UsageError, "no split 'trian': it has train"),
+    ("open_dataset('ds', 'train[:110%]')", UsageError, "train[:110%]: '110%' is neither", "write it as in train[:10%]"),
+    ("open_dataset('ds', 'train[a:b]')", UsageError, "train[a:b]: 'a' is neither"),
+    ("open_dataset('ds', 'train[0.5:]')", UsageError, "'0.5' is neither"),
+    ("open_dataset('ds', 'train[5:2]')", UsageError, "train[5:2] has none of the 72 examples"),
+    ("open_dataset('ds', 'train[100:200]')", UsageError, "train[100:200] has none of the 72 examples"),
+    ("open_dataset('ds', 'train[5]')", UsageError, "'train[5]' is malformed: write it as in train[:10%]"),
+    ("open_dataset('ds', 'train+')", UsageError, "'train+' has an empty name"),
+    ("open_dataset('ds', 'train+train')", UsageError, "names 'train' twice: name each once"),
+    ("open_dataset('labelled', 'train[:9]')", UsageError, "train[:9]: the labels have separate shards", "use percentages"),
+    # Batches.
+    ("keras_dataset('ds', label=None, batch_size=0)", UsageError, "batch_size=0 must be a positive integer, or None"),
+    ("keras_dataset('ds', label=None, batch_size=-1)", UsageError, "batch_size=-1 must be"),
+    ("keras_dataset('ds', label=None, batch_size=2.5)", UsageError, "batch_size=2.5 must be"),
+    ("keras_dataset('ds', label=None, batch_size='32')", UsageError, "batch_size='32' must be"),
+    ("keras_dataset('ds', label=None, batch_size=100, remainder='drop')", UsageError, "a batch of 100 is larger than the 72 examples", "use a smaller batch_size"),
+    ("keras_dataset('ds', label=None, batch_size=None, host=(0, 99))", UsageError, "each of 99 hosts, so an epoch would have 0 steps"),
+    ("keras_dataset('ds', batch_size=None, remainder='pad')", UsageError, "remainder='pad' needs a batch_size"),
+    ("keras_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
+    ("keras_dataset('ds', batch_size=4, host=(0, 2), remainder='keep')", UsageError, "remainder='keep' of batches", "use 'drop' for both, or 'pad'"),
+    ("keras_dataset('ds', batch_size=5, host=(0, 2))", UsageError, "a batch of 5 cannot be divided among 2 hosts: use a multiple of 2, such as 6"),
+    ("steps_per_epoch('ds', 'train', 0)", UsageError, "a batch of 0 over 1 hosts: both must be positive"),
+    ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "over (0, 2) hosts"),
+    ("steps_per_epoch('ds', 'train', 33, hosts=3, whole_shards=True)", UsageError, "2 shards, fewer than 3 hosts: use fewer hosts"),
+    # Order.
+    ("keras_dataset('ds', shuffle='yes')", UsageError, "shuffle='yes' must be True, False or a number of examples"),
+    ("keras_dataset('ds', shuffle=1.5)", UsageError, "shuffle=1.5 must be"),
+    ("keras_dataset('ds', shuffle=-1)", UsageError, "shuffle=-1 must be"),
+    ("Stream(opened(), shuffle='yes')", UsageError, "shuffle='yes' must be True or False; see also buffer"),
+    ("Stream(opened(), buffer=0)", UsageError, "buffer=0 must be a number of examples, 1 or more"),
+    ("Stream(opened(), buffer=1.5)", UsageError, "buffer=1.5 must be"),
+    ("Stream(opened(), remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
+    ("Stream(opened()).seek(0, -1)", UsageError, "epoch 0 and position -1 must be 0 or more"),
+    # Hosts and workers.
+    ("Stream(opened(), host=(3, 3))", UsageError, "host=(3, 3) must be (index, count) with 0 <= index < count, as in host=(0, 2)"),
+    ("keras_dataset('ds', host=(-1, 2))", UsageError, "host=(-1, 2) must be"),
+    ("Stream(opened(), host=(0, 0))", UsageError, "host=(0, 0) must be"),
+    ("Stream(opened(), host=(0, 1.5))", UsageError, "host=(0, 1.5) must be"),
+    ("keras_dataset('ds', host=1)", UsageError, "host=1 must be"),
+    ("Stream(opened(), worker=(4, 2))", UsageError, "worker=(4, 2) must be"),
+    ("Stream(opened(), host=(1, 2)).load_state_dict(Stream(opened(), host=(0, 2)).state_dict())", UsageError, "the state is of", "continue with the same options, hosts and workers"),
+    ("Stream(opened()).load_state_dict({'model': 1})", UsageError, "the state is of"),
+    # What is read.
+    ("open_dataset('ds', features='x')", UsageError, "features='x' is a str: give a list, as in ['x']"),
+    ("open_dataset('ds', features=['x', 'id', 'x'])", UsageError, "features=['x', 'id', 'x'] names one twice: name each once"),
+    ("open_dataset('ds', features=[])", UsageError, "features is empty: name features"),
+    ("open_dataset('ds', labels=['a'])", UsageError, "no label 'a': it has none"),
+    ("open_dataset('labelled', labels=['c'])", UsageError, "no label 'c': it has 'a', 'b'"),
+    ("open_dataset('labelled', labels=['a', 'a'])", UsageError, "'a' is named twice: name each once"),
+    ("open_dataset('labelled', labels='a')", UsageError, "labels='a' is a str: give a list, as in ['a']"),
+    ("open_dataset('labelled', labels=[])", UsageError, "labels is empty: name labels"),
+    ("keras_dataset('labelled', labels={'a': -1})", UsageError, "labels={'a': -1}: weights must be 0 or more"),
+    ("open_dataset('ages')", UsageError, "'age' may be missing", "fill={'age': -1}"),
+    ("open_dataset('ages', fill=-1)", UsageError, "fill=-1: give a value for each feature, as in fill={'age': -1}"),
+    ("keras_dataset('ages', label=None, fill=-1)", UsageError, "fill=-1: give a value for each feature"),
+    ("open_dataset('ages', fill={'age': 'old'})", UsageError, "fill={'age': 'old'}: the feature is int64"),
+    ("open_dataset('ds', fill={'y': 1})", UsageError, "fill names 'y', which is not one of the features"),
+    ("open_dataset('ds', fill={'id': 1})", UsageError, "fill names 'id', which is never missing"),
+    ("open_dataset('ds', as_supervised=True)", UsageError, "as_supervised=True needs a label"),
+    # Functions.
+    ("Stream(opened(), where='x == 1')", UsageError, "where='x == 1' must be a function of an example"),
+    ("keras_dataset('ds', where=[1])", UsageError, "where=[1] must be a function of an example"),
+    ("Stream(opened(), where=bool, host=(0, 2))", UsageError, "where with 2 hosts would give them different numbers"),
+    ("open_dataset('ds', transform='flip')", UsageError, "transform='flip' must be a function of an example"),
+    ("keras_dataset('ds', augment='flip')", TypeError, "unexpected keyword argument 'augment'"),
+    # Streams.
+    ("Stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
+    ("Stream(list(opened()) * 100)", UsageError, "must be what open_dataset returns"),
+    ("keras_dataset(Stream(opened()), 'test', shuffle=True)", UsageError, "the stream has split, shuffle already: give it to open_dataset or Stream"),
+    ("len(Stream(opened(), where=bool))", TypeError, "is unknown before reading"),
+    # Examples by number.
+    ("opened()[10**9]", IndexError, "there is no example 1,000,000,000: there are 72"),
+    ("opened()[-73]", IndexError, "there is no example -73: there are 72"),
+    ("opened()['a']", TypeError, "'str' object"),
+    ("opened()[::2]", UsageError, "a slice with the step 2 is not supported: use [records[i]"),
+    ("opened() + open_dataset('empty')", UsageError, "records of ds and empty cannot be joined"),
+    ("opened() + [1]", TypeError, "unsupported operand"),
+    # Caches.
+    ("open_dataset('ds', cache_dir='notes.txt')", UsageError, "cache_dir='notes.txt' cannot be made: File exists; give a folder of a local disk"),
+    ("open_dataset('ds', cache_dir='')", UsageError, "cache_dir='' must be a folder of a local disk"),
+    ("open_dataset('ds', cache_dir='gs://bucket/cache')", UsageError, "cache_dir='gs://bucket/cache' must be a folder"),
+    ("open_dataset('ds', cache_bytes=-1)", UsageError, "cache_bytes=-1 must be a number of bytes, 0 or more"),
+    ("open_dataset('ds', cache_dir_bytes='1G')", UsageError, "cache_dir_bytes='1G' must be a number of bytes"),
+]  # fmt: skip
+# These import TensorFlow or torch first.
+MORE_MISTAKES = [
+    ("normalization('ds', feature='price')", UsageError, "no mean of the feature 'price'"),
+    ("keras_dataset('ds', label=None, features=['y'])", UsageError, "no feature 'y': they have 'id', 'price', 'x'"),
+    ("feature_spec('ds', features=['image'])", UsageError, "no feature 'image': they have 'id'"),
+    ("keras_dataset('ds')", UsageError, "the records have no label: give label=None"),
+    ("keras_dataset('ds', label='class')", UsageError, "no label: give label=None"),
+    ("torch_stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
+    ("torch_stream(opened(), batch_size=2)", TypeError, "unexpected keyword argument 'batch_size'"),
+]  # fmt: skip
+
+
+def check_message(error: BaseException) -> None:
+    """Check that a message is one sentence of at most 300 characters."""
+    text = str(error)
+    assert len(text) <= 300
+    assert "\n" not in text
+    if isinstance(error, shardmill.ShardmillError):
+        assert text.endswith(".")
+        assert ". " not in text.replace("...", "")
+
+
+def run(call: str) -> None:
+    eval(call, {each.__name__: each for each in CALLED})
+
+
+def check_mistake(call: str, kind: type, *parts: str) -> None:
+    with pytest.raises(kind) as caught:
+        run(call)
+    check_message(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake[0])
+def test_a_mistake_is_one_sentence(mistake):
+    check_mistake(*mistake)
+
+
+@pytest.mark.parametrize("mistake", MORE_MISTAKES, ids=lambda mistake: mistake[0])
+def test_a_mistake_that_a_framework_is_needed_for_is_one_sentence(mistake):
+    import tensorflow as tf
+
+    assert tf.__name__
+    check_mistake(*mistake)
+
+
+@pytest.mark.parametrize(
+    ("call", "framework", "extra"),
+    [
+        ("keras_dataset('ds', label=None)", "tensorflow", "tensorflow"),
+        ("feature_spec('ds')", "tensorflow", "tensorflow"),
+        ("normalization('ds', feature='id')", "keras", "tensorflow"),
+        ("torch_dataset('ds')", "torch", "torch"),
+        ("torch_stream(opened())", "torch", "torch"),
+    ],
+)
+def test_a_missing_framework_is_an_import_error(call, framework, extra, monkeypatch):
+    for name in ("shardmill.loaders.torch_data", "shardmill.loaders.torch_dataset"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("torch_dataset", "torch_data"):
+        monkeypatch.delattr(shardmill.loaders, name, raising=False)
+        monkeypatch.delattr(shardmill, name, raising=False)
+    monkeypatch.setitem(sys.modules, framework, None)
+    with pytest.raises(ImportError) as caught:
+        run(call)
+    assert isinstance(caught.value, shardmill.ShardmillError)
+    check_message(caught.value)
+    assert f"is not installed: pip install 'shardmill[{extra}]'." in str(caught.value)
+
+
+def test_long_values_are_cut(folder, tmp_path):
+    """Values of thousands of characters, as of a table with many columns."""
+    columns = "\n".join(ID.replace('"id"', f'"{"c" * 40}{n}"') for n in range(999))
+    write_dataset(tmp_path / "wide", [[]], columns)
+    for call in (
+        lambda: open_dataset(tmp_path / "wide", features=["y"]),
+        lambda: open_dataset("labelled", labels=[f"label {n}" for n in range(999)]),
+        lambda: keras_dataset("labelled", labels={"a": -1, **{f"{n}": 1 for n in range(999)}}),
+    ):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert len(str(caught.value)) < 600
