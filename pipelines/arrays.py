@@ -9,11 +9,13 @@ import apache_beam as beam
 
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
+from shardmill.schemas.refs import ArrayRef
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysHooks
 from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.arrays.row_index import RowPlacement
 from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays
+from shardmill.transforms.build.estimate import BuildSample, add_estimate
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.planning import count_parts
 
@@ -58,7 +60,23 @@ def outcomes(
     root: beam.Pipeline | beam.pvalue.PBegin, spec: ArraysSpec
 ) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
-    return root | "WriteArrays" >> WriteArrays(spec)
+    outcome = root | "WriteArrays" >> WriteArrays(spec)
+    if not spec.sink.dry_run:
+        return outcome
+    return outcome | "Estimate" >> beam.Map(add_estimate, spec.sink.shards, take_sample, spec)
+
+
+def take_sample(outcome: Outcome, spec: ArraysSpec) -> BuildSample:
+    """Return the first part of a build as a sample of it.
+
+    Args:
+        outcome: The outcome of the dry run.
+        spec: Arrays, encoding and output.
+    """
+    encoder, place = spec.encoder, spec.encoder.placement
+    split, _, _, _, parts = outcome.series[0]
+    ref = ArrayRef(place.key, spec.input_id, split, 0, parts)
+    return BuildSample(lambda: encoder.encode([ref], outcome.labels), place.rows, encoder.packing)
 
 
 def build_arrays(

@@ -6,23 +6,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.dataset_options import ArraysOptions
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.arrays.resolve_input import ArraysQuery
 
 
 @dataclass(frozen=True)
-class ArraysConfig(BuildConfig):
-    """Options of ``shardmill arrays``; docs/arrays.md explains each.
+class ArraysConfig(ArraysOptions, BuildConfig):
+    """``ArraysOptions``, checked.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
 
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels"}
-
-    labels: str = ""
-    label: str | None = None
-    arrays: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

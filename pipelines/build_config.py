@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import Self
 
+from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
@@ -29,12 +30,11 @@ Config = TypeVar("Config", bound="BuildConfig")
 
 
 @dataclass(frozen=True)
-class BuildConfig:
-    """Options of the input, the output, the splits and the shards.
+class BuildConfig(DatasetOptions):
+    """The options of every build, checked.
 
     Attributes:
         not_identity: Options that do not change the content of the dataset.
-        splits: None for the split folders of the input if it has some, else ``DEFAULT_SPLITS``.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
@@ -44,24 +44,6 @@ class BuildConfig:
         {"input", "output", "root", "follow_links", "max_reject_fraction", "update", "overwrite",
          "keep", "dry_run", "threads"}
     )  # fmt: skip
-
-    input: str
-    output: str
-    root: str = ""
-    follow_links: bool = False
-    splits: str | None = None
-    num_shards: int | None = None
-    shard_bytes: str = "128MiB"
-    shard_examples: int | None = None
-    shard_name: str = ""
-    compression: str = "gzip"
-    seed: int = 0
-    max_reject_fraction: float = 0.05
-    update: bool = False
-    overwrite: bool = False
-    keep: int = 1
-    dry_run: bool = False
-    threads: int = 0
 
     def __post_init__(self) -> None:
         for name in _PATHS & {each.name for each in fields(self)}:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import IO, Any, TypeVar
 
@@ -44,6 +44,9 @@ class BuildResult:
         changes: What changed since the published dataset, a line for each kind of change.
         planned: For a dry run: ``split``, ``label``, ``inputs``, ``num_bytes`` and ``parts`` of
             each series of parts.
+        labels: For a dry run: all labels, where they are known before the build.
+        estimate: For a dry run: expected ``num_bytes`` and ``num_shards`` of the dataset (0 if rows
+            name their splits), and ``seconds`` of a build on ``cores``.
         message: A sentence, or empty.
     """
 
@@ -56,6 +59,8 @@ class BuildResult:
     reused: int = 0
     changes: tuple[str, ...] = ()
     planned: tuple[dict[str, Any], ...] = ()
+    labels: tuple[str, ...] = ()
+    estimate: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
 
     @cached_property
@@ -262,11 +267,11 @@ def _run(command: str, places: list[str], options: Mapping[str, Any]) -> dict[st
 def _forward(lines: IO[str] | None) -> list[str]:
     """Print progress where this process prints; return the sentences, of which one may be an error.
 
-    An error becomes an exception, so its sentence is not printed too.
+    An error becomes an exception, so its sentence and its address are not printed too.
     """
     sentences = []
     for line in lines or ():
-        if line.startswith("shardmill: "):
+        if line.startswith(("shardmill: ", "See ")):
             sentences.append(line)
         else:
             print(line, end="", file=sys.stderr, flush=True)

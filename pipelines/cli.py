@@ -38,14 +38,16 @@ def _run(arguments: list[str]) -> int:
     except ShardmillError as error:
         if "--debug" in arguments:
             raise
+        from shardmill.pipelines.report.error_address import address_of
         from shardmill.schemas.printable import printable
 
+        message, address = str(error), address_of(str(error))
         if "--json" in arguments:
             import json
 
-            body = {"status": "failed", "type": type(error).__name__, "error": str(error)}
-            print(json.dumps(body))
-        print(f"shardmill: {printable(str(error))}", file=sys.stderr)
+            body = {"status": "failed", "type": type(error).__name__, "error": message}
+            print(json.dumps({**body, "address": address}))
+        print(f"shardmill: {printable(message)}\nSee {address}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()

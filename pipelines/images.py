@@ -5,15 +5,18 @@ Run it as ``shardmill images``, or use ``build_images(root, config)`` in a custo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import apache_beam as beam
+from apache_beam.pvalue import AsList
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.transforms.build.estimate import BuildSample, add_estimate
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import DuplicatesMode, PlaceSpec
 from shardmill.transforms.build.spec import SinkSpec
@@ -23,6 +26,9 @@ from shardmill.transforms.match.inputs import MatchSpec, find_input
 from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
+from shardmill.transforms.runtime.process_pool import usable_cores
+
+_SAMPLE = 16  # images from which a dry run estimates the build
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,31 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     )
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
-    return matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
+    outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
+    if not config.dry_run:
+        return outcome
+    sample = matched | "TakeSample" >> TakeFirst(_SAMPLE, config.place_spec)
+    return outcome | "Estimate" >> beam.Map(
+        add_estimate, job.sink.shards, take_sample, AsList(sample.refs), config
+    )
+
+
+def take_sample(outcome: Outcome, refs: Sequence[InputRef], config: ImagesConfig) -> BuildSample:
+    """Return a sample of the images that a dry run found.
+
+    Args:
+        outcome: The outcome of the dry run.
+        refs: Some of the images.
+        config: The options.
+    """
+    refs = [ref for ref in refs if not ref.error]
+    labels = sorted({ref.label for ref in refs if ref.label is not None})
+    encoder = replace(config.encoder, workers=1)
+    for _ in encoder.encode(refs[:1], labels):  # starts the decoder
+        pass
+    inputs = sum(series[2] for series in outcome.series)
+    workers = config.workers or usable_cores()
+    return BuildSample(lambda: encoder.encode(refs, labels), inputs, encoder.packing, workers)
 
 
 def build_images(

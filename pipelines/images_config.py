@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
+from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
@@ -14,7 +15,6 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.placement import DUPLICATES, PlaceSpec
 from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decode import MAX_PIXELS
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
@@ -24,8 +24,8 @@ _MIN_DECODER_MEMORY = 1 << 30  # twice the largest file that is read
 
 
 @dataclass(frozen=True)
-class ImagesConfig(BuildConfig):
-    """Options of ``shardmill images``; docs/images.md explains each.
+class ImagesConfig(ImagesOptions, BuildConfig):
+    """``ImagesOptions``, checked.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
@@ -34,28 +34,6 @@ class ImagesConfig(BuildConfig):
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
         "labels", "limit", "workers",
     }  # fmt: skip
-
-    label_from: str = "directory"
-    label_pattern: str = ""
-    labels: str = ""
-    group_pattern: str = ""
-    image_size: str = "224"
-    resize: str = "stretch"
-    interpolation: str = "bilinear"
-    only_shrink: bool = False
-    reducing_gap: float = 3.0
-    icc: str = "ignore"
-    encoding: str = "jpeg"
-    quality: int = 95
-    channels: int = 3
-    shard_by: str = ""
-    duplicates: str = "keep"
-    features: str = ""
-    limit: int | None = None
-    max_pixels: int = MAX_PIXELS
-    decoder_memory: str = "6GiB"
-    decoder_seconds: float = 180.0
-    workers: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +53,7 @@ class ImagesConfig(BuildConfig):
         for flag, fits, rule in (
             ("workers", self.workers >= 0, "1 or more, or 0 for one per core"),
             ("decoder_memory", self.limits.memory >= _MIN_DECODER_MEMORY, "1GiB or more"),
-            ("decoder_seconds", 0 < self.limits.seconds < float("inf"), "above 0"),
+            ("decoder_seconds", 0 < self.limits.seconds <= 86_400, "above 0, at most 86400"),
         ):
             if not fits:
                 raise UsageError(f"--{flag}={getattr(self, flag)} is out of range: {rule}.")

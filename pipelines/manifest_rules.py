@@ -56,7 +56,12 @@ class Rules:
     max_duplicates: str = ""
 
     def __post_init__(self) -> None:
-        _ = self.least_counts, self.age, self.earliest, self.fraction, self.copies
+        _ = self.least_counts
+        for text, value in (
+            (self.max_age, "age"), (self.finished_after, "earliest"),
+            (self.max_reject_fraction, "fraction"), (self.max_duplicates, "copies"),
+        ):  # fmt: skip
+            _ = getattr(self, value) if text else None
 
     @property
     def least_counts(self) -> dict[str, int]:
@@ -82,17 +87,13 @@ class Rules:
         return counts
 
     @property
-    def age(self) -> dt.timedelta | None:
+    def age(self) -> dt.timedelta:
         """Longest time since the build finished."""
-        if not self.max_age:
-            return None
         return dt.timedelta(seconds=parse_duration(self.max_age, "--max_age"))
 
     @property
-    def earliest(self) -> dt.datetime | None:
+    def earliest(self) -> dt.datetime:
         """Earliest time at which the build may have finished."""
-        if not self.finished_after:
-            return None
         earliest = parse_time(self.finished_after)
         if earliest is None:
             raise UsageError(
@@ -102,10 +103,8 @@ class Rules:
         return earliest
 
     @property
-    def fraction(self) -> Fraction | None:
+    def fraction(self) -> Fraction:
         """Largest fraction of rejected inputs."""
-        if not self.max_reject_fraction:
-            return None
         try:
             fraction = Fraction(self.max_reject_fraction)
         except (ValueError, ZeroDivisionError):
@@ -117,10 +116,8 @@ class Rules:
         return fraction
 
     @property
-    def copies(self) -> int | None:
+    def copies(self) -> int:
         """Largest number of exact copies."""
-        if not self.max_duplicates:
-            return None
         if not _is_number(self.max_duplicates):
             raise UsageError(
                 f"--max_duplicates={self.max_duplicates} is not a number: give 0 or more."
@@ -149,16 +146,20 @@ def judge(
         now: The current time, with its zone.
         counted: Manifest that ``shardmill count`` wrote for the dataset's folder.
     """
-    yield _check_not_empty(manifest)
+    examples = _num_examples(manifest)
+    yield Verdict(
+        f"{plural(examples, 'example')} in {plural(len(manifest.files), 'shard')}",
+        "" if examples else "build it from inputs that are not empty",
+    )
     if manifest.damaged:
         yield _report_damage(manifest)
     for name, least in rules.least_counts.items():
         yield _check_size(manifest, name, least)
-    if rules.age is not None or rules.earliest is not None:
+    if rules.max_age or rules.finished_after:
         yield from _check_times(manifest, rules, now)
-    if rules.fraction is not None:
-        yield _check_rejects(manifest, rules.fraction, rules.max_reject_fraction)
-    if rules.copies is not None:
+    if rules.max_reject_fraction:
+        yield _check_rejects(manifest, rules)
+    if rules.max_duplicates:
         yield _check_copies(manifest, rules.copies)
     if counted is not None:
         yield _compare(manifest, counted)
@@ -171,12 +172,6 @@ def _is_number(text: str) -> bool:
 def _num_examples(manifest: Manifest) -> int:
     # Not manifest.written: load_manifest checks the splits against their shards.
     return sum(split.num_examples for split in manifest.splits.values())
-
-
-def _check_not_empty(manifest: Manifest) -> Verdict:
-    examples = _num_examples(manifest)
-    line = f"{plural(examples, 'example')} in {plural(len(manifest.files), 'shard')}"
-    return Verdict(line, "" if examples else "build it from inputs that are not empty")
 
 
 def _report_damage(manifest: Manifest) -> Verdict:
@@ -232,13 +227,11 @@ def _check_times(manifest: Manifest, rules: Rules, now: dt.datetime) -> Iterator
             "build it again",
         )
         return
-    if rules.age is not None:
+    if rules.max_age:
         yield _check_age(f"at {text}", now - finished, rules)
-    if rules.earliest is None:
-        return
-    if finished >= rules.earliest:
+    if rules.finished_after and finished >= rules.earliest:
         yield Verdict(f"finished at {text}, not before {rules.finished_after}")
-    else:
+    elif rules.finished_after:
         yield Verdict(
             f"it was finished at {text}, before --finished_after={rules.finished_after}, so "
             "inputs may have been added since",
@@ -254,20 +247,21 @@ def _check_age(when: str, age: dt.timedelta, rules: Rules) -> Verdict:
             "set the clock of the machine that built it, or of this one",
         )
     line = f"finished {human_duration(max(0, int(age.total_seconds())))} ago, {when}"
-    if age <= (rules.age or dt.timedelta()):
+    if age <= rules.age:
         return Verdict(f"{line}, within {rules.max_age}")
     return Verdict(
         f"it was {line}, longer ago than --max_age={rules.max_age} allows", "build it again"
     )
 
 
-def _check_rejects(manifest: Manifest, limit: Fraction, written: str) -> Verdict:
-    inputs = manifest.inputs
+def _check_rejects(manifest: Manifest, rules: Rules) -> Verdict:
+    inputs, written = manifest.inputs, rules.max_reject_fraction
     if any(type(count) is not int for count in (inputs.accepted, inputs.rejected)):
         return Verdict("the manifest does not say how many inputs were rejected", "build it again")
     considered = inputs.accepted + inputs.rejected
     line = f"{inputs.rejected:,} of {considered:,} inputs were rejected"
-    if inputs.rejected <= max(Fraction(1), limit * considered):  # builds allow one reject too
+    # Builds allow one reject too.
+    if inputs.rejected <= max(Fraction(1), rules.fraction * considered):
         return Verdict(f"{line}, at most {written} of them")
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_MAX_REASONS])

@@ -6,7 +6,7 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -19,28 +19,38 @@ from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.build.census import Census, why_unusable
+from shardmill.transforms.build.encoder import Block
+from shardmill.transforms.build.estimate import BuildSample, add_estimate
 from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import parse_bytes
+from shardmill.transforms.build.planning import Plan, parse_bytes
 from shardmill.transforms.build.spec import SinkSpec
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.transform import MatchFiles
+from shardmill.transforms.rows.csv.cells import Cells
+from shardmill.transforms.rows.csv.row_ranges import read_head
 from shardmill.transforms.rows.encoder import RowsHooks
 from shardmill.transforms.rows.file_columns import missing_columns
-from shardmill.transforms.rows.planning import TABLE, RowsPlanSpec, why_files_lost
-from shardmill.transforms.rows.runs.run_writer import RunSpec
-from shardmill.transforms.rows.table import TableSpec
+from shardmill.transforms.rows.planning import why_files_lost
+from shardmill.transforms.rows.rows_spec import RowsSpec
+from shardmill.transforms.rows.runs.run_writer import encode_segments
+from shardmill.transforms.rows.runs.segments import FRAME
+from shardmill.transforms.rows.table import TableSpec, make_table
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
-from shardmill.transforms.rows.transform import RowsSpec, WriteRows
+from shardmill.transforms.rows.transform import WriteRows
 from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sample_files
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_SAMPLE_BYTES = 1 << 20  # of text from which a dry run estimates the build
 _ENTRY_BYTES = 14  # of a feature in a record, without its name and value
 
 
@@ -52,11 +62,16 @@ class RowsJob:
         match: Which files to match.
         spec: What the build writes, where, and how.
         columns: Type and an example of each column, by name, for people.
+        sampled: Files of which the largest has the rows for the estimate of a dry run; none with
+            preprocessing, which decides the records.
+        num_bytes: Size of all files.
     """
 
     match: MatchSpec
     spec: RowsSpec
     columns: Mapping[str, str]
+    sampled: tuple[InputRef, ...]
+    num_bytes: int
 
     @property
     def sink(self) -> SinkSpec:
@@ -109,19 +124,56 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         ),
         warnings=(*notes, *_warnings(config, columns, sample)),
     )  # fmt: skip
-    runs = RunSpec(table, config.dialect, sink.config_id, sink.build, versions)
-    plan = RowsPlanSpec(
-        sink, growth=_growth(columns, sample), row_bytes=sample.row_bytes,
-        named_by_rows=bool(config.split_by), max_rejected_files=config.max_rejected_files,
+    spec = RowsSpec(
+        sink, table, config.dialect, versions, _growth(columns, sample), sample.row_bytes,
+        config.threads or usable_cores(), config.max_rejected_files,
+        preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
     )  # fmt: skip
-    analysis = None if config.dry_run else preprocessing  # an analysis writes to the output
-    spec = RowsSpec(sink, runs, plan, config.threads or usable_cores(), analysis)
-    return RowsJob(match, spec, {column.name: _describe(column, sample) for column in columns})
+    described = {column.name: _describe(column, sample) for column in columns}
+    sampled, size = () if preprocessing else sample.refs, sum(ref.size for ref in refs)
+    return RowsJob(match, spec, described, sampled, size)
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
-    return root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
+    outcome = root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
+    if not (job.sampled and job.sink.dry_run):
+        return outcome
+    options = job.sink.shards, take_sample, job.spec, job.sampled, job.num_bytes
+    return outcome | "Estimate" >> beam.Map(add_estimate, *options)
+
+
+def take_sample(
+    _: Outcome, spec: RowsSpec, files: Sequence[InputRef], num_bytes: int
+) -> BuildSample:
+    """Return the first rows of the largest file as a sample of a build.
+
+    Args:
+        spec: All options of the build.
+        files: The files; those with an error cannot be read.
+        num_bytes: Size of all files.
+    """
+    file = max(files, key=lambda ref: (not ref.error, ref.size))
+    head = read_head(file.uri, spec.dialect_of(file), _SAMPLE_BYTES)
+    ratio = 1.0 if head.seekable else _compressibility(head.cells)
+    rows = num_bytes * ratio / spec.row_bytes
+
+    def encode() -> Iterator[Block]:
+        cells = read_head(file.uri, spec.dialect_of(file), _SAMPLE_BYTES).cells
+        table = make_table(spec.table, file, cells, Plan("build", default_parts=1))
+        for _, _, segment in encode_segments(table):
+            for frames in map(ByteStrings.of_arrow, segment[FRAME].chunks):
+                yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
+
+    packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
+    return BuildSample(encode, rows, packing, spec.threads)
+
+
+def _compressibility(cells: Cells) -> float:
+    """Return the size of rows as text, divided by their compressed size."""
+    columns = [column.to_pylist() for column in cells.columns.values()]
+    text = b"\n".join(map(b",".join, zip(*columns, strict=True)))
+    return len(text) / len(deflate.deflate_compress(text))
 
 
 def build_rows(
@@ -210,7 +262,7 @@ def _explain_no_rows(
             "--delimiter and --quote."
         )
     census = _census(sample)
-    problem = why_unusable(census.with_counts(counts), TABLE, config.input)
+    problem = why_unusable(census.with_counts(counts), "rows", config.input)
     if not problem:
         names = (
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
@@ -219,7 +271,7 @@ def _explain_no_rows(
             f"--input={config.input} has no rows{names}: check --input, --header and --skip_lines."
         )
     rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
-    if not rejected or census.fatal:
+    if not rejected or census.counts.fatal:
         return problem
     first = rejected[0]
     step = next_step(first.key, "rows", "check --input")

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
+from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
@@ -19,8 +20,8 @@ from shardmill.transforms.rows.types.typed_cells import Nulls
 
 
 @dataclass(frozen=True)
-class RowsConfig(BuildConfig):
-    """Options of ``shardmill rows``; docs/rows.md explains each.
+class RowsConfig(RowsOptions, BuildConfig):
+    """``RowsOptions``, checked.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
@@ -29,23 +30,6 @@ class RowsConfig(BuildConfig):
     not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
         "schema", "sample_bytes", "preprocessing", "max_rejected_files",
     }  # fmt: skip
-
-    schema: str = ""
-    label: str = ""
-    key: str = ""
-    group_by: str = ""
-    split_by: str = ""
-    delimiter: str = ","
-    quote: str = '"'
-    encoding: str = "utf-8"
-    header: str = ""
-    columns: str = ""
-    skip_lines: int = 0
-    strip: bool = False
-    null_values: str | None = None
-    preprocessing: str = ""
-    sample_bytes: str = "16MiB"
-    max_rejected_files: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

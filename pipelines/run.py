@@ -138,7 +138,7 @@ def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
     """
     from shardmill.transforms.runtime import progress
 
-    shown = _new_progress(unit)
+    shown = progress.Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
     with _interruptible([signal.SIGINT]) as signals, progress.collect(shown), show_progress(shown):
         try:
             return function()
@@ -146,12 +146,6 @@ def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
             if signals:
                 raise Interrupted(signals[0]) from error
             raise
-
-
-def _new_progress(unit: ProgressUnit) -> Progress:
-    from shardmill.transforms.runtime.progress import Progress
-
-    return Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,12 @@ class _Run:
         from shardmill.transforms.build import outcome as outcomes
         from shardmill.transforms.runtime import progress
 
-        shown, in_process = self._new_progress(), self.runner.in_process
+        unit, in_process = self.unit, self.runner.in_process
+        shown = progress.Progress(phase="starting", unit="parts", rejects_name="")
+        if in_process:
+            shown = progress.Progress(
+                unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected
+            )
         options = CachedOptions([*self.argv])
         handled = [signal.SIGINT] if in_process else [signal.SIGINT, signal.SIGTERM]
         with _interruptible(handled) as signals, contextlib.ExitStack() as stack:
@@ -199,13 +198,6 @@ class _Run:
         if staged:
             raise Staged(f"Staged {staged}")
         return result
-
-    def _new_progress(self) -> Progress:
-        from shardmill.transforms.runtime.progress import Progress
-
-        if not self.runner.in_process:
-            return Progress(phase="starting", unit="parts", rejects_name="")
-        return _new_progress(self.unit)
 
     def _wait(self, pipeline: beam.Pipeline, signals: list[int], progress: Progress) -> Any:
         """Start the pipeline and wait until it ends.

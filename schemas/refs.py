@@ -117,7 +117,7 @@ class SegmentRef(NamedTuple):
         offset: Offset of the segment in the run file.
         length: Bytes of the segment in the run file.
         size: Bytes of the segment's content, uncompressed.
-        crc32c: CRC-32C of the segment's content.
+        crc32c: CRC-32C of the segment in the run file.
         records: Number of records, or of rejects.
         split: Split of the records; empty where the segment holds rejects.
     """

@@ -193,7 +193,7 @@ def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> Non
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("UsageError ")
+    assert done.stdout.startswith("FrameworkError ")
     assert words in done.stdout
 
 

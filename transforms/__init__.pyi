@@ -18,5 +18,5 @@ from .match.inputs import find_input as find_input
 from .match.labels import LabelSpec as LabelSpec
 from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
-from .rows.transform import RowsSpec as RowsSpec
+from .rows.rows_spec import RowsSpec as RowsSpec
 from .rows.transform import WriteRows as WriteRows

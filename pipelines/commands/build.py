@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
@@ -93,10 +94,13 @@ def run_build(
         raise plain from error
     if isinstance(ended, int):
         return ended
-    seconds = time.monotonic() - started
-    result = build_result(ended.outcome, output, seconds)
+    seconds, outcome = time.monotonic() - started, ended.outcome
+    if outcome.estimate:  # a build starts, matches and plans too
+        whole = outcome.estimate["seconds"] + seconds
+        outcome = replace(outcome, estimate={**outcome.estimate, "seconds": round(whole, 3)})
+    result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
-    answer.show(lambda _: render_build(ended.outcome, output, seconds, kind.inputs, columns))
+    answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     answer.give(result)
     return 0
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from shardmill.loaders.steps import load_manifest
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
 from shardmill.pipelines.preflight import open_manifest
-from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
@@ -46,21 +45,14 @@ def make_parser() -> Parser:
     add("--counted", default="", metavar="FILE",
         help="manifest that shardmill count wrote of the same folder: all files and records must "
         "agree")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print for each rule whether it holds; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
-    rules = Rules(
-        flags.min_examples,
-        flags.max_age,
-        flags.finished_after,
-        flags.max_reject_fraction,
-        flags.max_duplicates,
-    )
+    flags, answer = make_parser().parse(argv)
+    rules = Rules(**{rule.name: getattr(flags, rule.name) for rule in fields(Rules)})
     folder, path, manifest = open_manifest(flags.dataset)
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:

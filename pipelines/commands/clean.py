@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
 from shardmill.schemas.printable import printable
-from shardmill.schemas.storage import Storage, absolute, open_storage
+from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import check_no_version
 from shardmill.transforms.publish.recovery import complete_journal
@@ -37,35 +35,37 @@ def make_parser() -> Parser:
     add("--older_than", default="1h", metavar="TIME",
         help="keep what changed more recently, as a build may be running: 90s, 15m, 1h, 2d, or 0 "
         "to keep nothing (default: 1h)")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     limit = parse_duration(flags.older_than, "--older_than") * _NS
-    if not flags.directory:
-        raise UsageError("DIR is empty: give the folder of a dataset.")
-    output = absolute(flags.directory)
+    output = _find_output(flags.directory)
     storage = open_storage(output)
-    entry = storage.stat(output)
-    if entry is None:
-        raise InputError(f"{flags.directory} does not exist: give the folder of a dataset.")
-    if entry.kind != "dir":
-        raise InputError(f"{flags.directory} is not a folder: give the folder of a dataset.")
-    check_no_version(output)
-    job = _Cleaning(storage, output, limit, time.time_ns(), flags.dry_run, answer)
     completed = "" if flags.dry_run else complete_journal(storage, output)
     if completed:
         answer.say(completed)
-    account = cleanup.find_leftovers(storage, output)
-    old = [item for item in account.leftovers if not item.is_recent(limit, job.now_ns)]
-    removed, problems = job.remove(old)
-    for line in _kept(account, old, flags.older_than, job):
+    now, account = time.time_ns(), cleanup.find_leftovers(storage, output)
+    old = [item for item in account.leftovers if not item.is_recent(limit, now)]
+    removed: list[cleanup.Leftover] = []
+    problems = [*account.problems]
+    for item in old:
+        try:
+            gone = flags.dry_run or cleanup.remove(storage, output, item, limit, now)
+        except ShardmillError as error:
+            problems.append(str(error))
+        except FileNotFoundError as error:
+            problems.append(f"{error} was deleted by another process: run again.")
+        else:
+            removed += [item] * gone
+            left = f"left  {item.name}: another command deleted it or uses it"
+            word = "would remove" if flags.dry_run else "removed"
+            answer.say(f"{word}  {_describe(item, now)}" if gone else left)
+    for line in _kept(account, old, flags.older_than, now):
         answer.say(line)
-    problems = [*account.problems, *problems]
     for problem in problems:
         print(f"shardmill: {printable(problem)}", file=sys.stderr)
     if removed or account.leftovers or problems:
@@ -85,52 +85,23 @@ def main(argv: list[str]) -> int:
     return ShardmillError.exit_code if problems else 0
 
 
-@dataclass(frozen=True)
-class _Cleaning:
-    """One run of the command.
+def _find_output(directory: str) -> str:
+    if not directory:
+        raise UsageError("DIR is empty: give the folder of a dataset.")
+    output = absolute(directory)
+    entry = open_storage(output).stat(output)
+    if entry is None:
+        raise InputError(f"{directory} does not exist: give the folder of a dataset.")
+    if entry.kind != "dir":
+        raise InputError(f"{directory} is not a folder: give the folder of a dataset.")
+    check_no_version(output)
+    return output
 
-    Attributes:
-        storage: Storage of the output.
-        output: Folder of the dataset.
-        limit_ns: Leftovers that changed within this time are kept.
-        now_ns: The current time.
-        dry_run: Whether to delete nothing.
-        answer: How to print.
-    """
 
-    storage: Storage
-    output: str
-    limit_ns: int
-    now_ns: int
-    dry_run: bool
-    answer: Answer
-
-    def remove(self, items: Iterable[cleanup.Leftover]) -> tuple[list[cleanup.Leftover], list[str]]:
-        """Remove leftovers and print a line for each; return those removed, and the problems."""
-        removed: list[cleanup.Leftover] = []
-        problems: list[str] = []
-        for item in items:
-            try:
-                gone = self.dry_run or cleanup.remove(
-                    self.storage, self.output, item, self.limit_ns, self.now_ns
-                )
-            except ShardmillError as error:
-                problems.append(str(error))
-            except FileNotFoundError as error:
-                problems.append(f"{error} was deleted by another process: run again.")
-            else:
-                if gone:
-                    removed.append(item)
-                    word = "would remove" if self.dry_run else "removed"
-                    self.answer.say(f"{word}  {self.describe(item)}")
-                else:
-                    self.answer.say(f"left  {item.name}: another command deleted it or uses it")
-        return removed, problems
-
-    def describe(self, item: cleanup.Leftover) -> str:
-        """Return a line about a leftover: its name, size, files and age."""
-        size = f"{human_bytes(item.num_bytes)} in {plural(item.num_files, 'file')}"
-        return f"{item.name}  {size}, {format_age(item.changed_ns, self.now_ns)}"
+def _describe(item: cleanup.Leftover, now_ns: int) -> str:
+    """Return a line about a leftover: its name, size, files and age."""
+    size = f"{human_bytes(item.num_bytes)} in {plural(item.num_files, 'file')}"
+    return f"{item.name}  {size}, {format_age(item.changed_ns, now_ns)}"
 
 
 def format_age(changed_ns: int | None, now_ns: int) -> str:
@@ -141,12 +112,12 @@ def format_age(changed_ns: int | None, now_ns: int) -> str:
 
 
 def _kept(
-    account: cleanup.Leftovers, old: list[cleanup.Leftover], older_than: str, job: _Cleaning
+    account: cleanup.Leftovers, old: list[cleanup.Leftover], older_than: str, now_ns: int
 ) -> Iterator[str]:
     """Yield a line for each item that is kept, with the reason and remedy."""
     recent = [item for item in account.leftovers if item not in old]
     for item in recent:
-        yield f"kept  {job.describe(item)}"
+        yield f"kept  {_describe(item, now_ns)}"
     for name, why in account.foreign:
         yield f"kept  {name}: {why}"
     if recent:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 # Those of Beam's flags that the docs name.
@@ -23,26 +23,6 @@ Add this line to the start-up file of the shell:
     after once: shardmill completion tcsh > ~/.shardmill.tcsh"""
 # fish passes --name=value as one word, of which shtab would complete the whole as a path.
 _FISH_FILE = "(__fish_complete_path (commandline -ct | string replace -r -- '^--[a-z_]+=' ''))"
-# bash splits words at "=": drop it, so that shtab's function sees --name=value as --name value.
-_BASH_WRAPPER = """
-_shardmill_without_equals() {
-  local -a words=()
-  local index cword=$COMP_CWORD
-  for index in "${!COMP_WORDS[@]}"; do
-    if [[ ${COMP_WORDS[index]} != = ]]; then
-      words+=("${COMP_WORDS[index]}")
-    elif (( index == COMP_CWORD )); then
-      words+=("")
-    elif (( index < COMP_CWORD )); then
-      (( cword-- ))
-    fi
-  done
-  local -a COMP_WORDS=("${words[@]}")
-  local COMP_CWORD=$cword
-  _shtab_shardmill
-}
-complete -o bashdefault -F _shardmill_without_equals shardmill
-"""
 
 
 def make_parser() -> Parser:
@@ -50,19 +30,19 @@ def make_parser() -> Parser:
     description = "Print a script that makes a shell complete commands, flags and values."
     parser = command_parser("completion", "SHELL", description, _EPILOG)
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    add_common(parser)
+    add_common(parser.add_argument)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the script for a shell; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer, shell = Answer.take(vars(flags)), flags.shell
+    flags, answer = make_parser().parse(argv)
     import shtab
 
-    script = shtab.complete(_all_commands(shell), shell)
-    script += _BASH_WRAPPER if shell == "bash" else ""
-    answer.give({"shell": shell, "script": script})
+    script = shtab.complete(_all_commands(flags.shell), flags.shell)
+    if flags.shell == "bash":
+        script += Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
+    answer.give({"shell": flags.shell, "script": script})
     if not answer.json:
         print(script)
     return 0

@@ -47,7 +47,7 @@ def make_parser() -> Parser:
     add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
     add("--follow_links", action="store_true", help="follow links that lead outside the root")
     add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
-    add_common(parser, "tracebacks and Beam's log")
+    add_common(add, "tracebacks and Beam's log")
     parser.suggestions = {"--check": ("records", "index"), "--runner": RUNNERS}
     return parser
 
@@ -72,7 +72,12 @@ def main(argv: list[str]) -> int:
         if ended:  # interrupted
             close_all()
         return ended
-    manifest = ended if isinstance(ended, Manifest) else _manifest_of(ended)
+    if isinstance(ended, Manifest):
+        manifest = ended
+    elif ended.outcome.status == "failed":
+        raise OutputError(ended.outcome.message)
+    else:
+        manifest = Manifest.from_json(ended.outcome.manifest)
     seconds = time.monotonic() - started
     answer.show(lambda _: render_count(manifest, job.spec.manifest, seconds))
     status = "failed" if manifest.damaged else "counted"
@@ -101,12 +106,6 @@ def _runner_of(
     return lambda: run.run_pipeline(
         lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, unit=MEBIBYTES
     )
-
-
-def _manifest_of(ended: run.RunResult) -> Manifest:
-    if ended.outcome.status == "failed":
-        raise OutputError(ended.outcome.message)
-    return Manifest.from_json(ended.outcome.manifest)
 
 
 def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], Answer]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from shardmill.loaders.steps import files
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.printable import printable
 
 _EPILOG = """\
@@ -20,14 +19,13 @@ def make_parser() -> Parser:
     add("dataset", metavar="DIR", help="folder of a dataset, or a manifest")
     add("--split", default="train", metavar="SPLIT",
         help="a split, or several as in train+validation (default: train)")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the paths; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     paths = files(flags.dataset, flags.split)
     answer.give({"split": flags.split, "files": paths})
     for path in [] if answer.json else paths:

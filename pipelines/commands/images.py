@@ -7,7 +7,8 @@ import sys
 
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import parse_build, run_build
-from shardmill.pipelines.commands.parser import Group, Parser
+from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 from shardmill.transforms.build.placement import DUPLICATES
@@ -18,6 +19,16 @@ _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should sa
 _EXAMPLE = """\
 example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
+
+_GROUPS = {
+    "input and output": f"{build_flags.PLACES} limit",
+    "labels and splits": "label_from label_pattern labels splits group_pattern seed",
+    "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
+    "channels",
+    "records and shards": f"features {build_flags.SHARDS} shard_by duplicates",
+    "running": "max_reject_fraction workers",
+    "limits of one image": "max_pixels decoder_memory decoder_seconds",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -47,26 +58,10 @@ def _start_decoder(workers: int) -> None:
 def make_parser() -> Parser:
     """Return the parser of the command."""
     parser = build_flags.build_parser(
-        "images", "Build a GZIP TFRecord dataset from images.", _EXAMPLE
+        "images", "Build a GZIP TFRecord dataset from images.", _EXAMPLE, ImagesOptions, _GROUPS
     )
-    paths = parser.add_argument_group("input and output")
-    build_flags.add_paths(paths, "a folder, glob, listing (.csv) or image")
-    paths.add_argument("--limit", type=int, metavar="N", help="take a random sample of N images")
-    _add_labels(parser.add_argument_group("labels and splits"))
-    _add_pixels(parser.add_argument_group("pixels"))
-    shards = parser.add_argument_group("records and shards")
-    shards.add_argument(
-        "--features", metavar="LIST", help="NAME=SOURCE,... chooses and renames features"
-    )
-    build_flags.add_shards(shards)
-    shards.add_argument("--shard_by", metavar="WHAT", help="label: separate shards for each label")
-    shards.add_argument("--duplicates", metavar="HOW",
-        help="of files with the same content: keep all (default), drop all but one, or same_split; "
-        "the latter two read all files twice")  # fmt: skip
-    running = parser.add_argument_group("running")
-    build_flags.add_running(running, "decoder processes per worker", "--workers")
-    running.add_argument("--threads", type=int, help=argparse.SUPPRESS)  # the config explains
-    _add_limits(parser.add_argument_group("limits of one image"))
+    # The config explains which flag images have instead.
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     parser.suggestions = {
         **build_flags.SHARED_SUGGESTIONS,
         "--label_from": LABEL_FROM,
@@ -80,41 +75,3 @@ def make_parser() -> Parser:
         "--duplicates": DUPLICATES,
     }
     return parser
-
-
-def _add_labels(group: Group) -> None:
-    add = group.add_argument
-    add("--label_from", metavar="WHERE", help=f"{', '.join(LABEL_FROM)} (default: directory)")
-    add("--label_pattern", metavar="REGEX", help="has a group (?P<label>...)")
-    add("--labels", metavar="FILE", help="one label per line, line number = class id")
-    add("--splits", metavar="SHARES",
-        help="directory (default if all folders are named like splits), or listing, or shares "
-        "(default: train:0.9,validation:0.1)")  # fmt: skip
-    add("--group_pattern", metavar="REGEX", help="keys with the same match stay in one split")
-    build_flags.add_seed(group)
-
-
-def _add_pixels(group: Group) -> None:
-    add = group.add_argument
-    add("--image_size", metavar="SIZE", help="224 (default) or 180x320 (height x width)")
-    add("--resize", metavar="HOW", help=f"{', '.join(RESIZES)} (default: stretch)")
-    add("--interpolation", metavar="FILTER",
-        help=f"{', '.join(INTERPOLATIONS)} (default: bilinear)")  # fmt: skip
-    add("--only_shrink", action="store_true", help="never enlarge an image")
-    add("--reducing_gap", type=float, metavar="X",
-        help="decode JPEGs at a reduced scale that stays at least X times larger than the target "
-        "(default: 3; 0: always full size)")  # fmt: skip
-    add("--icc", metavar="HOW", help="ignore colour profiles (default) or convert to srgb")
-    add("--encoding", metavar="TYPE", help=f"{', '.join(ENCODINGS)} (default: jpeg)")
-    add("--quality", type=int, metavar="Q", help="JPEG quality, 1 to 100 (default: 95)")
-    add("--channels", type=int, metavar="N", help="3 (default), 1 (grey) or 4 (with alpha)")
-
-
-def _add_limits(group: Group) -> None:
-    add = group.add_argument
-    add("--max_pixels", type=int, metavar="N",
-        help="reject images with more pixels, by their headers (default: 178956970)")  # fmt: skip
-    add("--decoder_memory", metavar="SIZE",
-        help="reject images whose decoding needs more memory (default: 6GiB)")  # fmt: skip
-    add("--decoder_seconds", type=float, metavar="X",
-        help="reject images whose decoding takes more CPU time (default: 180)")  # fmt: skip

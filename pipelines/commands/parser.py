@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 
-Group = argparse._ArgumentGroup  # noqa: SLF001 - argparse has no public name for it
 _WIDTH = 80
 
 
@@ -29,6 +29,15 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; the names of flags may have hyphens, as in ``--image-size``."""
         return super().parse_known_args(list(map(_with_underscores, args or ())), namespace)
+
+    def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, Answer]:
+        """Return the values of a command line, and how to answer.
+
+        Raises:
+            UsageError: A flag is unknown, missing or malformed.
+        """
+        flags = self.parse_args(argv)
+        return flags, Answer.take(vars(flags))
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a usage error."""
@@ -54,9 +63,8 @@ def command_parser(command: str, usage: str, description: str, epilog: str) -> P
     )
 
 
-def add_common(parser: argparse.ArgumentParser | Group, shows: str = "tracebacks") -> None:
-    """Add the flags that every command has."""
-    add = parser.add_argument
+def add_common(add: Callable[..., Any], shows: str = "tracebacks") -> None:
+    """Add the flags that every command has, by the method of a parser or a group."""
     add("--json", action="store_true", help="print the result as one JSON object")
     add("--quiet", action="store_true", help="print errors only, and what was asked for")
     add("--debug", action="store_true", help=f"show {shows}")

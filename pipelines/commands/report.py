@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 
 _EPILOG = "example:\n  shardmill report ds --output=ds.html"
 
@@ -15,14 +14,13 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
     add("--output", metavar="FILE", help="the page (default: ./DIR-report.html)")
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Write the page; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     from shardmill.loaders.report.page import write_report  # imports NumPy
 
     path = write_report(flags.dataset, flags.output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import open_storage
 
@@ -23,14 +22,13 @@ def make_parser() -> Parser:
     add("--to", default="", metavar="NAME",
         help="name of the version, such as gen-20261122T101500Z-0123456789ab (default: the "
         "latest one)")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Publish an earlier version; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     from shardmill.schemas.storage import absolute
     from shardmill.transforms.publish.publish import roll_back
 

@@ -8,13 +8,23 @@ import os
 
 from shardmill.pipelines.commands import build_flags
 from shardmill.pipelines.commands.build import BuildOptions, parse_build, run_build
-from shardmill.pipelines.commands.parser import Group, Parser
+from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.report.quiet import quiet_import, quiet_stderr
 from shardmill.schemas.errors import UsageError
 
 _EXAMPLE = """\
 example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
+
+_GROUPS = {
+    "input and output": build_flags.PLACES,
+    "columns": "schema label key null_values sample_bytes preprocessing",
+    "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
+    "splits": "splits split_by group_by seed",
+    "records and shards": build_flags.SHARDS,
+    "running": "max_rejected_files max_reject_fraction threads",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -64,27 +74,8 @@ def _import_tensorflow(path: str) -> None:
 def make_parser() -> Parser:
     """Return the parser of the command."""
     parser = build_flags.build_parser(
-        "rows", "Build a GZIP TFRecord dataset from CSV files.", _EXAMPLE
+        "rows", "Build a GZIP TFRecord dataset from CSV files.", _EXAMPLE, RowsOptions, _GROUPS
     )
-    build_flags.add_paths(
-        parser.add_argument_group("input and output"),
-        "a folder, glob, CSV file (.gz, .bz2, .xz, .zst too), or list of files (.txt)",
-    )
-    _add_columns(parser.add_argument_group("columns"))
-    _add_dialect(parser.add_argument_group("CSV dialect"))
-    splits = parser.add_argument_group("splits")
-    add = splits.add_argument
-    add("--splits", metavar="SHARES",
-        help="directory (default if all folders are named like splits), or shares "
-        "(default: train:0.9,validation:0.1)")  # fmt: skip
-    add("--split_by", metavar="COLUMN", help="names the split of each row; not in the records")
-    add("--group_by", metavar="COLUMN", help="rows with equal cells stay in one split")
-    build_flags.add_seed(splits)
-    build_flags.add_shards(parser.add_argument_group("records and shards"))
-    running = parser.add_argument_group("running")
-    running.add_argument("--max_rejected_files", type=int, metavar="N",
-        help="fail if more files are rejected as a whole (default: 0)")  # fmt: skip
-    build_flags.add_running(running, "concurrent ranges per worker")
     parser.suggestions = {
         **build_flags.SHARED_SUGGESTIONS,
         "--header": ("first", "none"),
@@ -92,28 +83,3 @@ def make_parser() -> Parser:
         "--splits": ("directory", "train:0.9,validation:0.1"),
     }
     return parser
-
-
-def _add_columns(group: Group) -> None:
-    add = group.add_argument
-    add("--schema", metavar="FILE", help="a schema.pbtxt (default: inferred and written)")
-    add("--label", metavar="COLUMN", help="required in each row; its values are counted")
-    add("--key", metavar="COLUMN", help="identifies a row; duplicates are detected")
-    add("--null_values", metavar="LIST",
-        help="texts that mean null in all columns (default: empty cells, and in numeric columns "
-        "NA, NaN, null, ? and the like)")  # fmt: skip
-    add("--sample_bytes", metavar="SIZE",
-        help="bytes of each file that are read to infer the schema (default: 16MiB)")  # fmt: skip
-    add("--preprocessing", metavar="FILE",
-        help="a .py file with a TensorFlow Transform preprocessing_fn")  # fmt: skip
-
-
-def _add_dialect(group: Group) -> None:
-    add = group.add_argument
-    add("--delimiter", metavar="TEXT", help="between cells (default: a comma; in .tsv files a tab)")
-    add("--quote", metavar="CHAR", help='around cells (default: "); empty for none')
-    add("--encoding", metavar="NAME", help="utf-8 (default), utf-16, latin-1, ...")
-    add("--header", metavar="WHERE", help="first (default: the first row) or none")
-    add("--columns", metavar="LIST", help="names of the columns, for files without a header")
-    add("--skip_lines", type=int, metavar="N", help="number of lines before the header")
-    add("--strip", action="store_true", help="strip white space around cells")

@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 
 _EPILOG = """\
 examples:
@@ -47,7 +46,7 @@ def make_parser() -> Parser:
     add("--split", default="", metavar="SPLIT", help="split whose records are shown")
     add("--key", default="", metavar="KEY",
         help="show the record of one input, such as roses/12.jpg (images only)")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
@@ -61,8 +60,7 @@ def number(text: str) -> int:
 
 def main(argv: list[str]) -> int:
     """Print what is at the path; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     from shardmill.pipelines.report.show_data import describe_path
 
     report = describe_path(flags.path, records=flags.records, split=flags.split, key=flags.key)

@@ -6,10 +6,9 @@ import argparse
 import sys
 
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import count_steps
+from shardmill.loaders.steps import steps_per_epoch
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.preflight import open_manifest
-from shardmill.pipelines.report.answer import Answer
 
 _EPILOG = """\
 example:
@@ -33,23 +32,20 @@ def make_parser() -> Parser:
     add("--whole_shards", action="store_true",
         help="each host reads whole shards, round-robin: count the batches of "
         "the smallest share")  # fmt: skip
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     _, path, manifest = open_manifest(flags.manifest)
     selection = select(manifest, flags.split)
-    steps = count_steps(
-        selection,
-        flags.batch_size,
+    steps = steps_per_epoch(
+        manifest, flags.split, flags.batch_size,
         remainder="drop" if flags.drop_remainder else None,
-        hosts=flags.hosts,
-        whole_shards=flags.whole_shards,
-    )
+        hosts=flags.hosts, whole_shards=flags.whole_shards,
+    )  # fmt: skip
     body = {"examples": selection.num_examples, "steps": steps}
     answer.give({**body, **vars(flags), "manifest": path})
     if not answer.json:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import human_bytes
@@ -37,14 +36,13 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
     add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
-    add_common(parser)
+    add_common(add)
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Check a dataset against its manifest and schema; return the exit code."""
-    flags = make_parser().parse_args(argv)
-    answer = Answer.take(vars(flags))
+    flags, answer = make_parser().parse(argv)
     if flags.processes is not None and flags.processes < 1:
         raise UsageError(f"--processes={flags.processes} must be 1 or more.")
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
@@ -107,20 +105,13 @@ def render(
     faulty = {finding.file for finding in findings}
     rows = []
     for name, split in dataset.manifest.splits.items():
-        bad = sum(shard.file in faulty for shard in split.shards)
-        rows.append(
-            (
-                name,
-                f"{split.num_examples:,}",
-                f"{len(split.shards):,}",
-                human_bytes(split.num_bytes),
-                f"{bad:,} faulty" if bad else "all sound",
-            )
-        )
+        bad, size = sum(s.file in faulty for s in split.shards), human_bytes(split.num_bytes)
+        checks = f"{bad:,} faulty" if bad else "all sound"
+        rows.append((name, f"{split.num_examples:,}", f"{len(split.shards):,}", size, checks))
     yield whole_line(f"Verified {dataset.output or dataset.root}")
     header = ("split", "examples", "shards", "bytes", "checks")
     yield layout.table(rows, "<>>><", header=header)
-    size = sum(split.num_bytes for split in dataset.manifest.splits.values())
-    yield layout.line(f"  {seconds:,.1f} s, {human_bytes(size / max(seconds, 1e-9))}/s")
+    total = sum(split.num_bytes for split in dataset.manifest.splits.values())
+    yield layout.line(f"  {seconds:,.1f} s, {human_bytes(total / max(seconds, 1e-9))}/s")
     for finding in findings:
         yield whole_line(f"  fault  {finding.file}: {finding.message}")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shardmill.pipelines.report.quiet import THREAD_PREFIX
+from shardmill.schemas.numbers import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from shardmill.transforms.runtime.progress import Progress
 
 _FIRST_PAUSE, _MAX_PAUSE = 5.0, 60.0  # seconds between two lines of a log
-_KIB_BELOW = 10  # MiB
 _hidden = contextvars.ContextVar("hidden", default=False)
 
 
@@ -107,23 +107,16 @@ def progress_line(progress: Progress, seconds: float) -> str:
     """
     if progress.total is None and not progress.done:
         return f"{progress.phase}: {seconds:,.0f} s"
-    scale, unit = _scale(progress)
-    total = f" of {progress.total / scale:,.0f}" if progress.total is not None else ""
     rate = progress.done / seconds
     # Counts of other processes may exceed the expected total by one.
     left = max(0, (progress.total or 0) - progress.done)
     remaining = f", {left / rate:,.0f} s left" if left and rate else ""
     rejects = f", {progress.rejects:,} {progress.rejects_name}" if progress.rejects_name else ""
-    number = f"{rate / scale:,.0f}" if rate >= 10 * scale else f"{rate / scale:,.1f}"
-    return (
-        f"{progress.phase}: {progress.done / scale:,.0f}{total} {unit}, "
-        f"{number} {unit}/s{remaining}{rejects}"
-    )
-
-
-def _scale(progress: Progress) -> tuple[int, str]:
-    """Return the size and name of the unit: KiB instead of MiB where the total is small."""
-    small = progress.total is not None and progress.total < _KIB_BELOW * progress.per_unit
-    if progress.per_unit == 1 or not small:
-        return progress.per_unit, progress.unit
-    return progress.per_unit >> 10, progress.unit.replace("MiB", "KiB")
+    if progress.per_unit > 1:
+        total = f" of {human_bytes(progress.total)}" if progress.total is not None else ""
+        done = f"{human_bytes(progress.done)}{total}, {human_bytes(rate)}/s"
+    else:
+        total = f" of {progress.total:,}" if progress.total is not None else ""
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.1f}"
+        done = f"{progress.done:,}{total} {progress.unit}, {speed} {progress.unit}/s"
+    return f"{progress.phase}: {done}{remaining}{rejects}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -73,31 +73,19 @@ def _found(report: dict[str, Any], layout: Layout) -> Parts:
 
 def _splits(report: dict[str, Any], layout: Layout) -> Parts:
     splits = report["splits"]
-    rows = [
-        (
-            name,
-            plural(split["num_examples"], "example"),
-            plural(len(split["shards"]), "shard"),
-            human_bytes(split["num_bytes"]),
-            f"{100 * split['share']:.1f} %",
-        )
-        for name, split in splits.items()
-    ]
+    rows = []
+    for name, split in splits.items():
+        examples, shards = plural(split["num_examples"], "example"), len(split["shards"])
+        size, share = human_bytes(split["num_bytes"]), f"{100 * split['share']:.1f} %"
+        rows.append((name, examples, plural(shards, "shard"), size, share))
     yield from _heading("Splits", "", layout)
     yield layout.table(rows, "<>>>>", bars=[split["share"] for split in splits.values()])
 
 
 def _shards(report: dict[str, Any], layout: Layout) -> Parts:
     shards = [shard for split in report["splits"].values() for shard in split["shards"]]
-    if not shards:
-        return
-    rows = [
-        (s["file"], plural(s["records"], "record"), human_bytes(s["bytes"]))
-        for s in shards[:MAX_ROWS]
-    ]
-    yield from _heading("Shards", "", layout)
-    yield layout.table(rows, "<>>")
-    yield from _more(len(shards) - len(rows), "shard", layout)
+    rows = [(s["file"], plural(s["records"], "record"), human_bytes(s["bytes"])) for s in shards]
+    yield from _list("Shards", rows, "<>>", "shard", layout)
 
 
 def _labels(report: dict[str, Any], layout: Layout) -> Parts:
@@ -108,15 +96,11 @@ def _labels(report: dict[str, Any], layout: Layout) -> Parts:
     shown = sorted(labels, key=lambda label: -label["total"])[:MAX_ROWS] if many else labels
     most = max(label["total"] for label in labels) or 1
     names = list(report["splits"]) if 1 < len(report["splits"]) <= MAX_SPLIT_COLUMNS else []
-    rows = [
-        (
-            label["label"],
-            "" if label["class_id"] is None else str(label["class_id"]),
-            *(f"{label['splits'][name]:,}" for name in names),
-            f"{label['total']:,}",
-        )
-        for label in shown
-    ]
+    rows = []
+    for label in shown:
+        number = "" if label["class_id"] is None else str(label["class_id"])
+        counts = (f"{label['splits'][name]:,}" for name in names)
+        rows.append((label["label"], number, *counts, f"{label['total']:,}"))
     yield from _heading("Labels", f"{len(labels):,}{', the most frequent:' * many}", layout)
     yield layout.table(
         rows, "<" + ">" * (2 + len(names)), header=("", "id", *names, "all"),
@@ -126,16 +110,12 @@ def _labels(report: dict[str, Any], layout: Layout) -> Parts:
 
 
 def _features(report: dict[str, Any], layout: Layout) -> Parts:
-    if not report["features"]:
-        return
     rows = []
     for feature in report["features"]:
         name, source = str(feature.get("name", "?")), str(feature.get("source", ""))
         origin = f"from {source}" if source not in ("", name) else ""
         rows.append((name, str(feature.get("type", "?")), origin))
-    yield from _heading("Features", "", layout)
-    yield layout.table(rows[: 3 * MAX_ROWS], "<<<")
-    yield from _more(len(rows) - 3 * MAX_ROWS, "feature", layout)
+    yield from _list("Features", rows, "<<<", "feature", layout, 3 * MAX_ROWS)
 
 
 def _statistics(report: dict[str, Any], layout: Layout) -> Parts:
@@ -192,9 +172,8 @@ def _folder(report: dict[str, Any], layout: Layout) -> Parts:
     files = report["files"]
     count = plural(len(files) + report["more_files"], "file")
     yield from _title(report["path"], f"folder of {count}, no manifest", layout)
-    yield from _heading("TFRecord files", "", layout)
     rows = [(f["file"], human_bytes(f["bytes"]), _compression(f["compression"])) for f in files]
-    yield layout.table(rows, "<><")
+    yield from _list("TFRecord files", rows, "<><", "file", layout)
     yield from _more(report["more_files"], "file", layout)
 
 
@@ -222,8 +201,7 @@ def _record(number: int, record: dict[str, Any], layout: Layout) -> Parts:
     head = f"  #{number}  {human_bytes(record['bytes'])}"
     if not record["example"]:
         yield layout.line((head, "bold"), (", not a tf.train.Example", "yellow"))
-        for line in _dump(record, layout.width - 4, layout):
-            yield layout.line("    " + line)
+        yield layout.line("    " + _bytes_text(record, layout.width - 4, layout))
         return
     yield layout.line((head, "bold"))
     features = record["features"]
@@ -280,20 +258,6 @@ def _bytes_text(value: dict[str, Any], width: int, layout: Layout) -> str:
     return layout.cut(f"{size}: {begin.hex(' ')}{dots}", width)
 
 
-def _dump(value: dict[str, Any], width: int, layout: Layout) -> Iterator[str]:
-    """Yield the lines of a bytes value: as ``_bytes_text``, or the beginning as a hex dump."""
-    if "base64" not in value:
-        yield _bytes_text(value, width, layout)
-        return
-    begin = base64.b64decode(value["base64"])
-    for start in range(0, len(begin), _HEX):
-        row = begin[start : start + _HEX]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        yield f"{row.hex(' '):<{3 * _HEX}} {text}"
-    if value["bytes"] > len(begin):
-        yield f"... ({value['bytes']:,} bytes)"
-
-
 def _title(path: str, what: str, layout: Layout) -> Parts:
     shown = printable(path)
     if cell_len(shown) + cell_len(what) + 2 <= layout.width:
@@ -306,6 +270,17 @@ def _title(path: str, what: str, layout: Layout) -> Parts:
 def _heading(name: str, rest: str, layout: Layout) -> Parts:
     yield layout.line("")
     yield layout.line((name, "bold"), (printable(f"  {rest}" if rest else ""), "dim"))
+
+
+def _list(
+    name: str, rows: Sequence[Sequence[str]], align: str, what: str, layout: Layout,
+    most: int = MAX_ROWS,
+) -> Parts:  # fmt: skip
+    """Yield a heading, the first rows of a table, and how many more there are; or nothing."""
+    if rows:
+        yield from _heading(name, "", layout)
+        yield layout.table(rows[:most], align)
+        yield from _more(len(rows) - most, what, layout)
 
 
 def _more(count: int, what: str, layout: Layout, indent: str = "  ") -> Parts:

@@ -12,7 +12,7 @@ from shardmill.pipelines.report.layout import fields, whole_line
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.numbers import human_bytes, plural
+from shardmill.schemas.numbers import human_bytes, human_duration, plural
 from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
     """
     if outcome.status == "failed":
         raise OutputError(outcome.message)
-    names = ("status", "message", "matched", "parts_made", "parts_reused", "reused", "changes")
+    names = (
+        "status", "message", "matched", "parts_made", "parts_reused", "reused", "changes",
+        "labels", "estimate",
+    )  # fmt: skip
     body = {name: getattr(outcome, name) for name in names}
     series = ("split", "label", "inputs", "num_bytes", "parts")
     planned = [dict(zip(series, each, strict=True)) for each in outcome.series]
@@ -138,11 +141,13 @@ def _labels(manifest: Manifest) -> Rows:
     counts = Counter[str]()
     for split in manifest.splits.values():
         counts.update(split.label_counts)
-    if not counts:
-        return []
-    shown = [f"{label} {count:,}" for label, count in counts.most_common(_MAX_LABELS)]
-    more = [f"and {len(counts) - len(shown):,} more"] if len(counts) > len(shown) else []
-    return [("labels", f"{len(counts):,}: {', '.join([*shown, *more])}")]
+    return _list_labels([f"{label} {count:,}" for label, count in counts.most_common()])
+
+
+def _list_labels(labels: Sequence[str]) -> Rows:
+    more = [f"and {len(labels) - _MAX_LABELS:,} more"] if len(labels) > _MAX_LABELS else []
+    shown = ", ".join([*labels[:_MAX_LABELS], *more])
+    return [("labels", f"{len(labels):,}: {shown}")] if labels else []
 
 
 def _missing(manifest: Manifest) -> Counter[str]:
@@ -169,6 +174,13 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
         # The number of rows is not known.
         files = f"{refs:,} images ({human_bytes(size)} of files) in " if inputs == "images" else ""
         rows.append((name, f"{files}{plural(parts, 'part')}"))
+    rows += _list_labels(outcome.labels)
+    if found := outcome.estimate:
+        shards, cores = int(found["num_shards"]), plural(int(found["cores"]), "core")
+        where = f" in {plural(shards, 'shard')}" if shards else ""
+        rows.append(("size", f"about {human_bytes(found['num_bytes'])}{where}"))
+        took = human_duration(max(1, round(found["seconds"])))
+        rows.append(("time", f"about {took} on {cores}"))
     rows += [("changes", line) for line in outcome.changes]
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 

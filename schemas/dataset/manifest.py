@@ -136,9 +136,20 @@ class Split:
 class Inputs:
     """Number of inputs by outcome.
 
-    ``matched == accepted + rejected + skipped + duplicates`` always holds. ``copies`` are records
-    whose input has the content of another; contents in several splits or with several labels are
-    counted too.
+    ``matched == accepted + rejected + skipped + duplicates`` always holds.
+
+    Attributes:
+        root: Folder that keys are relative to.
+        matched: All inputs that were found.
+        accepted: Those that became records.
+        rejected: Those that could not.
+        skipped: Files of other kinds.
+        duplicates: Inputs that repeat another.
+        rejected_by_reason: Rejected inputs by reason.
+        multi_frame: Images of which only the first of several frames was used.
+        copies: Records whose input has the content of another.
+        copies_across_splits: Contents in several splits.
+        copies_with_other_labels: Contents with several labels.
     """
 
     root: str
@@ -158,9 +169,17 @@ class Inputs:
 class Build:
     """How the dataset was made.
 
-    ``command`` is the command line that builds it again. ``record_id`` is the identity of the
-    options and codecs that decide the features of a record, where records can be reused.
-    ``format`` is the version of the rules by which a build divides records into shards.
+    Attributes:
+        config_id: Identity of all options that decide bytes.
+        input_id: Identity of the inputs.
+        config: Options that decide the content of the dataset.
+        versions: Versions of the code that decides bytes.
+        runner: Name of the runner.
+        finished: Time of the end, in ISO 8601.
+        command: Command line that builds the dataset again.
+        record_id: Identity of the options and codecs that decide the features of a record, where
+            records can be reused.
+        format: Version of the rules by which a build divides records into shards.
     """
 
     config_id: str
@@ -178,15 +197,26 @@ class Build:
 class Manifest:
     """The content of ``manifest.json``.
 
-    ``root`` and ``damaged`` are used by ``count``: the folder to which file names are relative (by
-    default that of the manifest), and the damaged files. ``side_files`` lists other files of the
-    dataset, such as a TensorFlow Transform graph; in JSON it is ``beside``.
-
-    ``generation`` names the folder with all other files, next to the manifest. It is empty in the
-    manifest inside that folder, in that of a count, and in a dataset of release 0.1.0, whose files
-    are next to the manifest. File names are relative to that folder here, and to the manifest's
-    folder in JSON. ``previous`` lists the earlier generations that are kept, the latest first, and
-    ``superseded`` the files of a dataset of release 0.1.0 that the next publication deletes.
+    Attributes:
+        splits: Each split by its name.
+        written: Number of records.
+        compression: ``gzip`` or ``none``; of a count, that of the files.
+        inputs: Number of inputs by outcome.
+        build: How the dataset was made.
+        labels: Labels in the order of their class ids.
+        features: Name, type and source of each feature.
+        warnings: Sentences for people.
+        root: Of a count: the folder to which file names are relative (by default the manifest's).
+        damaged: Of a count: the damaged files.
+        side_files: Other files of the dataset, such as a TensorFlow Transform graph; in JSON
+            ``beside``.
+        generation: Folder with all other files, next to the manifest. Empty in the manifest inside
+            that folder, in that of a count, and in a dataset of release 0.1.0, whose files are next
+            to the manifest. File names are relative to that folder here, and to the manifest's
+            folder in JSON.
+        previous: Earlier generations that are kept, the latest first.
+        superseded: Files of a dataset of release 0.1.0 that the next publication deletes.
+        version: Version of the format.
     """
 
     splits: dict[str, Split]

@@ -1,4 +1,4 @@
-"""Names of shards and of the other files of a dataset, all made and parsed here."""
+"""Names of shards and of the other files of a dataset, all made here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import unicodedata
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from shardmill.schemas.errors import OutputError, UsageError
 
@@ -138,31 +138,6 @@ class ShardTemplate:
         if name.label is not None:
             values["label"] = quote_label(name.label)
         return self.text.format(**values)
-
-    def parse(self, file_name: str) -> ShardName | None:
-        """Return the fields of a file name, or None if it does not match the template."""
-        match = self._pattern().fullmatch(file_name)
-        if match is None:
-            return None
-        values: dict[str, str] = match.groupdict()
-        numbers = {k: int(v) for k, v in values.items() if k in _NUMBERS}
-        label = values.get("label")
-        name = ShardName(
-            split=values.get("split"), label=None if label is None else unquote(label), **numbers
-        )
-        return name if self.format(name) == file_name else None
-
-    def _pattern(self) -> re.Pattern[str]:
-        pieces = []
-        seen: set[str] = set()
-        for literal, field, _, _ in string.Formatter().parse(self.text):
-            pieces.append(re.escape(literal))
-            if field is None:
-                continue
-            body = r"\d+" if field in _NUMBERS else ".+?"
-            pieces.append(f"(?P={field})" if field in seen else f"(?P<{field}>{body})")
-            seen.add(field)
-        return re.compile("".join(pieces))
 
 
 def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from shardmill.schemas.errors import FormatError
@@ -251,27 +252,6 @@ def _parse_with_protobuf(payload: bytes) -> Any:
         ) from error
 
 
-_PROTO = """
-name: "shardmill/example.proto" package: "shardmill.example" syntax: "proto3"
-message_type { name: "BytesList"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
-message_type { name: "FloatList"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
-message_type { name: "Int64List"
-  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
-message_type { name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 type_name: "BytesList" oneof_index: 0 }
-  field { name: "float_list" number: 2 type_name: "FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 type_name: "Int64List" oneof_index: 0 } }
-message_type { name: "Features"
-  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: "FeatureEntry" }
-  nested_type { name: "FeatureEntry" options { map_entry: true }
-    field { name: "key" number: 1 type: TYPE_STRING }
-    field { name: "value" number: 2 type_name: "shardmill.example.Feature" } } }
-message_type { name: "Example" field { name: "features" number: 1 type_name: "Features" } }
-"""
-
-
 @lru_cache(maxsize=1)
 def _message_class() -> Any:
     """Return a message class with the wire format of tf.train.Example.
@@ -283,5 +263,6 @@ def _message_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+    text = Path(__file__).with_name("example.textproto").read_text(encoding="utf-8")
+    pool.Add(text_format.Parse(text, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shardmill.example.Example"))

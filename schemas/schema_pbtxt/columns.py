@@ -38,18 +38,13 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.schema_pbtxt.schema_text import (
-    TYPES,
-    Domain,
-    Kind,
-    SchemaFeature,
-    format_schema_text,
-    parse_schema_text,
-)
+from shardmill.schemas.schema_pbtxt import schema_text
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 SPACES = " \t\n\v\f\r"  # allowed around a number
 DEFAULT_TAG, SEPARATOR_TAG, ZERO_PADDED_TAG = "default", "separator", "zero_padded"
+_UNSUPPORTED = ("sparse_feature", "tensor_representation_group")
 _DOMAIN_KINDS: dict[str, Kind] = {
     "int_domain": "int64",
     "float_domain": "float32",
@@ -206,15 +201,17 @@ def parse_schema(text: str, source: str) -> tuple[Column, ...]:
         UsageError: The text is not a schema, or describes a feature that a column cannot be.
     """
     try:
-        schema = parse_schema_text(text, source)
+        schema = schema_text.parse_schema_text(text, source)
     except FormatError as error:
         raise UsageError(f"{error}.") from error
-    if schema.unsupported:
+    unsupported = [field for field in _UNSUPPORTED if getattr(schema, field)]
+    if unsupported:
         raise UsageError(
-            f"{source} has a {schema.unsupported[0]}, which rows cannot be written as: remove it "
+            f"{source} has a {unsupported[0]}, which rows cannot be written as: remove it "
             "and describe each column as a feature."
         )
-    columns = tuple(_parse_column(each, source) for each in schema.features if each.is_active)
+    active = filter(schema_text.is_active, schema.feature)
+    columns = tuple(_parse_column(each, source) for each in active)
     if not columns:
         raise UsageError(
             f"{source} names no features: each column needs one, as in "
@@ -225,57 +222,56 @@ def parse_schema(text: str, source: str) -> tuple[Column, ...]:
 
 def format_schema(columns: Sequence[Column]) -> str:
     """Return the schema.pbtxt of columns, in their order; ``parse_schema`` reads it back."""
-    return format_schema_text(map(_to_feature, columns))
+    return schema_text.format_schema_text(map(_to_feature, columns))
 
 
-def _to_feature(column: Column) -> SchemaFeature:
+def _to_feature(column: Column) -> dict[str, Any]:
     tags = [ZERO_PADDED_TAG] * column.zero_padded
     if column.separator:
         tags.append(f"{SEPARATOR_TAG}={column.separator}")
     if column.default is not None:
         tags.append(f"{DEFAULT_TAG}={column.default}")
-    is_single = column.required and not column.separator
-    return SchemaFeature(
-        column.name,
-        TYPES[column.kind],
-        required=column.required,
-        shape=(1,) if is_single else None,
-        value_count=None if is_single else (0, None) if column.separator else (1, 1),
-        domain=_to_domain(column),
-        tags=tuple(tags),
-    )
+    domain = _to_domain(column)
+    if column.required and not column.separator:
+        return schema_text.single_value(column.name, column.kind, tags) | domain
+    count = {"min": 0} if column.separator else {"min": 1, "max": 1}
+    fields = schema_text.feature_fields(column.name, column.kind, tags, required=column.required)
+    return {**fields, "value_count": count, **domain}
 
 
-def _to_domain(column: Column) -> Domain | None:
+def _to_domain(column: Column) -> dict[str, dict[str, Any]]:
     if column.booleans:
-        return Domain("bool_domain", booleans=column.booleans)
+        yes, no = column.booleans
+        return {"bool_domain": {"true_value": yes, "false_value": no}}
     if column.values is not None:
-        return Domain("string_domain", values=column.values)
-    if column.low is None and column.high is None:
-        return None
+        return {"string_domain": {"value": column.values}}
+    bounds = {"min": column.low, "max": column.high}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
     form = "int_domain" if column.kind == "int64" else "float_domain"
-    return Domain(form, low=column.low, high=column.high)
+    return {form: given} if given else {}
 
 
-def _parse_column(feature: SchemaFeature, source: str) -> Column:
+def _parse_column(feature: Any, source: str) -> Column:
+    kind = schema_text.kind_of(feature)
     try:
-        if feature.kind is None:
+        if kind is None:
             raise ValueError(
-                f"has the type {feature.type}: give it 'type: INT', 'type: FLOAT' or 'type: BYTES'"
+                f"has the type {schema_text.type_of(feature)}: give it 'type: INT', 'type: FLOAT' "
+                "or 'type: BYTES'"
             )
-        tags = feature.tag_values
+        tags = schema_text.tags_of(feature)
         separator = tags.get(SEPARATOR_TAG, "")
         if SEPARATOR_TAG in tags and not separator:
             raise ValueError('has an empty separator: write annotation { tag: "separator=|" }')
         _check_count(feature, separator)
-        restrictions = _restrictions(feature.domain, feature.kind) if feature.domain else {}
+        restrictions = _restrictions(feature, kind)
     except ValueError as error:
         raise UsageError(f"{source}: the feature {feature.name!r} {error}.") from error
     try:
         return Column(
             name=feature.name,
-            kind=feature.kind,
-            required=feature.required,
+            kind=kind,
+            required=schema_text.is_required(feature),
             default=tags.get(DEFAULT_TAG),
             separator=separator,
             zero_padded=ZERO_PADDED_TAG in tags,
@@ -285,14 +281,15 @@ def _parse_column(feature: SchemaFeature, source: str) -> Column:
         raise UsageError(f"{source}: {error}") from error
 
 
-def _check_count(feature: SchemaFeature, separator: str) -> None:
+def _check_count(feature: Any, separator: str) -> None:
     """Raise ValueError if a cell cannot hold as many values as the feature."""
-    if feature.is_nested:
+    if feature.HasField("value_counts"):
         raise ValueError("has value_counts, lists in lists: use value_count { min: 0 }")
-    if feature.shape is not None:
-        if feature.shape not in ((), (1,)):
+    shape = schema_text.shape_of(feature)
+    if shape is not None:
+        if shape not in ((), (1,)):
             raise ValueError(
-                f"has the shape {list(feature.shape)}, but a cell is one value: write "
+                f"has the shape {list(shape)}, but a cell is one value: write "
                 "shape { dim { size: 1 } }, or value_count { min: 0 } with "
                 'annotation { tag: "separator=|" } for several'
             )
@@ -301,38 +298,40 @@ def _check_count(feature: SchemaFeature, separator: str) -> None:
                 "has both a shape and a separator: write value_count { min: 0 } for several "
                 "values in a cell, or remove the separator"
             )
-    elif feature.value_count is not None and not separator:
-        least, most = feature.value_count
-        if most != 1 or least > 1:
-            raise ValueError(
-                "may have several values: write value_count { min: 1 max: 1 }, or name what "
-                'is between them with annotation { tag: "separator=|" }'
-            )
-
-
-def _restrictions(domain: Domain, kind: Kind) -> dict[str, Any]:
-    """Return the arguments of Column that a feature's domain decides."""
-    if domain.form == "domain":
+    count = feature.value_count
+    if feature.HasField("value_count") and not separator and (count.max != 1 or count.min > 1):
         raise ValueError(
-            f"refers to the domain {domain.name!r}, which the schema does not have: add it, or "
+            "may have several values: write value_count { min: 1 max: 1 }, or name what "
+            'is between them with annotation { tag: "separator=|" }'
+        )
+
+
+def _restrictions(feature: Any, kind: Kind) -> dict[str, Any]:
+    """Return the arguments of Column that a feature's domain decides."""
+    form = feature.WhichOneof("domain_info")
+    if form == "domain":
+        raise ValueError(
+            f"refers to the domain {feature.domain!r}, which the schema does not have: add it, or "
             "remove the reference"
         )
-    if domain.form == "struct_domain":
+    if form == "struct_domain":
         raise ValueError("has a struct_domain: describe each column as a separate feature")
-    if domain.booleans is not None:
-        return _boolean_restrictions(domain.booleans, kind)
-    expected = _DOMAIN_KINDS.get(domain.form)
+    if form == "bool_domain":
+        texts = feature.bool_domain.true_value, feature.bool_domain.false_value
+        return _boolean_restrictions(texts, kind)
+    expected = _DOMAIN_KINDS.get(form)
     if expected is None:  # semantic domains (url_domain …) do not restrict cells
         return {}
     if expected != kind:
         raise ValueError(
-            f"is {TYPES[kind]} with {domain.form}: make it {TYPES[expected]}, or remove "
-            f"{domain.form}"
+            f"is {schema_text.TYPES[kind]} with {form}: make it {schema_text.TYPES[expected]}, or "
+            f"remove {form}"
         )
-    if domain.form == "string_domain":
-        return {"values": domain.values}
-    bounds = {"low": domain.low, "high": domain.high}
-    return {key: bound for key, bound in bounds.items() if bound is None or math.isfinite(bound)}
+    if form == "string_domain":
+        return {"values": schema_text.texts_of(feature)}
+    names = {"min": "low", "max": "high"}
+    bounds = schema_text.bounds_of(feature).items()
+    return {names[name]: bound for name, bound in bounds if math.isfinite(bound)}
 
 
 def _boolean_restrictions(texts: tuple[str, str], kind: Kind) -> dict[str, Any]:

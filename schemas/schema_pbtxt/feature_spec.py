@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
-from shardmill.schemas.schema_pbtxt.schema_text import Kind, SchemaFeature, parse_schema_text
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
 ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
@@ -85,21 +86,21 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
     Raises:
         FormatError: The text is not a schema, or the tags of an array are invalid.
     """
-    features = parse_schema_text(text, source).features
-    specs = [parse_feature_spec(feature, source) for feature in features if feature.is_active]
+    features = filter(schema_text.is_active, schema_text.parse_schema_text(text, source).feature)
+    specs = [parse_feature_spec(feature, source) for feature in features]
     return tuple(sorted(specs, key=lambda spec: spec.name.encode()))
 
 
-def parse_feature_spec(feature: SchemaFeature, source: str) -> FeatureSpec:
+def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
     """Return the spec of one feature; see ``parse_feature_specs``."""
-    name, kind = feature.name, feature.kind
+    name, kind = feature.name, schema_text.kind_of(feature)
     if kind is None:
         raise FormatError(f"{source} does not give the feature {name!r} a type")
-    sizes = feature.shape
-    fixed = sizes if sizes is not None and feature.required and -1 not in sizes else None
-    most = feature.value_count[1] if feature.value_count else None
-    single = fixed in ((), (1,)) or (fixed is None and most == 1)
-    tags = feature.tag_values
+    sizes = schema_text.shape_of(feature)
+    known = sizes is not None and -1 not in sizes
+    fixed = sizes if known and schema_text.is_required(feature) else None
+    single = fixed in ((), (1,)) or (fixed is None and feature.value_count.max == 1)
+    tags = schema_text.tags_of(feature)
     encoding, channels = tags.get(ENCODING_TAG, ""), tags.get(CHANNELS_TAG, "0")
     if kind != "bytes" or encoding not in ENCODINGS:  # tags of another program
         return FeatureSpec(name, kind, fixed, single)

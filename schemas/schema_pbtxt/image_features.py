@@ -8,7 +8,6 @@ from typing import Literal
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.schema_text import (
-    Domain,
     Kind,
     class_id_domain,
     format_schema_text,
@@ -99,16 +98,12 @@ def image_schema(names: FeatureNames, labels: Sequence[str], tags: Sequence[str]
         labels: All labels in the order of their class ids.
         tags: Annotation tags of the encoded image, as from ``feature_spec.array_tags``.
     """
-    return format_schema_text(
-        single_value(
-            name,
-            IMAGE_FEATURES[source],
-            tags if source == ENCODED else (),
-            Domain("image_domain")
-            if source == ENCODED
-            else class_id_domain(name, labels)
-            if source == CLASS_ID
-            else None,
-        )
-        for name, source in sorted(names.pairs)
-    )
+    features = []
+    for name, source in sorted(names.pairs):
+        feature = single_value(name, IMAGE_FEATURES[source], tags if source == ENCODED else ())
+        if source == ENCODED:
+            feature["image_domain"] = {}
+        elif source == CLASS_ID:
+            feature |= class_id_domain(name, labels)
+        features.append(feature)
+    return format_schema_text(features)

@@ -145,11 +145,11 @@ class Storage(Protocol):
                 file must not exist.
         """
 
-    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
-        """Concatenate files into a new one.
+    def concat(self, sources: Sequence[str], path: str) -> None:
+        """Concatenate files, at least one, into a new one.
 
         Args:
-            pieces: The path of each file, or bytes, in order.
+            sources: The paths of the files, in order.
             path: Path of the new file.
         """
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from shardmill.schemas.errors import ChangedError, UsageError
 from shardmill.schemas.storage.base import Entry
 from shardmill.schemas.storage.gcs_client import make_client
-from shardmill.schemas.storage.gcs_errors import require_bucket, translate_errors
+from shardmill.schemas.storage.gcs_errors import translate_errors
 from shardmill.schemas.storage.objects import (
     CHUNK,
     SPOOL,
@@ -74,7 +74,7 @@ class GcsStorage(ObjectStorage):
     def stat(self, path: str) -> Entry | None:
         """See ``Storage.stat``; a prefix that has objects below it is a folder."""
         bucket, name = split_uri(path)
-        with require_bucket("look at", path):
+        with translate_errors("look at", path, "bucket"):
             blob = self._get(path)
             if blob is not None and not name.endswith("/"):
                 return _entry(blob)
@@ -119,7 +119,7 @@ class GcsStorage(ObjectStorage):
         # "not found" instead of a failed precondition.
         # ``listed`` is not opened: its media link may bypass a proxy.
         with (
-            translate_errors("read", path, known=True),
+            translate_errors("read", path, "version"),
             self._blob(path).open(
                 "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
             ) as file,
@@ -141,30 +141,22 @@ class GcsStorage(ObjectStorage):
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             with translate_errors("write", path):
                 yield file
-            with require_bucket("write", path):
+            with translate_errors("write", path, "bucket"):
                 # With its size known, a small file takes one call instead of two.
                 self._blob(path).upload_from_file(
                     file, size=file.tell(), rewind=True, checksum="crc32c", retry=self._retry
                 )
 
-    def create(self, path: str, data: bytes) -> bool:
-        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
-        return self._upload_if(path, data, 0)
-
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """See ``Storage.replace_if``."""
-        return self._upload_if(path, data, int(version or 0))
-
-    def _upload_if(self, path: str, data: bytes, generation: int) -> bool:
-        """Upload over one generation, 0 for none; return whether this call wrote the object.
+        """See ``Storage.replace_if``.
 
         If the response of a successful call is lost, its retry finds another generation. The mark
         in the object's metadata shows whether this call created it.
         """
         from google.api_core import exceptions
 
-        mark = uuid.uuid4().hex
-        with require_bucket("write", path):
+        mark, generation = uuid.uuid4().hex, int(version or 0)
+        with translate_errors("write", path, "bucket"):
             blob = self._blob(path)
             blob.metadata = {WRITER: mark}
             try:
@@ -176,37 +168,24 @@ class GcsStorage(ObjectStorage):
 
     def replace(self, path: str, data: bytes) -> None:
         """See ``Storage.replace``."""
-        with require_bucket("write", path):
+        with translate_errors("write", path, "bucket"):
             self._blob(path).upload_from_string(data, checksum="crc32c", retry=self._retry)
 
-    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
+    def concat(self, sources: Sequence[str], path: str) -> None:
         """See ``Storage.concat``; a tree of server-side composes."""
         temporary: list[Entry] = []
         try:
-            sources = [self._source(piece, path, temporary) for piece in pieces]
             while len(sources) > _MAX_COMPONENTS:
                 groups = range(0, len(sources), _MAX_COMPONENTS)
                 sources = [
                     self._node(sources[start : start + _MAX_COMPONENTS], path, temporary)
                     for start in groups
                 ]
-            if sources:
-                self._compose(sources, path)
-            else:
-                self.replace(path, b"")
+            self._compose(sources, path)
         finally:
             self._delete_all(temporary)
 
-    def _source(self, piece: str | bytes, path: str, temporary: list[Entry]) -> str:
-        """Return the path of a piece; bytes are uploaded as a temporary object."""
-        if isinstance(piece, str):
-            return piece
-        uri = f"{path}.{uuid.uuid4().hex}.bytes"
-        temporary.append(Entry(uri, 0, ""))
-        self.replace(uri, piece)
-        return uri
-
-    def _node(self, pieces: list[str], path: str, temporary: list[Entry]) -> str:
+    def _node(self, pieces: Sequence[str], path: str, temporary: list[Entry]) -> str:
         """Compose at most 32 objects into a temporary one and return its path."""
         if len(pieces) == 1:
             return pieces[0]
@@ -215,7 +194,7 @@ class GcsStorage(ObjectStorage):
         self._compose(pieces, node)
         return node
 
-    def _compose(self, pieces: list[str], path: str) -> None:
+    def _compose(self, pieces: Sequence[str], path: str) -> None:
         with translate_errors("compose", path):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=self._retry)
 
@@ -239,7 +218,7 @@ class GcsStorage(ObjectStorage):
 
     def _objects(self, action: str, path: str) -> Iterator[Entry]:
         bucket, name = split_uri(path)
-        with require_bucket(action, path):
+        with translate_errors(action, path, "bucket"):
             blobs = self._client().list_blobs(bucket, prefix=folder_prefix(name), fields=_LISTED)
             yield from map(_entry, blobs)
 
@@ -247,7 +226,7 @@ class GcsStorage(ObjectStorage):
         """See ``Storage.list_dir``."""
         bucket, name = split_uri(path)
         prefix = folder_prefix(name)
-        with require_bucket("list", path):
+        with translate_errors("list", path, "bucket"):
             pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
             entries = [_entry(blob) for blob in pages if blob.name != prefix]
             folders = [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.base import one_line
 from shardmill.schemas.storage.objects import missing_bucket_error, replaced_error
+
+Missing = Literal["object", "version", "bucket"]
 
 
 def why(error: BaseException) -> str:
@@ -33,13 +35,14 @@ def auth_error(action: str, uri: str, error: Exception) -> StorageError:
 
 
 @contextlib.contextmanager
-def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[None]:
+def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iterator[None]:
     """Raise errors of the client library as StorageError; FileNotFoundError for a missing object.
 
     Args:
         action: Verb for the message.
         uri: URI of the object.
-        known: Whether the requested generation existed before: then "not found" means replaced.
+        missing: What "not found" means: a ``version`` that existed was replaced, or a ``bucket``
+            is the only thing that can be missing.
     """
     from google.api_core import exceptions
     from google.auth import exceptions as auth
@@ -48,8 +51,10 @@ def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[
     try:
         yield
     except exceptions.NotFound as error:
-        if known:
+        if missing == "version":
             raise replaced_error(action, uri) from error
+        if missing == "bucket":
+            raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise StorageError(
@@ -66,13 +71,3 @@ def translate_errors(action: str, uri: str, *, known: bool = False) -> Iterator[
         raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; run again when the service answers."
         ) from error
-
-
-@contextlib.contextmanager
-def require_bucket(action: str, uri: str) -> Iterator[None]:
-    """Like ``translate_errors``, for calls where "not found" can only mean the bucket."""
-    try:
-        with translate_errors(action, uri):
-            yield
-    except FileNotFoundError as error:
-        raise missing_bucket_error(action, uri) from error

@@ -152,14 +152,11 @@ class LocalStorage(Storage):
                 _sync(os.path.dirname(path))
             return unchanged
 
-    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
+    def concat(self, sources: Sequence[str], path: str) -> None:
         """See ``Storage.concat``."""
         with self.open_write(path) as target:
-            for piece in pieces:
-                if isinstance(piece, bytes):
-                    target.write(piece)
-                    continue
-                with open(piece, "rb") as file:
+            for source in sources:
+                with open(source, "rb") as file:
                     shutil.copyfileobj(file, target, _CHUNK)
 
     def copy(self, source: str, path: str) -> None:

@@ -105,6 +105,10 @@ class ObjectStorage(Storage):
         """See ``Storage.open_at``; all reads are of the current version."""
         yield ObjectReader(self._file(path), self._read_range)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
+        return self.replace_if(path, data, "")
+
     def sync(self, path: str) -> None:
         """See ``Storage.sync``."""
 

@@ -31,7 +31,6 @@ from shardmill.schemas.storage.s3_objects import (
     entry_of,
     if_match,
     listed,
-    split_existing,
     split_object,
     upload_parts,
 )
@@ -60,13 +59,8 @@ class S3Storage(ObjectStorage):
             pages = self._client().get_paginator("list_objects_v2")
             yield from pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options)
 
-    def _has_files(self, path: str) -> bool:
-        """Return whether a folder has files; unlike a HEAD, the call reports why it failed."""
-        page = next(self._pages("look at", path, MaxKeys=1))
-        return bool(page.get("Contents"))
-
     def _head(self, path: str) -> dict[str, Any]:
-        bucket, key = split_existing(path)
+        bucket, key = split_object(path, exists=True)
         with translate_errors("look at", path):
             answer: dict[str, Any] = self._client().head_object(Bucket=bucket, Key=key)
         return answer
@@ -76,14 +70,14 @@ class S3Storage(ObjectStorage):
         try:
             return entry_of(path, self._head(path))
         except (FileNotFoundError, DeniedError) as error:
-            has_files = self._has_files(path)
+            page = next(self._pages("look at", path, MaxKeys=1))  # reports why the HEAD failed
             if isinstance(error, DeniedError):
                 raise
-        return Entry(path, 0, "", "dir") if has_files else None
+        return Entry(path, 0, "", "dir") if page.get("Contents") else None
 
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
         """Start a download; return the entry of the object and the body of the answer."""
-        bucket, key = split_existing(path)
+        bucket, key = split_object(path, exists=True)
         with translate_errors("read", path):
             answer = self._client().get_object(Bucket=bucket, Key=key, **if_match(version))
         return entry_of(path, answer), answer["Body"]
@@ -203,22 +197,15 @@ class S3Storage(ObjectStorage):
                 client.abort_multipart_upload(**target)
             raise
 
-    def create(self, path: str, data: bytes) -> bool:
-        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
-        return self.replace_if(path, data, "")
-
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """See ``Storage.replace_if``."""
-        return self._put_if(path, data, **(if_match(version) or {"IfNoneMatch": "*"}))
-
-    def _put_if(self, path: str, data: bytes, **condition: str) -> bool:
-        """Write an object if a condition holds; return whether this call wrote it.
+        """See ``Storage.replace_if``.
 
         If the response of a successful call is lost, its retry fails the condition. The mark in the
         object's metadata shows whether this call wrote it.
         """
         bucket, key = split_object(path)
         mark = {WRITER: uuid.uuid4().hex}
+        condition = if_match(version) or {"IfNoneMatch": "*"}
         request = {"Bucket": bucket, "Key": key, "Body": data, "Metadata": mark, **condition}
 
         def put() -> None:
@@ -241,16 +228,10 @@ class S3Storage(ObjectStorage):
         with translate_errors("write", path):
             self._client().put_object(Bucket=bucket, Key=key, Body=data)
 
-    def concat(self, pieces: Sequence[str | bytes], path: str) -> None:
+    def concat(self, sources: Sequence[str], path: str) -> None:
         """See ``Storage.concat``; all bytes pass through this process, a part at a time."""
-        self._put(path, self._joined(pieces))
-
-    def _joined(self, pieces: Sequence[str | bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            if isinstance(piece, bytes):
-                yield piece
-            else:
-                yield from self._whole(*self._open(piece))
+        contents = (self._whole(*self._open(source)) for source in sources)
+        self._put(path, itertools.chain.from_iterable(contents))
 
     def copy(self, source: str, path: str) -> None:
         """See ``Storage.copy``; the service copies."""

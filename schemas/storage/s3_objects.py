@@ -12,28 +12,23 @@ from shardmill.schemas.storage.objects import split_uri
 _PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000 parts
 
 
-def split_object(uri: str) -> tuple[str, str]:
-    """Return the bucket and key of a URI that an object can be written to.
+def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:
+    """Return the bucket and key of the URI of an object.
+
+    Args:
+        uri: The URI.
+        exists: Whether the object is read, and not written.
 
     Raises:
-        UsageError: The URI names a bucket or a folder.
+        FileNotFoundError: The URI names a bucket or a folder, and ``exists``.
+        UsageError: It does, and cannot be written to.
     """
     bucket, key = split_uri(uri)
-    if not key or key.endswith("/"):
-        raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
-    return bucket, key
-
-
-def split_existing(uri: str) -> tuple[str, str]:
-    """Return the bucket and key of a URI that an object can be read from.
-
-    Raises:
-        FileNotFoundError: The URI names a bucket or a folder.
-    """
-    bucket, key = split_uri(uri)
-    if not key or key.endswith("/"):
+    if key and not key.endswith("/"):
+        return bucket, key
+    if exists:
         raise FileNotFoundError(uri)
-    return bucket, key
+    raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
 
 
 def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:

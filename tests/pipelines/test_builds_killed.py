@@ -150,7 +150,7 @@ class Case:
     def sidecars(self, output: Path) -> list[Path]:
         """Return the sidecars of the first stage that have records."""
         paths = sorted(build_folder(output).glob(f"{self.kind.stage}/*.json"))
-        return [path for path in paths if json.loads(path.read_text()).get("records", 1)]
+        return [path for path in paths if json.loads(path.read_text())["payload"]]
 
     def complete(self, output: Path) -> tuple[Ended, int]:
         """Run a build to its end, check it, and count the files of the first stage it wrote."""
@@ -421,7 +421,7 @@ def tasks_of(source: Path, output: Path):
     job = resolve(
         RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
     )
-    files = [file for ref in match_now(job.match)[0] for file in inspect_file(ref, job.spec.runs)]
+    files = [file for ref in match_now(job.match)[0] for file in inspect_file(ref, job.spec)]
     census = Census()
     for file in files:
         count_file(census, file)
@@ -429,9 +429,9 @@ def tasks_of(source: Path, output: Path):
         (tuple(file.ref), file.columns, tuple(part))
         for file in files
         if not file.ref.error
-        for part in split_ranges(file.ref.uri, job.spec.runs.dialect)
+        for part in split_ranges(file.ref.uri, job.spec.dialect)
     ]
-    return job.spec, plan_rows(job.spec.plan, census), tasks
+    return job.spec, plan_rows(job.spec, census), tasks
 
 
 def test_concurrent_attempts_at_a_range_return_the_same_segments(tmp_path):

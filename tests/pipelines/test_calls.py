@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def test_notes_are_printed_and_errors_are_not(folder):
         shardmill.images(folder / "photos", folder / "large", image_size=5000, dry_run=True)
         with pytest.raises(UsageError):
             shardmill.images(folder / "photos", folder / "large", image_size="big")
-    (note,) = heard.getvalue().splitlines()
+    (note,) = re.findall("^shardmill: .*", heard.getvalue(), re.MULTILINE)
     assert "makes records of 5000x5000 pixels" in note
 
 

@@ -64,6 +64,7 @@ MISTAKES = [
     (["--decoder_memory=1023MiB"], 2, "--decoder_memory=1023MiB is out of range: 1GiB or more"),
     (["--decoder_memory=much"], 2, "--decoder_memory=much is not a size"),
     (["--decoder_seconds=0"], 2, "--decoder_seconds=0.0 is out of range: above 0"),
+    (["--decoder_seconds=1e9"], 2, "is out of range: above 0, at most 86400"),
     (["--decoder_seconds=nan"], 2, "--decoder_seconds=nan is out of range: above 0"),
     (["--image_size=30000"], 2, "would take 2,700,000,000 bytes, and a tf.train.Example can hold"),
     (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),

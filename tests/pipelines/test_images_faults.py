@@ -293,9 +293,11 @@ def test_a_folder_that_cannot_be_listed_is_not_one_reject(tmp_path, kind):
     assert ended.code == 1
     assert f"The folder {tmp_path}/in/c cannot be listed" in ended.sentence
     assert not list(tmp_path.glob("out/manifest.json"))
-    flags += ["--dry_run"] * bool(flags)  # decoders do not start for this user
     ended = zygote().run(kind, f"--input={tmp_path}/in/[ab]/*", *flags, uid=65534)
-    assert ended.code == 0, ended
+    if kind == "images":  # decoders do not start for this user
+        assert "decodes images did not start" in ended.sentence
+    else:
+        assert ended.code == 0, ended
 
 
 # Unusable outputs.

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import make_photos, shardmill, start_shardmill
+from tests.conftest import ADDRESS, make_photos, shardmill, start_shardmill
 from tests.support.fault_tools import check_dataset
 from tests.support.hostile_files import HostileCase, hostile_environment, write_hostile
 
@@ -33,7 +33,7 @@ def test_a_killed_decoder_is_one_sentence(tmp_path):
     args = "images", f"--input={source}", f"--output={tmp_path / 'out'}", "--image_size=32"
     done = shardmill(*args, env=hostile_environment())
     assert done.returncode == 1
-    (sentence,) = done.stderr.strip().splitlines()[-1:]
+    (sentence,) = ADDRESS.sub("", done.stderr).strip().splitlines()[-1:]
     assert "cat/big.bmp (8000x5000 pixels" in sentence
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -15,7 +15,7 @@ import zstandard
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.rows.runs.run_writer import RunSpec
+from shardmill.transforms.rows.rows_spec import RowsSpec
 from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
 from tests.support.rows_tools import (
     build_rows,
@@ -420,8 +420,8 @@ def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None
     splits = dataset_splits(tmp_path / "0")
     for number_, (threads, size) in enumerate(((1, 0), (2, 1_500), (2, 40)), 1):
         if size:
-            small = partial(RunSpec, range_bytes=size)
-            monkeypatch.setattr("shardmill.pipelines.rows.RunSpec", small)
+            small = partial(RowsSpec, range_bytes=size)
+            monkeypatch.setattr("shardmill.pipelines.rows.RowsSpec", small)
         build_rows(output=tmp_path / f"{number_}", threads=threads, **options)
         assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
         assert dataset_splits(tmp_path / f"{number_}") == splits, (threads, size)

@@ -14,7 +14,7 @@ from shardmill.pipelines import cli
 from tests.conftest import ROOT, SHARED, build_dataset, make_photos
 from tests.support.array_tools import published
 from tests.support.docs_tools import Block
-from tests.support.examples_data import write_digits, write_titanic
+from tests.support.examples_data import write_demo, write_digits, write_titanic
 from tests.support.rows_tools import build_rows
 
 INSTALLATION = "tests/test_packaging.py::test_runs_next_to_a_distribution_with_a_package_transforms"
@@ -72,6 +72,9 @@ class Shelf:
     def _flower_photos(self, made: Path) -> None:
         shutil.copytree(SHARED / "photos" / "flower_photos", made)
 
+    def _demo(self, made: Path) -> None:
+        write_demo(made)
+
     def _taxi(self, made: Path) -> None:
         shutil.copytree(SHARED / "tfrecord" / "tfx_taxi_gz" / "csv_example_gen", made)
 
@@ -106,7 +109,7 @@ class Shelf:
 
 
 def _front(shelf: Shelf, folder: Path) -> None:
-    shelf.put(folder, "flower_photos", "titanic.csv", "taxi", "arrays", "examples")
+    shelf.put(folder, "demo", "flower_photos", "titanic.csv", "taxi", "arrays", "examples")
 
 
 def _arrays_page(_: Shelf, folder: Path) -> None:

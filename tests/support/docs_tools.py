@@ -53,12 +53,12 @@ class Block:
         return self.text.strip().splitlines()[0].removeprefix("$ ")
 
 
-def blocks_of(path: Path) -> list[Block]:
-    """Return the fenced blocks of a page in their order."""
+def blocks_of(path: Path, root: Path = ROOT) -> list[Block]:
+    """Return the fenced blocks of a page of a checkout in their order."""
     text = path.read_text(encoding="utf-8")
     return [
         Block(
-            path.relative_to(ROOT).as_posix(), text.count("\n", 0, found.start(2)) + 1,
+            path.relative_to(root).as_posix(), text.count("\n", 0, found.start(2)) + 1,
             found[1], found[2],
         )
         for found in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

@@ -11,6 +11,7 @@ FOLDERS = ("schemas", "loaders", "transforms", "pipelines")
 OURS = {
     "UsageError", "InputError", "OutputError", "StorageError", "DeniedError", "StaleBuildError",
     "FormatError", "ChangedError", "PreconditionError", "ResourceError", "ShardmillError", "SchemaMismatchError",
+    "FrameworkError",
 }  # fmt: skip
 ANY = "\N{HORIZONTAL ELLIPSIS}"  # replaces a value
 
@@ -29,9 +30,13 @@ class Module:
         self.functions = {node.name: node for node in self.all}
 
     def errors(self) -> Iterator[tuple[int, str]]:
-        """Yield the line and text of each error that the module raises."""
+        """Yield the line and text of each error that the module raises or a ``why_...`` returns."""
         for function in [self.tree, *self.all]:
+            why = isinstance(function, ast.FunctionDef) and function.name.startswith("why_")
             for node in _own(function):
+                if why and isinstance(node, ast.Return) and node.value is not None:
+                    for text in sorted(self.texts(node.value, function)):
+                        yield node.lineno, text
                 if isinstance(node, ast.Call) and _name(node.func) in OURS and node.args:
                     for text in sorted(self.texts(node.args[0], function)):
                         yield node.lineno, text

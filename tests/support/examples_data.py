@@ -1,6 +1,7 @@
 """The data of the examples, for tests."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +18,20 @@ def write_digits(folder: Path) -> int:
     return int(_example("digits").write_digits(folder))
 
 
+def write_demo(folder: Path) -> None:
+    """Write what ``make demo`` leaves: folders of images and a table."""
+    _example("demo").write_images(folder / "images")
+    write_titanic(folder / "titanic.csv")
+
+
 def _example(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(ROOT / "examples"))  # of the script's own imports
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
     return module

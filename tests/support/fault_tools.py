@@ -20,7 +20,7 @@ import google_crc32c
 import pyarrow.parquet as pq
 
 from shardmill.pipelines import cli
-from tests.conftest import ROOT, make_photos
+from tests.conftest import ADDRESS, ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
 from tests.support.readers import framed_payloads
 
@@ -43,7 +43,7 @@ class Ended:
     @property
     def said(self) -> str:
         """Stderr without lines of progress, which depend on the speed of the machine."""
-        return PROGRESS.sub("", self.stderr)
+        return ADDRESS.sub("", PROGRESS.sub("", self.stderr))
 
     @property
     def sentence(self) -> str:
@@ -274,7 +274,8 @@ def flip(path: Path) -> None:
 def miscount(path: Path) -> None:
     """Increase the number of records in a sidecar."""
     body = json.loads(path.read_text())
-    path.write_text(json.dumps({**body, "records": body["records"] + 1}, separators=(",", ":")))
+    body["totals"]["records"] += 1
+    path.write_text(json.dumps(body, separators=(",", ":")))
 
 
 def make_source(folder: Path, classes: dict[str, int] | None = None) -> Path:

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.conftest import ROOT, make_photos, shardmill
+from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
 from tests.support.fault_tools import Ended
 from tests.support.readers import dataset_files
 from tests.support.servers import free_port, wait_until
@@ -40,7 +40,7 @@ class OnCluster(Ended):
     @property
     def said(self) -> str:
         """See ``Ended.said``."""
-        return _PROGRESS.sub("", self.stderr)
+        return ADDRESS.sub("", _PROGRESS.sub("", self.stderr))
 
     @property
     def job(self) -> str:

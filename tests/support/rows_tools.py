@@ -18,7 +18,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.build.outcome import Outcome
-from tests.conftest import ROOT, build_dataset
+from tests.conftest import ADDRESS, ROOT, build_dataset
 from tests.support.fault_tools import PROGRESS
 from tests.support.readers import current, tf_examples
 
@@ -41,7 +41,7 @@ def run_here(capsys, *args: object) -> tuple[int, str, str]:
     finally:
         logging.getLogger().setLevel(level)
     out, err = capsys.readouterr()
-    return code, out, PROGRESS.sub("", err)
+    return code, out, ADDRESS.sub("", PROGRESS.sub("", err))
 
 
 def published(**options) -> tuple[list[dict], Manifest]:

@@ -21,6 +21,7 @@ import numpy as np
 from shardmill.schemas.errors import ChangedError, InputError
 from shardmill.schemas.storage import Entry, open_storage
 from shardmill.schemas.storage.base import RandomReader
+from shardmill.schemas.storage.stream import ReaderStream
 from shardmill.transforms.arrays.npy_header import MAX_HEADER_BYTES, parse_header
 
 _CHECK_BYTES = 4 << 20  # per read
@@ -168,10 +169,7 @@ def _array_file(
             f"{source} is a single value (shape ()), so it has no examples: save an array whose "
             "first axis is the examples."
         )
-    array = ArrayFile(
-        name, source, uri, reader.size, reader.version, header.dtype, header.shape,
-        header.fortran, header.num_bytes,
-    )  # fmt: skip
+    array = ArrayFile(name, source, uri, reader.size, reader.version, *header)
     found = size - array.header_bytes
     if found == array.num_bytes:
         return array
@@ -257,38 +255,11 @@ def check_stored(array: ArrayFile) -> None:
             pass
 
 
-class _ReaderStream(io.RawIOBase):
-    """A file that is open for positioned reads, as the raw stream that zipfile needs."""
-
-    def __init__(self, reader: RandomReader) -> None:
-        self._reader, self._at = reader, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, origin: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[origin]
-        if base + offset < 0:
-            raise ValueError(f"offset {base + offset} is before the start of the file")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        data = self._reader.read_at(self._at, len(view))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
 @contextlib.contextmanager
 def _open_stream(reader: RandomReader, array: ArrayFile) -> Iterator[IO[bytes]]:
     """Open the .npy file, or the decompressed member, as a stream."""
     if not array.member:
-        with io.BufferedReader(_ReaderStream(reader), reader.chunk) as buffered:
+        with io.BufferedReader(ReaderStream(reader), reader.chunk) as buffered:
             yield cast("IO[bytes]", buffered)
         return
     with (
@@ -302,7 +273,7 @@ def _open_stream(reader: RandomReader, array: ArrayFile) -> Iterator[IO[bytes]]:
 def _open_zip(
     reader: RandomReader, source: str, buffer_bytes: int = 1 << 16
 ) -> Iterator[zipfile.ZipFile]:
-    with io.BufferedReader(_ReaderStream(reader), buffer_bytes) as stream:
+    with io.BufferedReader(ReaderStream(reader), buffer_bytes) as stream:
         try:
             archive = zipfile.ZipFile(cast("IO[bytes]", stream))
         except _ZIP_ERRORS as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, d
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows
 from shardmill.transforms.arrays.row_reader import read_part
 from shardmill.transforms.build.encoder import Block, BuildHooks, Item
+from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.columnar import label_limit
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.encode import encode_rows, prepare
@@ -96,17 +98,33 @@ class ArrayEncoder:
             TypedColumn(array.name, "bytes", _to_arrow(rows), None)
             for array, rows in zip(self.arrays, raw, strict=True)
         ]
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         if self.label and values is not None:
             label_features, counts = label_columns(self.label, values, labels)
             columns += label_features
         num_rows = len(raw[0])
         prepared = prepare(columns, np.arange(num_rows))
-        return Block(memoryview(encode_rows(prepared, 0, num_rows)), prepared.lengths, counts)
+        totals = Totals(records=num_rows, label_counts=counts)
+        return Block(memoryview(encode_rows(prepared, 0, num_rows)), prepared.lengths, totals)
 
     def schema(self, labels: Sequence[str]) -> str:
         """See ``Encoder.schema``."""
-        return array_schema(self.arrays, self.label, labels)
+        features = [
+            schema_text.single_value(
+                a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
+            )
+            for a in self.arrays
+        ]
+        if self.label:
+            name = self.label.name
+            class_id = schema_text.single_value(name, "int64")
+            if self.label.texts:
+                features.append(schema_text.single_value(self.label.text_name, "bytes"))
+                class_id |= schema_text.class_id_domain(name, labels)
+            features.append(class_id)
+        return schema_text.format_schema_text(
+            sorted(features, key=lambda feature: feature["name"].encode())
+        )
 
     def features(self) -> list[dict[str, Any]]:
         """See ``Encoder.features``."""
@@ -142,7 +160,7 @@ class ArraysHooks(BuildHooks):
 
 def label_columns(
     label: ArrayLabels, values: npt.NDArray[Any], labels: Sequence[str]
-) -> tuple[list[TypedColumn], dict[str, int]]:
+) -> tuple[list[TypedColumn], Counter[str]]:
     """Return the features of labels, and the number of records with each label.
 
     Args:
@@ -156,8 +174,8 @@ def label_columns(
     if not label.texts:
         column = TypedColumn(label.name, "int64", pa.array(distinct), indices)
         if len(distinct) > label_limit.MAX_LABELS:
-            return [column], {label_limit.TOO_MANY_LABELS: len(values)}
-        return [column], dict(zip(map(str, distinct.tolist()), counts, strict=True))
+            return [column], Counter({label_limit.TOO_MANY_LABELS: len(values)})
+        return [column], Counter(dict(zip(map(str, distinct.tolist()), counts, strict=True)))
     texts = [decode_label(value)[0] for value in distinct.tolist()]
     ids = {text: number for number, text in enumerate(labels)}
     columns = [
@@ -166,36 +184,10 @@ def label_columns(
             label.text_name, "bytes", pa.array([t.encode() for t in texts], pa.binary()), indices
         ),
     ]
-    return columns, dict(zip(texts, counts, strict=True))
+    return columns, Counter(dict(zip(texts, counts, strict=True)))
 
 
 def _to_arrow(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
     """Return rows of bytes as an Arrow array, without a copy."""
     count, width = rows.shape
     return ByteStrings(rows.reshape(-1), np.arange(count + 1, dtype=np.int64) * width).arrow()
-
-
-def array_schema(
-    arrays: Sequence[ArrayFile], label: ArrayLabels | None, labels: Sequence[str]
-) -> str:
-    """Return ``schema.pbtxt``: a tensorflow_metadata Schema in protobuf text format.
-
-    Args:
-        arrays: The features without the label.
-        label: The label, if there is one.
-        labels: All labels in the order of their class ids, where they are texts.
-    """
-    features = [
-        schema_text.single_value(
-            a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
-        )
-        for a in arrays
-    ]
-    if label and label.texts:
-        features.append(schema_text.single_value(label.text_name, "bytes"))
-    if label:
-        domain = schema_text.class_id_domain(label.name, labels) if label.texts else None
-        features.append(schema_text.single_value(label.name, "int64", domain=domain))
-    return schema_text.format_schema_text(
-        sorted(features, key=lambda feature: feature.name.encode())
-    )

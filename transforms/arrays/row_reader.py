@@ -150,7 +150,9 @@ def _blocks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
             for data in stream_values(array, _CHUNK_BYTES):
                 scratch.write_at(file, at, memoryview(data))
                 at += len(data)
-            yield from _transpose(array, functools.partial(_read_at, file), 0, step)
+            yield from _transpose(
+                array, lambda start, length: os.pread(file.fileno(), length, start), 0, step
+            )
 
 
 def _transpose(
@@ -175,7 +177,3 @@ def _transpose(
             raise array.changed("it was truncated")
         values = np.frombuffer(data, f"V{item}").reshape(*array.shape[:0:-1], count)
         yield first, np.ascontiguousarray(values.T).reshape(count, -1).view(np.uint8)
-
-
-def _read_at(file: IO[bytes], offset: int, length: int) -> bytes:
-    return os.pread(file.fileno(), length, offset)

@@ -141,10 +141,15 @@ def assemble_shard(
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
-    empty = b"" if full or packing == "none" else empty_shard()
-    crc, size = crc32c(empty), len(empty)
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)
+    if not full:
+        empty = b"" if packing == "none" else empty_shard()
+        with storage.open_write(path) as target:
+            target.write(empty)
+        size, crc = len(empty), crc32c(empty)
+        return BuiltShard(job.series, job.index, name, source, size, crc, rejects=rejects)
+    crc = size = 0
     with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as files:
         for _, num_bytes, file_crc in files:
             crc = combine_crc32c(crc, file_crc, num_bytes)
@@ -153,7 +158,7 @@ def assemble_shard(
         if packing != "none" and loses_records(storage, sources, size):
             size, crc = repack(storage, sources, path, packing)
         elif not _is_assembled(storage, path, size, crc):
-            storage.concat(sources or [empty], path)
+            storage.concat(sources, path)
     return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.errors import OutputError
@@ -15,22 +15,10 @@ from shardmill.transforms.build.spec import SHARDS_FOLDER, SinkSpec
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 
 
-class BuiltCatalog(NamedTuple):
-    """A finished catalog.
+def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> tuple[str, int, int] | None:
+    """Write the catalog of a shard and return ``BuiltShard.catalog``.
 
-    Attributes:
-        source: Current path, relative to the output.
-        num_bytes: Size.
-        crc32c: CRC-32C of the file.
-    """
-
-    source: str
-    num_bytes: int
-    crc32c: int
-
-
-def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> BuiltCatalog | None:
-    """Write the catalog of a shard; None for a shard without records, or of tables and arrays.
+    A shard without records, or of tables and arrays, has none.
 
     Raises:
         FileNotFoundError: A part was deleted.
@@ -44,7 +32,7 @@ def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> BuiltCatal
     # Named by its content: workers with different releases of Arrow write different bytes.
     source = f"{spec.build_name}/{SHARDS_FOLDER}/{crc:08x}-{len(data)}.parquet"
     storage.replace(join(spec.output, source), data)
-    return BuiltCatalog(source, len(data), crc)
+    return source, len(data), crc
 
 
 def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iterator[list[Any]]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.build.placement import Series
-from shardmill.transforms.match.counts import MatchCounts, describe_skipped
+from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
 from shardmill.transforms.match.next_steps import next_step
 
+# What the inputs of a command are named like.
+_WANTED = {"images": "an image", "rows": "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"}
 _EXAMPLES = 3
 _MODULUS = 1 << 128
 
@@ -23,25 +25,19 @@ class Census:
         series: (references, input bytes) of each series; rejected ones under ``REJECTED``.
         labels: All labels of references that were not rejected.
         matched: Number of files, skipped files and duplicates included.
-        skipped: Number of files that are not inputs, by their names.
-        duplicates: Number of entries that repeat another.
         identity: Sum of the digests of all references, modulo 2**128.
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each, and their messages.
-        fatal: Smallest message of the errors that make the input unusable, or empty.
-        kinds: Kinds of skipped files, as in ``MatchCounts``.
+        counts: Counts of the files that give no reference.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
     matched: int = 0
-    skipped: int = 0
-    duplicates: int = 0
     identity: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    fatal: str = ""
-    kinds: tuple[tuple[str, int, str], ...] = ()
+    counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
 
     @property
     def input_id(self) -> str:
@@ -73,14 +69,8 @@ class Census:
 
     def with_counts(self, counts: MatchCounts) -> Census:
         """Return this census with the counts of files that give no reference."""
-        return replace(
-            self,
-            matched=self.matched + counts.skipped + counts.duplicates,
-            skipped=self.skipped + counts.skipped,
-            duplicates=self.duplicates + counts.duplicates,
-            fatal=min(filter(None, (self.fatal, counts.fatal)), default=""),
-            kinds=counts.kinds,
-        )
+        matched = self.matched + counts.skipped + counts.duplicates
+        return replace(self, matched=matched, counts=sum_counts((self.counts, counts)))
 
     def merge(self, other: Census) -> None:
         """Add another census to this one."""
@@ -89,13 +79,11 @@ class Census:
             self.series[series] = (mine[0] + count, mine[1] + size)
         self.labels |= other.labels
         self.matched += other.matched
-        self.skipped += other.skipped
-        self.duplicates += other.duplicates
         self.identity = (self.identity + other.identity) % _MODULUS
         self.errors.update(other.errors)
         for reason, examples in other.examples.items():
             self._show(reason, examples)
-        self.fatal = min(filter(None, (self.fatal, other.fatal)), default="")
+        self.counts = sum_counts((self.counts, other.counts))
 
     def _show(self, reason: str, examples: list[tuple[str, str]]) -> None:
         known = self.examples.get(reason, [])
@@ -110,7 +98,7 @@ def input_warnings(census: Census, label_from: str = "") -> Iterator[str]:
         census: Census of the matched files.
         label_from: Where labels come from, if the inputs are images.
     """
-    yield from describe_skipped(census.kinds)
+    yield from describe_skipped(census.counts.kinds)
     usable = census.refs - sum(census.errors.values())
     if label_from == "filename" and len(census.labels) == usable > 1:
         yield (
@@ -119,24 +107,23 @@ def input_warnings(census: Census, label_from: str = "") -> Iterator[str]:
         )
 
 
-def why_unusable(census: Census, wanted: str, root: str) -> str:
+def why_unusable(census: Census, command: str, root: str) -> str:
     """Return why no dataset can be made of the matched files, or an empty text.
 
     Args:
         census: Census of the matched files.
-        wanted: Kind of file that is wanted, with its article.
+        command: Command that reads them, ``images`` or ``rows``.
         root: Folder that was searched.
     """
-    if census.fatal:
-        return census.fatal
-    command = "images" if "image" in wanted else "rows"
+    if census.counts.fatal:
+        return census.counts.fatal
     if not census.matched:
         return f"The input matched no files in {root}: check --input."
     if not census.refs:
-        skipped = "".join(describe_skipped(census.kinds))
-        _, _, most = max(census.kinds, key=lambda kind: kind[1], default=("", 0, ""))
+        skipped = "".join(describe_skipped(census.counts.kinds))
+        _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
         return (
-            f"None of the {census.matched:,} matched files is named like {wanted}: "
+            f"None of the {census.matched:,} matched files is named like {_WANTED[command]}: "
             f"{next_step(most, command, 'check --input')} ({skipped})."
         )
     if sum(census.errors.values()) < census.refs:

@@ -174,11 +174,6 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
         yield InputRef(*ref)._replace(known=known)
 
 
-def published_tasks(plan: Plan) -> Iterator[_Row]:
-    """Yield what must be read of the published dataset: shards with catalogs, and the rejects."""
-    yield from ((number, *shard) for number, shard in enumerate(plan.published))
-
-
 def read_task(task: _Row, record_id: str) -> Iterator[tuple[int, tuple[str, _Row]]]:
     """Yield the bucket, key and row of each input in a piece of the published dataset."""
     number, shard = task[0], PublishedShard(*task[1:])
@@ -226,7 +221,10 @@ class ComparePublished(beam.PTransform):
         ).with_outputs(_NEW, main="refs")
         rows = (
             self.plan
-            | "ListPublished" >> beam.FlatMap(published_tasks)
+            | "ListPublished"
+            >> beam.FlatMap(
+                lambda plan: ((number, *shard) for number, shard in enumerate(plan.published))
+            )
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
             >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[int, Any])

@@ -18,11 +18,11 @@ from shardmill.transforms.build.assemble import BuiltShard, raise_if_stale
 from shardmill.transforms.build.compare import BATCH, hash_inputs
 from shardmill.transforms.build.placement import DuplicatesMode
 from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, count_unused
-from shardmill.transforms.match.transform import MatchedInputs
+from shardmill.transforms.match.counts import keep_first
+from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 
-_HASHED, _COUNTS = "hashed", "counts"  # output tags
+_HASHED = "hashed"  # output tag
 
 
 @dataclass
@@ -134,14 +134,6 @@ class CountCopies(beam.PTransform):
         )
 
 
-def drop_copies(refs: Iterable[InputRef]) -> Iterator[InputRef | TaggedOutput]:
-    """Yield the input with the smallest key of one content, and a count for each other."""
-    first, *others = sorted(refs, key=lambda ref: (ref.key, ref.uri))
-    yield first
-    for _ in others:
-        yield TaggedOutput(_COUNTS, count_unused(DUPLICATE))
-
-
 @dataclass(eq=False)
 class HandleDuplicates(beam.PTransform):
     """Reads and hashes all inputs; drops copies, or gives those of one content one split.
@@ -174,9 +166,9 @@ class HandleDuplicates(beam.PTransform):
             hashed
             | "GroupByHash" >> beam.GroupByKey()
             | "DropCopies"
-            >> beam.FlatMap(lambda group: drop_copies(group[1]))
-            .with_output_types(InputRef, counts=MatchCounts)
-            .with_outputs(_COUNTS, main="refs")
+            >> find_inputs(
+                lambda group: keep_first(sorted(group[1], key=lambda ref: (ref.key, ref.uri)))
+            )
         )
         counts = (matched.counts, dropped) | "AllCounts" >> beam.Flatten()
         return MatchedInputs((refs, kept) | "AllKept" >> beam.Flatten(), counts)

@@ -14,8 +14,8 @@ from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.next_steps import next_step
-from shardmill.transforms.statistics.sums import Summary
 
 
 class Example(NamedTuple):
@@ -40,17 +40,13 @@ class Block(NamedTuple):
     Attributes:
         frames: The records, framed as in a TFRecord file, one after another.
         lengths: Bytes of each frame; int64, shape [records].
-        labels: Number of records by label text, for the counts in the manifest.
-        duplicates: Number of inputs that were left out because they repeat another.
-        summary: Summary of the values of these records, and of the records of the blocks without
-            a summary that follow; None for none.
+        totals: Counts and sums of these records, and of the records of the blocks that follow it
+            as far as their totals lack these sums.
     """
 
     frames: memoryview
     lengths: npt.NDArray[np.int64]
-    labels: Mapping[str, int]
-    duplicates: int = 0
-    summary: Summary | None = None
+    totals: Totals
 
 
 Item = Example | Reject | Block

@@ -15,7 +15,6 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.dataset.manifest import Build, CatalogFile, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
-from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
@@ -31,7 +30,7 @@ from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
-from shardmill.transforms.statistics.sums import compute_statistics, merge_summaries
+from shardmill.transforms.statistics.sums import compute_statistics
 
 _SHOWN_REJECTS = 3
 _READ_AHEAD = 256  # sidecars
@@ -48,6 +47,14 @@ class Built(NamedTuple):
     shards: Sequence[BuiltShard]
     totals: Mapping[Series, Totals]
 
+    def total(self, split: str | None = None) -> Totals:
+        """Return the totals over the parts of a split, or over all parts."""
+        total = Totals()
+        for series, each in self.totals.items():
+            if split in (None, series.split):
+                total.merge(each)
+        return total
+
 
 def planned_outcome(plan: Plan, census: Census) -> Outcome:
     """Return the outcome of a plan that builds nothing."""
@@ -58,8 +65,9 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
     )
     status: Status = "failed" if plan.status == "build" else plan.status
     return Outcome(
-        status, plan.message, matched=census.matched, series=series, changes=plan.changes
-    )
+        status, plan.message, matched=census.matched, series=series, changes=plan.changes,
+        labels=plan.labels,
+    )  # fmt: skip
 
 
 def finish(
@@ -67,54 +75,39 @@ def finish(
     built: Built, copies: Copies,
 ) -> Outcome:  # fmt: skip
     """Check a finished build, write its schema, labels and rejects, and publish it."""
+    whole = built.total()
     up_to_date = Outcome(
-        "up_to_date",
-        parts_made=sum(each.made for each in built.totals.values()),
-        parts_reused=sum(each.reused for each in built.totals.values()),
-        matched=census.matched,
+        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched
     )
-    failures = [census.fatal, *(each.failure for each in built.totals.values())]
-    failure = min(filter(None, failures + [shard.failure for shard in built.shards]), default="")
+    failures = (census.counts.fatal, whole.failure, *(shard.failure for shard in built.shards))
+    failure = min(filter(None, failures), default="")
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
         _check_names(built.shards)
         shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
-        _check_versions(built.totals.values())
+        _check_versions(whole.versions)
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
         schema = spec.hooks.schema(encoder.schema(manifest.labels), manifest.splits)
         _check_rejects(storage, spec, manifest.inputs, built, schema)
         schema = extra.schema or schema
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
-        files += [
-            FinalFile(shard.source, shard.file, shard.num_bytes)
-            for shard in built.shards
-            if shard.file
-        ]
-        files += [
-            FinalFile(shard.catalog[0], catalog_name(shard.file), shard.catalog[1])
-            for shard in built.shards
-            if shard.catalog
-        ]
+        files += [FinalFile(s.source, s.file, s.num_bytes) for s in built.shards if s.file]
+        catalogs = ((catalog_name(s.file), s.catalog) for s in built.shards if s.catalog)
+        files += [FinalFile(path, name, size) for name, (path, size, _) in catalogs]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
         return replace(up_to_date, status="failed", message=str(error))
-    _delete_build(storage, spec)
+    with contextlib.suppress(ShardmillError):  # `clean` finds what remains
+        storage.delete_tree(spec.build)
     if published is None:
         return up_to_date
     return replace(
         up_to_date, status="published", message=published.remark,
-        reused=sum(each.taken for each in built.totals.values()), changes=plan.changes,
-        manifest=published.text,
+        reused=whole.taken, changes=plan.changes, manifest=published.text,
     )  # fmt: skip
-
-
-def _delete_build(storage: Storage, spec: SinkSpec) -> None:
-    """Delete the build folder of a published dataset; `clean` finds what remains."""
-    with contextlib.suppress(ShardmillError):
-        storage.delete_tree(spec.build)
 
 
 def make_manifest(
@@ -122,16 +115,14 @@ def make_manifest(
     extra: ExtraFiles, copies: Copies,
 ) -> Manifest:  # fmt: skip
     """Return the manifest of a build; every number in it was counted."""
-    whole = Totals()
-    for each in built.totals.values():
-        whole.merge(each)
+    whole = built.total()
     inputs = Inputs(
         root=spec.root,
         matched=census.matched,
         accepted=whole.records,
         rejected=sum(whole.rejects.values()),
-        skipped=census.skipped,
-        duplicates=census.duplicates + whole.duplicates,
+        skipped=census.counts.skipped,
+        duplicates=census.counts.duplicates + whole.duplicates,
         rejected_by_reason=dict(sorted(whole.rejects.items())),
         multi_frame=whole.multi_frame,
         copies=copies.records,
@@ -183,10 +174,8 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
     splits = {}
     for name in wanted + sorted(others, key=split_order):
         shards = found.get(name, [])
-        totals = [each for series, each in built.totals.items() if series.split == name]
-        labels: Counter[str] = Counter()
-        for each in totals:
-            labels.update(each.label_counts)
+        total = built.total(name)
+        labels = total.label_counts
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
             num_bytes=sum(shard.num_bytes for shard in shards),
@@ -194,16 +183,10 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
                 label: labels[label]
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
-            statistics=_statistics(totals),
+            statistics=compute_statistics(total.summary, total.records) if total.records else None,
             shards=tuple(map(_list_shard, shards)),
         )
     return splits
-
-
-def _statistics(totals: Sequence[Totals]) -> Statistics | None:
-    records = sum(each.records for each in totals)
-    summary = merge_summaries(each.summary for each in totals)
-    return compute_statistics(summary, records) if records else None
 
 
 def _list_shard(shard: BuiltShard) -> Shard:
@@ -235,8 +218,7 @@ def _check_names(built: Iterable[BuiltShard]) -> None:
             )
 
 
-def _check_versions(totals: Iterable[Totals]) -> None:
-    found = set().union(*(each.versions for each in totals))
+def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:
     if len(found) > 1:
         differing = sorted(
             {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
@@ -262,9 +244,7 @@ def _check_rejects(
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
     report = join(spec.build, shard_names.REJECTS)
-    with storage.open_write(report) as target:
-        for line in _reject_lines(storage, spec, built):
-            target.write(line)
+    _write_rejects(storage, spec, built, report)
     if problem:
         storage.replace(join(spec.build, shard_names.SCHEMA), schema.encode())
         raise OutputError(f"{problem}; {report} lists each reject.")
@@ -293,9 +273,13 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
             yield from parsed.rejects
 
 
-def _reject_lines(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[bytes]:
-    for reject in read_rejects(storage, spec, built):
-        yield reject.to_json().encode() + b"\n"
+def _write_rejects(storage: Storage, spec: SinkSpec, built: Built, path: str) -> int:
+    """Write the list of rejects to a file; return its size."""
+    with storage.open_write(path) as target:
+        return sum(
+            target.write(reject.to_json().encode() + b"\n")
+            for reject in read_rejects(storage, spec, built)
+        )
 
 
 def _write_side_files(
@@ -310,12 +294,8 @@ def _write_side_files(
     for name, data in texts.items():
         storage.replace(join(spec.build, folder, name), data)
         yield FinalFile(f"{spec.build_name}/{folder}/{name}", name, len(data))
-    size = 0
-    with storage.open_write(join(spec.build, folder, shard_names.REJECTS)) as target:
-        for line in _reject_lines(storage, spec, built):
-            target.write(line)
-            size += len(line)
     rejects = shard_names.REJECTS
+    size = _write_rejects(storage, spec, built, join(spec.build, folder, rejects))
     yield FinalFile(f"{spec.build_name}/{folder}/{rejects}", rejects, size)
     for name, path in sorted(files.items()):
         entry = storage.stat(join(spec.build, path))

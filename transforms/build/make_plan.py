@@ -34,7 +34,7 @@ def make_plan(
         census: Census of all references.
         can_use: See ``adjust_plan``.
     """
-    problem = why_unusable(census, "an image", spec.root)
+    problem = why_unusable(census, "images", spec.root)
     if problem:
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels

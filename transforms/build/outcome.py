@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import apache_beam as beam
@@ -34,6 +35,10 @@ class Outcome:
             caller reads it.
         reused: Number of records that were taken from the published dataset.
         changes: For a dry run: what changed since the published dataset, a line for each kind.
+        labels: For a dry run: all labels, where they are known before the build.
+        estimate: For a dry run: ``num_bytes`` and ``num_shards`` of the dataset (0 if rows name
+            their splits), and ``seconds`` of a build on ``cores``, as a sample of the inputs lets
+            expect; empty if it is not known.
     """
 
     status: Status
@@ -45,6 +50,8 @@ class Outcome:
     manifest: str = ""
     reused: int = 0
     changes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    estimate: Mapping[str, float] = field(default_factory=dict)
 
     def check(self) -> Outcome:
         """Return the outcome unless it is a failure.

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow
@@ -18,14 +17,14 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import Block, Example, Item
+from shardmill.transforms.build.encoder import Block, Item
 from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.build.record_writer import MemberWriter
 from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
-from shardmill.transforms.statistics.sums import Summary, merge_summaries, sum_rows
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.statistics.sums import sum_rows
 
 FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id
-_SUMMARIES = 256  # merged at a time
 
 
 class PartFile(NamedTuple):
@@ -52,57 +51,39 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A finished part, as its sidecar describes it.
+    """A part, as the sidecar of a finished one describes it.
 
     Attributes:
-        key: The part as (split, label, part).
+        key: The part.
         payload: File name of its bytes in the folder of parts; empty if it has none.
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
-        records: Number of records.
-        label_counts: Number of records by label.
-        rejects: Number of rejected inputs by reason.
-        duplicates: Number of references that repeat the key of another.
-        multi_frame: Number of records from files with several frames.
-        versions: Versions of the codecs that made it.
-        summary: Sums over the records' values, for the manifest.
         sidecar: File name of the sidecar.
         catalogued: Whether the sidecar has a row of the catalog for each record.
-        taken: Number of records that were taken from the published dataset.
-        failure: Why the part could not be made; a sentence, or empty.
-        reused: Whether it existed before.
+        totals: Counts and sums of its records and rejects, and why it could not be made.
     """
 
-    key: tuple[str, str, int]
+    key: PartKey
     payload: str = ""
     num_bytes: int = 0
     crc32c: int = 0
-    records: int = 0
-    label_counts: dict[str, int] = field(default_factory=dict)
-    rejects: dict[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    multi_frame: int = 0
-    versions: dict[str, str] = field(default_factory=dict)
-    summary: Summary = field(default_factory=Summary)
     sidecar: str = ""
     catalogued: bool = False
-    taken: int = 0
-    failure: str = ""
-    reused: bool = False
+    totals: Totals = field(default_factory=Totals)
 
     @property
     def file(self) -> PartFile:
         """The fields that assembling needs."""
-        rejects = self.sidecar if self.rejects else ""
+        rejects = self.sidecar if self.totals.rejects else ""
         catalog = self.sidecar if self.catalogued else ""
+        records = self.totals.records
         return PartFile(
-            self.key[2], self.payload, self.num_bytes, self.crc32c, self.records, rejects, catalog
+            self.key.part, self.payload, self.num_bytes, self.crc32c, records, rejects, catalog
         )
 
     def to_json(self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = ()) -> str:
         """Return the text of the sidecar with its seal."""
-        body: dict[str, Any] = {**vars(self)}  # asdict copies each value
-        del body["reused"], body["failure"]
+        body = {**vars(self), "totals": self.totals.to_json()}  # asdict copies each value
         body["reject_list"] = [list(reject) for reject in rejects]
         body["rows"] = [list(row) for row in rows]
         return seal(body)
@@ -124,19 +105,15 @@ class Sidecar(NamedTuple):
 
 def parse_sidecar(data: bytes) -> Sidecar | None:
     """Return what a sidecar describes, or None if it is damaged."""
-    body = unseal(data)
-    try:
-        return None if body is None else _load_part(body)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return unseal(data, _load_part)
 
 
 def _load_part(body: dict[str, Any]) -> Sidecar:
     rows = body.pop("rows")
     rejects = [Reject(*values) for values in body.pop("reject_list")]
-    split, label, part = body.pop("key")
-    summary = Summary.from_json(body.pop("summary"))
-    return Sidecar(Part(key=(split, label, part), summary=summary, **body), rejects, rows)
+    key = PartKey(*body.pop("key"))
+    totals = Totals.from_json(body.pop("totals"))
+    return Sidecar(Part(key=key, totals=totals, **body), rejects, rows)
 
 
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
@@ -173,42 +150,6 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
     return state.hexdigest()
 
 
-@dataclass
-class _Tally:
-    labels: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    rejects: list[Reject] = field(default_factory=list)
-    records: int = 0
-    taken: int = 0
-    duplicates: int = 0
-    summaries: list[Summary] = field(default_factory=list)
-    rows: list[CatalogRow] = field(default_factory=list)
-
-    def reject(self, reject: Reject) -> None:
-        self.rejects.append(reject)
-        self.reasons[reject.error] += reject.inputs
-
-    def example(self, example: Example) -> None:
-        self.records += 1
-        self.taken += example.taken
-        if example.label is not None:
-            self.labels[example.label] += 1
-        if example.row is not None:
-            self.rows.append(example.row)
-
-    def block(self, block: Block) -> None:
-        self.records += len(block.lengths)
-        self.duplicates += block.duplicates
-        self.labels.update(block.labels)
-        if block.summary is not None:
-            self.summaries.append(block.summary)
-        if len(self.summaries) >= _SUMMARIES:
-            self.summaries = [merge_summaries(self.summaries)]
-
-    def summary(self) -> Summary:
-        return sum_rows(self.rows) if self.rows else merge_summaries(self.summaries)
-
-
 def find_part(storage: Storage, folder: str, name: str) -> Part | None:
     """Return the finished part of an id, or None if it must be made.
 
@@ -221,7 +162,7 @@ def find_part(storage: Storage, folder: str, name: str) -> Part | None:
     def load(body: dict[str, Any]) -> Part | None:
         part = _load_part(body).part
         whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
-        return replace(part, reused=True) if whole and part.sidecar == f"{name}.json" else None
+        return part if whole and part.sidecar == f"{name}.json" else None
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
@@ -259,42 +200,50 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
     Returns:
         The part whose sidecar exists: this one, or that of the other worker.
     """
-    tally = _Tally()
     attempt = f"{job.name}-{uuid.uuid4().hex[:12]}"
     payload = f"{attempt}.part"
     with storage.open_write(join(job.folder, payload)) as target:
         writer = MemberWriter(target, job.packing)
-        for item in items:
-            if isinstance(item, Reject):
-                tally.reject(item)
-            elif isinstance(item, Block):
-                tally.block(item)
-                writer.add_frames(item.frames, item.lengths)
-            else:
-                tally.example(item)
-                writer.add(item.record)
+        totals, rejects, rows = _write_items(writer, items)
         writer.close()
-    if not tally.records:
+    totals.made = 1
+    totals.versions = {tuple(sorted(job.versions.items()))}
+    if not totals.records:
         storage.delete(join(job.folder, payload))
         payload = ""
-    part = Part(
-        key=(job.key.split, job.key.label, job.key.part),
-        payload=payload,
-        num_bytes=writer.num_bytes,
-        crc32c=writer.crc,
-        records=tally.records,
-        taken=tally.taken,
-        label_counts=dict(tally.labels),
-        rejects=dict(tally.reasons),
-        duplicates=tally.duplicates,
-        multi_frame=sum(row.multi_frame for row in tally.rows),
-        versions=job.versions,
-        summary=tally.summary(),
-        sidecar=f"{attempt if TRANSIENT & tally.reasons.keys() else job.name}.json",
-        catalogued=0 < tally.records == len(tally.rows),
-    )
+    name = attempt if TRANSIENT & totals.rejects.keys() else job.name
+    catalogued = 0 < totals.records == len(rows)
+    part = Part(job.key, payload, writer.num_bytes, writer.crc, f"{name}.json", catalogued, totals)
     return create_sidecar(
-        storage, join(job.folder, part.sidecar), part.to_json(tally.rejects, tally.rows), part,
+        storage, join(job.folder, part.sidecar), part.to_json(rejects, rows), part,
         lambda: find_part(storage, job.folder, job.name),
         payload and join(job.folder, payload),
     )  # fmt: skip
+
+
+def _write_items(
+    writer: MemberWriter, items: Iterable[Item]
+) -> tuple[Totals, list[Reject], list[CatalogRow]]:
+    """Write records; return their totals, the rejects, and the rows of the catalog."""
+    totals = Totals()
+    rejects: list[Reject] = []
+    rows: list[CatalogRow] = []
+    for item in items:
+        if isinstance(item, Reject):
+            rejects.append(item)
+            totals.rejects[item.error] += item.inputs
+        elif isinstance(item, Block):
+            writer.add_frames(item.frames, item.lengths)
+            totals.merge(item.totals)
+        else:
+            writer.add(item.record)
+            totals.records += 1
+            totals.taken += item.taken
+            if item.label is not None:
+                totals.label_counts[item.label] += 1
+            if item.row is not None:
+                rows.append(item.row)
+                totals.multi_frame += item.row.multi_frame
+    if rows:
+        totals.summary = sum_rows(rows)
+    return totals, rejects, rows

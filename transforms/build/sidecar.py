@@ -26,15 +26,20 @@ def seal(body: dict[str, Any]) -> str:
     return _dump({**body, "seal": google_crc32c.value(_dump(body).encode())})
 
 
-def unseal(data: bytes) -> dict[str, Any] | None:
-    """Return the body of a sidecar, or None if it is damaged."""
+def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
+    """Return what the body of a sidecar describes, or None if it is damaged.
+
+    Args:
+        data: Content of the sidecar.
+        load: See ``find_sidecar``.
+    """
     try:
         body: dict[str, Any] = json.loads(data)
         if body.pop("seal") != google_crc32c.value(_dump(body).encode()):
             return None
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return load(body)
+    except (TypeError, KeyError, ValueError, AttributeError, FileNotFoundError):
         return None
-    return body
 
 
 def find_sidecar(
@@ -51,13 +56,10 @@ def find_sidecar(
             or FileNotFoundError, if the body is another version's or its files are not whole.
     """
     try:
-        body = unseal(storage.read(path))
+        data = storage.read(path)
     except FileNotFoundError:
         return None
-    try:
-        found = None if body is None else load(body)
-    except (TypeError, KeyError, ValueError, AttributeError, FileNotFoundError):
-        found = None
+    found = unseal(data, load)
     if found is None:
         storage.delete(path)
     return found

@@ -1,4 +1,4 @@
-"""Add up the counts and sums of the parts of each series on the workers.
+"""Counts and sums of a part, and of all parts of a series.
 
 A build may have a million parts, each with the counts of a thousand labels. They are combined where
 parts are written, so that the worker that publishes receives one small value per series.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from shardmill.transforms.build.parts import Part
 from shardmill.transforms.statistics.sums import Summary, merge_summaries
 
 
@@ -43,27 +43,28 @@ class Totals:
     summary: Summary = field(default_factory=Summary)
     failure: str = ""
 
-    def add(self, part: Part) -> None:
-        """Add one part."""
-        self.made += not part.reused
-        self.reused += part.reused
-        if part.versions:
-            self.versions.add(tuple(sorted(part.versions.items())))
-        self._add_counts(part)
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals of a part for its sidecar."""
+        return {**vars(self), "versions": sorted(self.versions)}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Totals:
+        """Return the totals of a finished part, which is reused, from its sidecar."""
+        versions = {tuple((name, version) for name, version in each) for each in body["versions"]}
+        summary = Summary.from_json(body["summary"])
+        known = {"made": 0, "reused": 1, "versions": versions, "summary": summary}
+        return cls(**{**body, **known})
 
     def merge(self, other: Totals) -> None:
         """Add the totals of other parts."""
         self.made += other.made
         self.reused += other.reused
-        self.versions |= other.versions
-        self._add_counts(other)
-
-    def _add_counts(self, other: Part | Totals) -> None:
-        self.records += other.records
         self.taken += other.taken
+        self.records += other.records
         self.label_counts.update(other.label_counts)
         self.rejects.update(other.rejects)
         self.duplicates += other.duplicates
         self.multi_frame += other.multi_frame
+        self.versions |= other.versions
         self.summary = merge_summaries((self.summary, other.summary))
         self.failure = min(filter(None, (self.failure, other.failure)), default="")

@@ -82,11 +82,12 @@ def _write_part(
         with raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
     except (MemoryError, ResourceError, StorageError) as error:
-        part = Part(key, failure=failure_of(error))
-    part = replace(part, duplicates=part.duplicates + duplicates)
-    (metrics.PARTS_FOUND if part.reused else metrics.PARTS_MADE).inc()
-    metrics.EXAMPLES.inc(part.records)
-    metrics.REJECTS.inc(sum(part.rejects.values()))
+        part = Part(key, totals=Totals(made=1, failure=failure_of(error)))
+    totals = part.totals
+    totals.duplicates += duplicates
+    (metrics.PARTS_FOUND if totals.reused else metrics.PARTS_MADE).inc()
+    metrics.EXAMPLES.inc(totals.records)
+    metrics.REJECTS.inc(sum(totals.rejects.values()))
     metrics.PART_BYTES.update(part.num_bytes)
     return (key.split, key.label), part
 
@@ -99,7 +100,7 @@ def _find_or_write(
     existing = find_part(storage, spec.parts, name)
     if existing is not None:
         if counts_inputs:
-            progress.current().add(len(refs), sum(existing.rejects.values()))
+            progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
     job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions())
     items = encode_refs(encoder, (with_path(ref, plan.published) for ref in refs), plan.labels)
@@ -284,7 +285,9 @@ class BuildShards(beam.PTransform):
             | "WriteParts"
             >> beam.Map(_write_part, AsSingleton(inputs.plan), spec=spec, encoder=encoder)
         )
-        totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, Totals.add))
+        totals = parts | "SumParts" >> beam.CombinePerKey(
+            SumInto(Totals, lambda totals, part: totals.merge(part.totals))
+        )
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )

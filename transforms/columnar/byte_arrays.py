@@ -1,4 +1,4 @@
-"""Byte strings stored in one array: concatenated, gathered and prefixed without a Python loop."""
+"""Byte strings stored in one array: concatenated and prefixed without a Python loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-
-_DENSE_MAX = 1 << 20  # up to this value a lookup table is faster than sorting
 
 
 class ByteStrings(NamedTuple):
@@ -73,27 +71,6 @@ def concatenate(arrays: Sequence[ByteStrings]) -> ByteStrings:
     return ByteStrings(data, offsets_from_sizes(sizes))
 
 
-def gather(strings: ByteStrings, ids: np.ndarray) -> ByteStrings:
-    """Return n byte strings; string i concatenates the strings ``ids[i]``, int[n, k]."""
-    pieces = ByteStrings.of_arrow(strings.arrow().take(pa.array(ids.reshape(-1))))
-    return ByteStrings(pieces.data, pieces.offsets[:: ids.shape[1]])
-
-
-def rank_distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct numbers, and the rank of each number among them.
-
-    Args:
-        numbers: int64[n], not negative.
-    """
-    top = int(numbers.max(initial=0))
-    if top > _DENSE_MAX:
-        distinct, ranks = np.unique(numbers, return_inverse=True)
-        return distinct, ranks
-    present = np.zeros(top + 1, np.int64)
-    present[numbers] = 1
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
-
-
 def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> ByteStrings:
     """Return each byte string with a header in front that depends only on its size.
 
@@ -101,15 +78,9 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
         strings: The byte strings.
         header: Returns the header for a size in bytes; called once per distinct size.
     """
-    distinct, ranks = rank_distinct(strings.sizes)
-    headers = [header(size) for size in distinct.tolist()]
-    number = strings.number
-    if len(headers) == 1:
-        rows = np.empty((number, len(headers[0]) + int(distinct[0])), np.uint8)
-        rows[:, : len(headers[0])] = np.frombuffer(headers[0], np.uint8)
-        rows[:, len(headers[0]) :] = strings.data.reshape(number, -1)
-        return ByteStrings(rows.reshape(-1), np.arange(number + 1, dtype=np.int64) * rows.shape[1])
-    ids = np.empty((number, 2), np.int64)
-    ids[:, 0] = ranks
-    ids[:, 1] = np.arange(len(headers), len(headers) + number)
-    return gather(concatenate([ByteStrings.of(headers), strings]), ids)
+    distinct, ranks = np.unique(strings.sizes, return_inverse=True)
+    headers = ByteStrings.of(map(header, distinct.tolist()))
+    ids = np.column_stack((ranks, headers.number + np.arange(strings.number)))
+    pieces = concatenate([headers, strings]).arrow().take(pa.array(ids.reshape(-1)))
+    joined = ByteStrings.of_arrow(pieces)
+    return ByteStrings(joined.data, joined.offsets[::2])

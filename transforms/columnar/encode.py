@@ -8,7 +8,6 @@ many rows yields their frames; the payload CRCs are filled in afterwards.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,29 +19,19 @@ import pyarrow as pa
 
 from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
-from shardmill.transforms.columnar.byte_arrays import (
-    ByteStrings,
-    concatenate,
-    gather,
-    offsets_from_sizes,
-    rank_distinct,
-)
+from shardmill.transforms.columnar.byte_arrays import ByteStrings, concatenate
 from shardmill.transforms.columnar.entries import encode_entries
 from shardmill.transforms.columnar.typed_column import TypedColumn
 
 _FEATURES = b"\x0a"
 _EMPTY = ByteStrings.of([b""])
 _FOOTER = ByteStrings.of([bytes(FOOTER_BYTES)])
-# Neighbouring columns with few distinct values are merged into one column of all combinations:
-# fewer pieces per row, as long as the combinations fit into the CPU cache.
-_MAX_COMBINED_ENTRIES = 1024
-_ROWS_PER_COMBINATION = 8
 # Rows copied at a time to compute their CRCs; the copy stays in the CPU cache.
 _CRC_ROWS = 256
 
 
 class _EncodedColumn(NamedTuple):
-    """One column, or several merged ones: the encoded entries and the index of each row's entry."""
+    """The encoded entries of a column, and the index of each row's entry."""
 
     entries: ByteStrings
     indices: np.ndarray  # int32[rows]
@@ -71,15 +60,10 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
         order: int[n], the rows to encode, in output order.
 
     Raises:
-        ValueError: Names are not distinct, lengths differ, an index is out of bounds, or values do
-            not have the column's kind.
+        ValueError: Values do not have the column's kind.
     """
     by_name = sorted(columns, key=lambda column: column.name.encode())
-    names = {column.name for column in by_name}
-    rows = {_count_rows(column) for column in by_name}
-    if len(names) != len(by_name) or len(rows) != 1:
-        raise ValueError(f"{len(by_name)} columns have {len(names)} names and lengths {rows}")
-    encoded = _merge_small([_encode_column(column, order) for column in by_name], len(order))
+    encoded = [_encode_column(column, order) for column in by_name]
     payloads = np.zeros(len(order), np.int64)
     codes = np.empty((len(order), len(encoded) + 2), np.int32)
     codes[:, -1] = 0
@@ -88,7 +72,7 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
         np.add(indices, used, out=codes[:, number])
         payloads += np.take(entries.sizes, indices)
         used += entries.number
-    distinct, ranks = rank_distinct(payloads)
+    distinct, ranks = np.unique(payloads, return_inverse=True)
     headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
     np.add(ranks, used, out=codes[:, 0], casting="same_kind")
     lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
@@ -96,19 +80,9 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     return PreparedRows(pieces.arrow(), codes, lengths)
 
 
-def _count_rows(column: TypedColumn) -> int:
-    return len(column.values) if column.indices is None else len(column.indices)
-
-
 def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
     """Return the encoded entries of a column; entry 0 is empty, for rows without a value."""
     name, kind, values, indices = column
-    if indices is not None:
-        low, high = indices.min(initial=0), indices.max(initial=-1)
-        if low < -1 or high >= len(values):
-            raise ValueError(
-                f"the column {name!r} has indices from {low} to {high} into {len(values)} values"
-            )
     if indices is None or 2 * len(values) > len(order):
         # Nearly one value per row: values in row order keep memory access sequential.
         values, indices = column.take(order), np.arange(len(order), dtype=np.int32)
@@ -116,33 +90,6 @@ def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
         indices = np.take(indices, order)
     entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
     return _EncodedColumn(entries, indices + np.int32(1))
-
-
-def _merge_small(columns: Sequence[_EncodedColumn], rows: int) -> list[_EncodedColumn]:
-    """Return the columns with neighbours of few entries merged."""
-    limit = min(_MAX_COMBINED_ENTRIES, rows // _ROWS_PER_COMBINATION)
-    groups: list[list[_EncodedColumn]] = []
-    product = 1
-    for column in columns:
-        product *= column.entries.number
-        if groups and product <= limit:
-            groups[-1].append(column)
-        else:
-            groups.append([column])
-            product = column.entries.number
-    return [group[0] if len(group) == 1 else _cross_product(group) for group in groups]
-
-
-def _cross_product(columns: Sequence[_EncodedColumn]) -> _EncodedColumn:
-    """Return one column with all combinations of the columns' entries."""
-    counts = [column.entries.number for column in columns]
-    choices = np.stack(np.unravel_index(np.arange(math.prod(counts)), counts), axis=1)
-    choices += offsets_from_sizes(np.array(counts))[:-1]
-    entries = gather(concatenate([column.entries for column in columns]), choices)
-    indices = columns[0].indices
-    for column in columns[1:]:
-        indices = indices * np.int32(column.entries.number) + column.indices
-    return _EncodedColumn(entries, indices)
 
 
 def _frame_header(size: int) -> bytes:

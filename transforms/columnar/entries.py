@@ -28,16 +28,6 @@ _TYPES: dict[Kind, tuple[pa.DataType, ...]] = {
     "float32": (pa.float32(),),
     "bytes": (pa.binary(), pa.large_binary()),
 }
-# (high mask, low mask, shift): spread 56 bits to halves of 28, quarters of 14, bytes of 7 bits.
-_SPREADS = (
-    (0x00FFFFFFF0000000, 0x000000000FFFFFFF, 4),
-    (0x0FFFC0000FFFC000, 0x00003FFF00003FFF, 2),
-    (0x3F803F803F803F80, 0x007F007F007F007F, 1),
-)
-# Continuation bits in the first eight bytes of a varint, indexed by its size.
-_CONTINUATION_BITS = np.array(
-    [sum(0x80 << 8 * byte for byte in range(min(size - 1, 8))) for size in range(11)], np.uint64
-)
 
 
 def encode_entries(name: str, kind: Kind, values: pa.Array) -> ByteStrings:
@@ -93,27 +83,16 @@ def varints(values: np.ndarray) -> ByteStrings:
     """Return int64 values as protobuf varints: 1 to 9 bytes, 10 for a negative value."""
     unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
     width = len(varint(int(unsigned.max(initial=0))))
-    sizes = np.ones(values.size, np.int64)
-    for size in range(1, width):
-        sizes += unsigned >= np.uint64(1 << 7 * size)
-    low = _spread_to_bytes(unsigned) | np.take(_CONTINUATION_BITS, sizes)
-    low = low.astype("<u8", copy=False)
-    digits = low.view(np.uint8).reshape(-1, 8)
-    if width > 8:
-        ninth = (unsigned >> np.uint64(56)).astype(np.uint8) | np.uint8(0x80)
-        tenth = (unsigned >> np.uint64(63)).astype(np.uint8)
-        ninth &= np.where(sizes > 9, np.uint8(0xFF), np.uint8(0x7F))
-        digits = np.column_stack((digits, ninth, tenth))
-    return ByteStrings(
-        digits[np.arange(digits.shape[1]) < sizes[:, None]], offsets_from_sizes(sizes)
-    )
-
-
-def _spread_to_bytes(numbers: np.ndarray) -> np.ndarray:
-    """Return the lowest 56 bits of uint64 numbers, seven in each byte."""
-    for high, low, shift in _SPREADS:
-        numbers = (numbers & np.uint64(high)) << np.uint64(shift) | numbers & np.uint64(low)
-    return numbers
+    digits = np.empty((unsigned.size, width), np.uint8)
+    used = np.empty(digits.shape, np.bool_)
+    for place in range(width):
+        rest = unsigned >> np.uint64(7 * place)
+        digits[:, place] = rest.astype(np.uint8) | 0x80
+        used[:, place] = rest > 0
+    used[:, 0] = True  # zero has a digit too
+    sizes = used.sum(axis=1)
+    digits[np.arange(unsigned.size), sizes - 1] &= 0x7F
+    return ByteStrings(digits[used], offsets_from_sizes(sizes))
 
 
 def _open_field(tag: bytes, start: bytes, size: int) -> bytes:

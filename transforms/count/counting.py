@@ -16,7 +16,7 @@ from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ran
 from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
-from shardmill.transforms.match.counts import DUPLICATE, MatchCounts, sum_counts
+from shardmill.transforms.match.counts import MatchCounts, keep_first, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_ordered import map_ordered
@@ -62,10 +62,8 @@ def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
 
 
 def drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef | MatchCounts]:
-    """Yield one reference of a key, and a count for each other."""
-    first, *others = sorted(entry[1], key=lambda ref: (bool(ref.error), ref))
-    yield first
-    yield from [DUPLICATE] * len(others)
+    """Return one reference of a key, and a count for each other."""
+    return keep_first(sorted(entry[1], key=lambda ref: (bool(ref.error), ref)))
 
 
 def inspect_file(ref: InputRef, check: Check) -> tuple[InputRef, FileRanges]:

@@ -15,13 +15,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range
 from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.count.counting import (
-    CONCURRENT_OPENS,
-    drop_duplicates,
-    inspect_file,
-    scan_ranges,
-    write_manifest,
-)
+from shardmill.transforms.count import counting
 from shardmill.transforms.count.manifest import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
@@ -55,10 +49,10 @@ class CountRecords(beam.PTransform):
             | "KeyFiles"
             >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
             | "GroupByKey" >> beam.GroupByKey()
-            | "DropDuplicates" >> find_inputs(drop_duplicates)
+            | "DropDuplicates" >> find_inputs(counting.drop_duplicates)
         )
         inspected = refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(_inspect_file, CONCURRENT_OPENS), spec.check
+            MapOrdered(_inspect_file, counting.CONCURRENT_OPENS), spec.check
         )
         scanned = (
             inspected
@@ -90,13 +84,13 @@ def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tu
 
 
 def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-    yield ref.key, inspect_file(ref, check)
+    yield ref.key, counting.inspect_file(ref, check)
 
 
 def _scan_ranges(
     batch: list[tuple[str, Range]], spec: CountSpec
 ) -> Iterator[tuple[str, RangeCount]]:
-    for key, scanned in scan_ranges(batch, spec):
+    for key, scanned in counting.scan_ranges(batch, spec):
         metrics.RANGES.inc()
         metrics.RECORDS.inc(scanned.records)
         yield key, scanned
@@ -117,7 +111,7 @@ def _write_manifest(
     _: bytes, files: list[CountedFile], counts: MatchCounts, spec: CountSpec
 ) -> Outcome:
     try:
-        manifest = write_manifest(files, counts, spec)
+        manifest = counting.write_manifest(files, counts, spec)
     except OutputError as error:
         return Outcome("failed", str(error))
     matched = manifest.inputs.matched

@@ -185,9 +185,7 @@ def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
         return image.tobytes()
     buffer = io.BytesIO()
     options = {"quality": spec.quality} if spec.encoding == "jpeg" else {}
-    if image.info:  # profile, EXIF, resolution and comment, which Pillow would write
-        image = image.copy()
-        image.info = {}
+    image.info = {}  # profile, EXIF, resolution and comment, which Pillow would write
     with decode.reject_failures("encode", "encode"):
         image.save(buffer, spec.encoding, **options)
     return buffer.getvalue()

@@ -5,18 +5,15 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from typing import IO, Literal, NamedTuple, NoReturn
+from typing import IO, Literal, NamedTuple, NoReturn, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ChangedError, ShardmillError
@@ -25,20 +22,9 @@ from shardmill.schemas.rejects import REASONS, Reject
 from shardmill.schemas.storage.descriptors import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Example
+from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
-from shardmill.transforms.images.decoder_protocol import (
-    CHANNEL,
-    CONTENT,
-    INPUT,
-    MISSING,
-    NO_MEMORY_EXIT,
-    OPENED,
-    REPLY,
-    REQUEST,
-    DecoderSpec,
-    Kind,
-    Opened,
-)
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Kind, Opened
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
@@ -83,7 +69,7 @@ class Item(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """A reply; see ``REPLY``."""
+    """A reply; see ``protocol.REPLY``."""
 
     kind: int
     frames: int
@@ -113,11 +99,12 @@ class Decoder:
         path = os.pathsep.join(map(os.path.abspath, sys.path))
         self._socket, theirs = socket.socketpair()
         theirs.setblocking(True)  # also if new sockets have a default timeout
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-m", _MODULE],
-                stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
                 env={**kept, **_SETTINGS, "PYTHONPATH": path}, cwd=os.sep, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -127,32 +114,22 @@ class Decoder:
             theirs.close()
         open_decoders.add(self)
         self.opened = Opened()
-        self._received = bytearray(_BUFFER_BYTES)
-        self._first = self._end = 0  # bounds of what was read and not used
         self._ready = False
-        pipes = self._process.stdout, self._process.stderr
-        self._pipes: list[IO[bytes]] = [pipe for pipe in pipes if pipe]
-        self._output, self._errors = (pipe.fileno() for pipe in self._pipes)
-        self._writable, self._readable = select.poll(), select.poll()
-        self._writable.register(self._socket, select.POLLOUT)
-        self._readable.register(self._output, select.POLLIN)
-        self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with contextlib.suppress(OSError):  # the pipes of all processes of a user are limited
-                fcntl.fcntl(self._output, fcntl.F_SETPIPE_SZ, _BUFFER_BYTES)
+        self._errors = cast("IO[bytes]", self._process.stderr)
+        self._replies = self._socket.makefile("rb", _BUFFER_BYTES)
 
     def _wait_until_ready(self) -> None:
         if self._ready:
             return
-        self._deadline = time.monotonic() + _START_SECONDS
+        self._socket.settimeout(_START_SECONDS)
         try:
             self._receive()
         except FailureError as error:
             self._process.kill()
-            text = os.read(self._errors, 1 << 16).decode(errors="replace").strip()
+            text = os.read(self._errors.fileno(), 1 << 16).decode(errors="replace").strip()
             raise _not_started(text.rpartition("\n")[2] or "it gives no reason") from error
-        self._pipes[1].close()
+        self._errors.close()
         self._ready = True
 
     def is_dead(self) -> bool:
@@ -167,14 +144,17 @@ class Decoder:
         """End the process; return its exit code, which is negative for a signal."""
         open_decoders.discard(self)
         self._process.kill()
-        self.close_pipes()
+        self.close_streams()
         return self._process.wait()
 
-    def close_pipes(self) -> None:
-        """Close the pipes, so that the process ends."""
-        self._socket.close()
-        for pipe in self._pipes:
-            pipe.close()
+    def close_streams(self) -> None:
+        """Close the streams, so that the process ends.
+
+        The reader of replies is not closed: in a forked process its lock may never be released.
+        """
+        with contextlib.suppress(OSError):  # it is closed
+            os.close(self._socket.detach())
+        self._errors.close()
 
     def encode(
         self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
@@ -194,31 +174,28 @@ class Decoder:
             ShardmillError: The process did not start: close it.
         """
         self._wait_until_ready()
-        patience = _PATIENCE * spec.limits.seconds
-        self._deadline = time.monotonic() + patience
+        self._socket.settimeout(_PATIENCE * spec.limits.seconds)
         self._request(spec, items, alone=alone)
         for item in items:
             self.opened = Opened()
-            self._deadline = time.monotonic() + patience
             reply = self._receive(spec.image.channels)
             if reply.kind == Kind.OPENED:
-                self.opened = Opened(*OPENED.unpack(reply.payload))
+                self.opened = Opened(*protocol.OPENED.unpack(reply.payload))
                 with large:
-                    self._deadline = time.monotonic() + patience
-                    self._write([bytes(REQUEST.size)])
+                    self._write([bytes(protocol.REQUEST.size)])
                     reply = self._receive(spec.image.channels)
             yield self._parse(reply, item.ref)
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
-        head = [REQUEST.pack(len(spec.json), len(items), alone), spec.json]
+        head = [protocol.REQUEST.pack(len(spec.pickled), len(items), alone), spec.pickled]
         body: list[bytes] = []
         files: list[int] = []
         try:
             for ref, class_id, data in items:
                 key, label = ref.key.encode(), (ref.label or "").encode()
-                place = CONTENT if data is not None else _open_file(ref, files)
+                place = protocol.CONTENT if data is not None else _open_file(ref, files)
                 size = ref.size if data is None else len(data)
-                head.append(INPUT.pack(len(key), len(label), size, class_id, place))
+                head.append(protocol.INPUT.pack(len(key), len(label), size, class_id, place))
                 body += (key + label, data or b"")
             self._write([b"".join(head), *body], files)
         finally:
@@ -230,7 +207,7 @@ class Decoder:
         if reply.kind == Kind.UNREAD:
             return None
         if reply.kind == Kind.NO_MEMORY:
-            self.opened = Opened(*OPENED.unpack(reply.payload))
+            self.opened = Opened(*protocol.OPENED.unpack(reply.payload))
             raise FailureError("machine" if self.opened.inherited else "memory")
         if reply.kind == Kind.REJECTED:
             return _parse_reject(reply.payload, ref)
@@ -238,7 +215,7 @@ class Decoder:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
             raise FailureError("crash")
-        numbers, sums, squares = zip(*CHANNEL.iter_unpack(reply.channels), strict=True)
+        numbers, sums, squares = zip(*protocol.CHANNEL.iter_unpack(reply.channels), strict=True)
         if max(*numbers, *sums, *squares) >> 63 or max(reply.width, reply.height) >> 31:
             raise FailureError("crash")
         size = _FRAME_BYTES + len(reply.payload)
@@ -254,9 +231,8 @@ class Decoder:
         while views:
             try:
                 written = self._socket.sendmsg(views, rights)
-            except BlockingIOError:
-                self._wait(self._writable)
-                continue
+            except TimeoutError:
+                raise FailureError("stalled") from None
             except ConnectionError:
                 self._fail()
             except OSError as error:
@@ -271,43 +247,24 @@ class Decoder:
 
     def _receive(self, channels: int = 0) -> _Reply:
         """Return the next reply."""
-        self._fill(REPLY.size)
-        at = self._first
-        kind, frames, found, size, width, height, digest = REPLY.unpack_from(self._received, at)
-        # A codec may have written to the memory of the process, or to its pipe.
+        reply = protocol.REPLY.unpack(self._read(protocol.REPLY.size))
+        kind, frames, found, size, width, height, digest = reply
+        # A codec may have written to the memory of the process, or to its socket.
         wanted = channels if kind == Kind.ENCODED else 0
-        fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != OPENED.size
+        fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != protocol.OPENED.size
         if kind not in _KINDS or found != wanted or size > _MAX_PAYLOAD or fixed:
             raise FailureError("crash")
-        middle = REPLY.size + found * CHANNEL.size
-        self._fill(middle + size)
-        at = self._first
-        with memoryview(self._received) as view:
-            sums = bytes(view[at + REPLY.size : at + middle])
-            payload = bytes(view[at + middle : at + middle + size])
-        self._first = at + middle + size
+        sums, payload = self._read(found * protocol.CHANNEL.size), self._read(size)
         return _Reply(kind, frames, width, height, digest, sums, payload)
 
-    def _fill(self, size: int) -> None:
-        """Read until there are so many bytes that no reply was made of."""
-        if self._first == self._end:
-            self._first = self._end = 0
-            if len(self._received) > _BUFFER_BYTES:  # it held a large record
-                self._received = bytearray(_BUFFER_BYTES)
-        if self._first + size > len(self._received):
-            left = self._received[self._first : self._end]
-            self._received = left.ljust(max(size, _BUFFER_BYTES), b"\0")
-            self._first, self._end = 0, len(left)
-        while self._end - self._first < size:
-            self._wait(self._readable)
-            with memoryview(self._received) as view:
-                read = os.readv(self._output, [view[self._end :]])
-            self._end += read or self._fail()
-
-    def _wait(self, poll: select.poll) -> None:
-        left = self._deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise FailureError("stalled")
+    def _read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._replies.read(size)
+        except TimeoutError:
+            raise FailureError("stalled") from None
+        except ConnectionError:
+            self._fail()
+        return data if len(data) == size else self._fail()
 
     def _fail(self) -> NoReturn:
         """Raise the failure of a process that has ended."""
@@ -319,14 +276,14 @@ class Decoder:
 
 
 def _open_file(ref: InputRef, files: list[int]) -> int:
-    """Open a file for the process; return the place of the input, see ``INPUT``."""
+    """Open a file for the process; return the place of the input, see ``protocol.INPUT``."""
     place = int(ref.version)
     try:
         if place < 0:  # a modification time before 1970 would look like another place
-            return MISSING
+            return protocol.MISSING
         files.append(open_input(ref.uri))
     except (ChangedError, OSError):
-        return MISSING
+        return protocol.MISSING
     return place
 
 
@@ -339,7 +296,7 @@ def _failure_kind(code: int, opened: Opened) -> FailureKind:
     """
     if code == -signal.SIGPROF:
         return "timeout"
-    if code == NO_MEMORY_EXIT:
+    if code == protocol.NO_MEMORY_EXIT:
         return "machine"
     if code < 0 and code not in _CRASHES:
         return "killed"

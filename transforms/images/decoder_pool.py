@@ -207,9 +207,9 @@ def close_all() -> None:
 
 
 def _forget() -> None:
-    """Leave the processes to the parent of a forked process; open pipes would keep them alive."""
+    """Leave the processes to the parent of a forked process; open sockets would keep them."""
     for decoder in open_decoders:
-        decoder.close_pipes()
+        decoder.close_streams()
     open_decoders.clear()
     _state.__init__()  # type: ignore[misc]
 

@@ -1,20 +1,19 @@
 """Messages between a worker and its decoder processes: numbers and bytes.
 
-They contain no pickles: a decoder that a hostile file took over must not run code in the worker.
+Replies contain no pickles: a decoder that a hostile file took over must not run code in the worker.
 """
 
 from __future__ import annotations
 
-import json
+import pickle
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.resize import ResizeSpec, Size
 
 # Bytes of the spec, number of inputs, and whether to send ``Opened`` for each; then the spec, the
 # ``INPUT`` of each input, and the key, label and content of each. Each input has one reply.
@@ -92,16 +91,6 @@ class DecoderSpec:
     limits: Limits
 
     @cached_property
-    def json(self) -> bytes:
-        """The spec as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> DecoderSpec:
-        """Return the spec of a JSON text."""
-        body = json.loads(data)
-        resize = body["image"].pop("resize")
-        resize = ResizeSpec(Size(*resize.pop("size")), **resize)
-        pairs = tuple((name, source) for name, source in body["features"]["pairs"])
-        image = ImageSpec(resize=resize, **body["image"])
-        return cls(image, FeatureNames(pairs), Limits(**body["limits"]))
+    def pickled(self) -> bytes:
+        """The spec as bytes."""
+        return pickle.dumps(self)

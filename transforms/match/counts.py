@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.refs import InputRef
@@ -53,6 +53,12 @@ class MatchCounts(NamedTuple):
 
 
 DUPLICATE = MatchCounts(duplicates=1)
+
+
+def keep_first(refs: Sequence[InputRef]) -> Iterator[InputRef | MatchCounts]:
+    """Yield the first of the references to one input, and a count for each other."""
+    yield refs[0]
+    yield from [DUPLICATE] * (len(refs) - 1)
 
 
 def count_unused(found: Skipped | MatchCounts) -> MatchCounts:

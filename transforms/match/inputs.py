@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,10 +11,10 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.match.counts import (
-    DUPLICATE,
     Linked,
     MatchCounts,
     count_unused,
+    keep_first,
     sum_counts,
 )
 from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
@@ -152,13 +152,6 @@ def _with_prefix(found: Found, prefix: str) -> Found:
     return found._replace(key=f"{prefix}/{found.key}")
 
 
-def drop_repeated(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
-    """Yield the first of the references that links give to one file, and a count for each other."""
-    first, *others = sorted(refs)
-    yield first
-    yield from [DUPLICATE] * len(others)
-
-
 def find_single(spec: MatchSpec) -> InputRef:
     """Return the reference of an input that is one file."""
     key = make_key(spec.input[len(spec.root.rstrip("/")) + 1 :])
@@ -190,7 +183,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
             if isinstance(each, Linked):
                 linked.setdefault(each.path, []).append(each.ref)
         found = [each for each in walked if not isinstance(each, Linked)]
-        found += (each for refs in linked.values() for each in drop_repeated(refs))
+        found += (each for refs in linked.values() for each in keep_first(sorted(refs)))
     unused = (each for each in found if not isinstance(each, InputRef | Linked))
     counts = sum_counts(map(count_unused, unused))
     return sorted(each for each in found if isinstance(each, InputRef)), counts

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.transforms.match.counts import DUPLICATE, MatchCounts
+from shardmill.transforms.match.counts import MatchCounts, keep_first
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
 _MAX_HEADER = 64 << 10  # bytes
@@ -160,5 +160,4 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
                     f"{key!r} is listed with the {field}s {mine!r} and {theirs!r}: "
                     "keep one of the two entries."
                 )
-    yield first
-    yield from [DUPLICATE] * (len(ordered) - 1)
+    yield from keep_first(ordered)

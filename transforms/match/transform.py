@@ -13,10 +13,15 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.match.counts import Linked, MatchCounts, count_unused, sum_counts
+from shardmill.transforms.match.counts import (
+    Linked,
+    MatchCounts,
+    count_unused,
+    keep_first,
+    sum_counts,
+)
 from shardmill.transforms.match.inputs import (
     MatchSpec,
-    drop_repeated,
     find_listed,
     find_single,
     read_listing,
@@ -105,7 +110,7 @@ class MatchFiles(beam.PTransform):
         once, repeated = (
             found[_LINKED]
             | "GroupByPath" >> beam.GroupByKey()
-            | "DropRepeated" >> find_inputs(lambda entry: drop_repeated(entry[1]))
+            | "DropRepeated" >> find_inputs(lambda entry: keep_first(sorted(entry[1])))
         )
         refs = (found[_REFS], once) | "AllWalked" >> beam.Flatten()
         return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
@@ -74,7 +73,8 @@ class Journal:
         try:
             body = json.loads(data)
             moves = [FinalFile(m["source"], m["target"], m["num_bytes"]) for m in body["moves"]]
-            kept = [FinalFile(name, name, size) for name, size in _kept_files(body)]
+            listed = body.get("kept", {}).get("files", [])
+            kept = [FinalFile(name, name, size) for name, size in listed]
             journal = cls(
                 Manifest.from_json(body["manifest"]), (*moves, *kept), tuple(body["deletes"]),
                 body["build"],
@@ -98,11 +98,6 @@ class Journal:
         for name in sources:
             if name.startswith("/") or ".." in name.split("/") or "\0" in name:
                 raise FormatError(f"it takes {name!r}, which is not in the build folder")
-
-
-def _kept_files(body: Any) -> list[list[Any]]:
-    files: list[list[Any]] = body.get("kept", {}).get("files", [])
-    return files
 
 
 def complete_journal(storage: Storage, output: str) -> str:

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from shardmill.transforms.build.census import Census, input_warnings, why_unusable
 from shardmill.transforms.build.make_plan import adjust_plan
 from shardmill.transforms.build.placement import REJECTED, Series
 from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.rows.row_rejects import describe_lost_files
+from shardmill.transforms.rows.rows_spec import RowsSpec
 from shardmill.transforms.rows.runs.run_writer import CsvFile
 
-TABLE = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
 _REJECT_BYTES = 64 << 20  # of text per part of rejects
 _MAX_PARTS = 1 << 16
-
-
-@dataclass(frozen=True)
-class RowsPlanSpec:
-    """Facts about rows that planning needs.
-
-    Attributes:
-        sink: What is written, and where.
-        growth: Estimated bytes of records per byte of text.
-        row_bytes: Estimated bytes of text per row.
-        named_by_rows: Whether a column names the split of each row.
-        max_rejected_files: Largest accepted number of files that are rejected as a whole.
-    """
-
-    sink: SinkSpec
-    growth: float
-    row_bytes: float
-    named_by_rows: bool = False
-    max_rejected_files: int = 0
 
 
 def count_file(census: Census, file: CsvFile) -> None:
@@ -58,25 +38,26 @@ def why_files_lost(census: Census, limit: int) -> str:
     return f"{describe_lost_files(lost.total(), limit, key, message)}."
 
 
-def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
+def plan_rows(spec: RowsSpec, census: Census) -> Plan:
     """Return the plan for the matched files, after checking the output."""
-    problem = why_unusable(census, TABLE, spec.sink.root)
+    problem = why_unusable(census, "rows", spec.sink.root)
     problem = problem or why_files_lost(census, spec.max_rejected_files)
     if problem:
         return Plan("failed", problem)
     splits = spec.sink.place.splits
+    parts_of = partial(count_row_parts, spec.sink.shards, spec.growth, spec.row_bytes)
     sizes = {name: size for name, (_, size) in census.series.items() if name != REJECTED}
     total = sum(sizes.values())
     parts: dict[Series, int] = {}
     default_parts = 0
-    if spec.named_by_rows:
-        default_parts = count_row_parts(spec, total)
+    if spec.table.split_by:
+        default_parts = parts_of(total)
     elif splits.mode == "fractions":
         for name, share in splits.shares:
             if share:
-                parts[Series(name, "")] = count_row_parts(spec, int(share * total))
+                parts[Series(name, "")] = parts_of(int(share * total))
     else:
-        parts = {name: count_row_parts(spec, size) for name, size in sizes.items()}
+        parts = {name: parts_of(size) for name, size in sizes.items()}
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
     parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
     warnings = (*spec.sink.warnings, *input_warnings(census))
@@ -84,11 +65,17 @@ def plan_rows(spec: RowsPlanSpec, census: Census) -> Plan:
     return adjust_plan(spec.sink, plan)
 
 
-def count_row_parts(spec: RowsPlanSpec, text_bytes: int) -> int:
-    """Return the number of parts of some text."""
-    shards = spec.sink.shards
-    rows = text_bytes / Fraction(spec.row_bytes)
-    record_bytes = Fraction(spec.growth) * Fraction(spec.row_bytes)
+def count_row_parts(shards: ShardSpec, growth: float, row_bytes: float, text_bytes: int) -> int:
+    """Return the number of parts of some text.
+
+    Args:
+        shards: Number or size of the shards.
+        growth: See ``RowsSpec``.
+        row_bytes: See ``RowsSpec``.
+        text_bytes: Bytes of the text.
+    """
+    rows = text_bytes / Fraction(row_bytes)
+    record_bytes = Fraction(growth) * Fraction(row_bytes)
     return count_parts(
         rows,
         rows * record_bytes / _COMPRESSION_RATIO,

@@ -7,41 +7,59 @@ from collections.abc import Iterator
 from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.rows.csv.row_ranges import read_head
+from shardmill.transforms.rows.csv.dialect import Dialect
+from shardmill.transforms.rows.csv.row_ranges import Head, read_head
 from shardmill.transforms.rows.file_columns import check_columns, missing_columns
-from shardmill.transforms.rows.runs.run_writer import CsvFile, RunSpec
+from shardmill.transforms.rows.rows_spec import RowsSpec
+from shardmill.transforms.rows.runs.run_writer import CsvFile
 
 _HEAD_BYTES = 64 << 10
 _COMPRESSION_RATIO = 6  # typical for text
 
 
-def inspect_file(ref: InputRef, spec: RunSpec) -> Iterator[CsvFile]:
+def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:
+    """Return a file with its first rows; or rejected, and None, if it cannot be read as rows.
+
+    Args:
+        ref: The file.
+        dialect: Dialect of the files.
+        sample_bytes: Approximate number of bytes of rows to read.
+    """
+    if not ref.error and not ref.size:
+        ref = ref.rejected("empty", "the file has no bytes")
+    if ref.error:
+        return ref, None
+    try:
+        return ref, read_head(ref.uri, dialect.for_name(ref.key), sample_bytes)
+    except RejectedError as rejection:
+        return ref.rejected(rejection.error, rejection.message), None
+    except FileNotFoundError:
+        return ref.rejected("not_found", "the file is gone"), None
+    except DeniedError as error:
+        return ref.rejected("unreadable", str(error)), None
+    except ChangedError as error:
+        return ref.rejected("changed", str(error)), None
+
+
+def inspect_file(ref: InputRef, spec: RowsSpec) -> Iterator[CsvFile]:
     """Yield a file with its columns, or rejected if it cannot be read as rows.
 
     Args:
         ref: The file.
         spec: Dialect of files, and schema of rows.
     """
-    if not ref.error and not ref.size:
-        ref = ref.rejected("empty", "the file has no bytes")
-    if spec.table.place.splits.mode == "directory" and not spec.table.split_by:
-        ref = spec.table.place.with_split(ref)
-    if ref.error:
+    table = spec.table
+    if ref.size and table.place.splits.mode == "directory" and not table.split_by:
+        ref = table.place.with_split(ref)
+    ref, head = read_start(ref, spec.dialect, _HEAD_BYTES)
+    if head is None:
         yield CsvFile(ref)
         return
+    needed = [*missing_columns(table.columns, head.columns), *table.named]
+    known = {*table.named, *(column.name for column in table.columns)}
     try:
-        head = read_head(ref.uri, spec.dialect_of(ref), _HEAD_BYTES)
-        table = spec.table
-        needed = [*missing_columns(table.columns, head.columns), *table.named]
-        known = {*table.named, *(column.name for column in table.columns)}
         check_columns(head.columns, known, needed, table.base, spec.dialect.header)
     except RejectedError as rejection:
         yield CsvFile(ref.rejected(rejection.error, rejection.message))
-    except FileNotFoundError:
-        yield CsvFile(ref.rejected("not_found", "the file is gone"))
-    except DeniedError as error:
-        yield CsvFile(ref.rejected("unreadable", str(error)))
-    except ChangedError as error:
-        yield CsvFile(ref.rejected("changed", str(error)))
     else:
         yield CsvFile(ref, head.columns, ref.size * (1 if head.seekable else _COMPRESSION_RATIO))

@@ -29,7 +29,6 @@ from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.rows.csv.cells import Cells, RowReject
 from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.row_rejects import RejectCollector
-from shardmill.transforms.rows.runs.segments import NO_LABEL
 from shardmill.transforms.rows.types import typed_cells
 
 Mask = npt.NDArray[np.bool_]
@@ -83,18 +82,6 @@ def _load_spec(data: bytes) -> TableSpec:
     return TableSpec(*pickle.loads(zlib.decompress(data)))  # noqa: S301 - of this job
 
 
-class Labels(NamedTuple):
-    """Labels of rows.
-
-    Attributes:
-        numbers: uint32[rows], index into ``names``, or ``NO_LABEL``.
-        names: Text of each label.
-    """
-
-    numbers: npt.NDArray[np.uint32]
-    names: tuple[str, ...]
-
-
 class Table(NamedTuple):
     """The rows of a range, ordered by split, part and position.
 
@@ -105,7 +92,7 @@ class Table(NamedTuple):
         part: int64[rows], part within the split.
         position: uint64[rows], position in the global order.
         keys: uint64[rows], second hash of the keys; None without ``TableSpec.key``.
-        labels: Labels of the rows, or None.
+        labels: Labels of the rows as strings, null where there is none; or None.
         splits: Names of splits.
         rejects: Rejected rows, in file order.
     """
@@ -116,7 +103,7 @@ class Table(NamedTuple):
     part: npt.NDArray[np.int64]
     position: npt.NDArray[np.uint64]
     keys: npt.NDArray[np.uint64] | None
-    labels: Labels | None
+    labels: pa.StringArray | None
     splits: tuple[str, ...]
     rejects: list[Reject]
 
@@ -169,15 +156,22 @@ def make_table(spec: TableSpec, ref: InputRef, cells: Cells, plan: Plan) -> Tabl
         part[order],
         position[order],
         hashes.split[final] if spec.key else None,
-        None if labels is None else Labels(labels.numbers[final], labels.names),
+        None if labels is None else labels.take(pa.array(final)),
         splits,
         [to_reject(ref, reject) for reject in rejects.rejects(cells)],
     )
 
 
 def _texts_of(column: Column, spec: TableSpec, cells: Cells) -> pa.DictionaryArray:
-    texts = cells.columns.get(column.name)
-    return _missing_cells(column, spec.nulls, len(cells.offsets)) if texts is None else texts
+    """Return the cells of a column; all of them are missing if the file lacks it."""
+    found = cells.columns.get(column.name)
+    if found is not None:
+        return found
+    texts = spec.nulls.texts if column.kind == "bytes" else spec.nulls.numbers
+    return pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(len(cells.offsets), np.int32)),
+        pa.array([min(texts, default=b"")], pa.binary()),
+    )
 
 
 def _typed_column(
@@ -207,27 +201,19 @@ def _typed_column(
     return typed.column
 
 
-def _missing_cells(column: Column, nulls: typed_cells.Nulls, rows: int) -> pa.DictionaryArray:
-    """Return the cells of a column that the file lacks: all of them are missing."""
-    texts = nulls.texts if column.kind == "bytes" else nulls.numbers
-    text = min(texts, default=b"")
-    return pa.DictionaryArray.from_arrays(
-        pa.array(np.zeros(rows, np.int32)), pa.array([text], pa.binary())
-    )
-
-
-def _labels(name: str, columns: Sequence[TypedColumn], rejects: RejectCollector) -> Labels | None:
+def _labels(
+    name: str, columns: Sequence[TypedColumn], rejects: RejectCollector
+) -> pa.StringArray | None:
     column = next((column for column in columns if column.name == name), None)
     if column is None or column.kind == "float32" or column.indices is None:
         return None
     indices = column.indices
     if len(column.values) > MAX_LABELS:  # probably not classes but ids or amounts
-        return Labels(np.zeros(len(indices), np.uint32), (TOO_MANY_LABELS,))
-    values = column.values.to_pylist()
-    names = tuple(
+        return pa.repeat(TOO_MANY_LABELS, len(indices))
+    names = [
         value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-        for value in values
-    )
+        for value in column.values.to_pylist()
+    ]
     invalid = np.array([has_control(name) for name in names] + [False], bool)
     if invalid.any():
         rejects.add(
@@ -236,8 +222,7 @@ def _labels(name: str, columns: Sequence[TypedColumn], rejects: RejectCollector)
             name,
             lambda row: f"the label {names[indices[row]]!r} has a control character",
         )
-    numbers = np.where(indices < 0, NO_LABEL, indices).astype(np.uint32)
-    return Labels(numbers, names)
+    return pa.array(names, pa.string()).take(pa.array(indices, mask=indices < 0))
 
 
 def _hash_rows(

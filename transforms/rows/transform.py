@@ -17,12 +17,10 @@ import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.storage import open_storage
 from shardmill.transforms.build.census import Census
 from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.build.placement import Placed
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.build.transform import (
     BuildInput,
     BuildShards,
@@ -30,15 +28,15 @@ from shardmill.transforms.build.transform import (
     failure_of,
     total_census,
 )
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.rows.encoder import RowEncoder
-from shardmill.transforms.rows.planning import RowsPlanSpec, count_file, plan_rows
+from shardmill.transforms.rows.planning import count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
+from shardmill.transforms.rows.rows_spec import RowsSpec
 from shardmill.transforms.rows.runs import run_writer
-from shardmill.transforms.rows.runs.run_store import Run, find_run
 from shardmill.transforms.rows.tft.build_graph import BuildGraph
-from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
@@ -47,25 +45,6 @@ RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "co
 _INSPECTIONS = 16
 # A range of a file as plain values: InputRef, column names and RowRange. Crosses a shuffle.
 RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
-
-
-@dataclass(frozen=True)
-class RowsSpec:
-    """All options of a build of rows; a small picklable value that every worker receives.
-
-    Attributes:
-        sink: What is written, and where.
-        runs: How ranges become runs.
-        plan: How many parts are planned.
-        threads: Ranges that a worker processes in parallel.
-        preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
-    """
-
-    sink: SinkSpec
-    runs: run_writer.RunSpec
-    plan: RowsPlanSpec
-    threads: int
-    preprocessing: Preprocessing | None = None
 
 
 @dataclass(eq=False)
@@ -87,20 +66,18 @@ class WriteRows(beam.PTransform):
         """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(inspect_file, _INSPECTIONS), spec.runs
+            MapOrdered(inspect_file, _INSPECTIONS), spec
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
         found = files | "CutRanges" >> beam.ParDo(
-            MapOrdered(cut, _INSPECTIONS), spec.runs, AsSingleton(plan)
+            MapOrdered(cut, _INSPECTIONS), spec, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         graph = []
         if spec.preprocessing is not None:
-            built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(
-                spec.runs, spec.preprocessing, spec.threads
-            )
+            built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
             graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
             MapOrdered(write_runs, spec.threads), spec, AsSingleton(plan), *graph
@@ -121,13 +98,13 @@ class WriteRows(beam.PTransform):
             | "AllCounts" >> beam.Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
-        encoder = RowEncoder(spec.runs.table, dict(spec.runs.versions))
+        encoder = RowEncoder(spec.table, dict(spec.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:
     """Return the plan, and set the total of the progress display."""
-    plan = plan_rows(spec.plan, census)
+    plan = plan_rows(spec, census)
     size = sum(size for _, size in census.series.values())
     if spec.preprocessing is None:
         announce(spec.sink, plan, "encoding", size)
@@ -141,9 +118,7 @@ def count_files(census: Census, plan: Plan) -> Census:
     if plan.status != "build":
         return census
     usable = census.refs - sum(census.errors.values())
-    return Census(
-        matched=census.matched - usable, skipped=census.skipped, duplicates=census.duplicates
-    )
+    return Census(matched=census.matched - usable, counts=census.counts)
 
 
 def place_rejected_file(file: run_writer.CsvFile, plan: Plan) -> Iterator[Placed]:
@@ -152,9 +127,7 @@ def place_rejected_file(file: run_writer.CsvFile, plan: Plan) -> Iterator[Placed
         yield run_writer.place_rejects(plan, file.ref)
 
 
-def cut(
-    file: run_writer.CsvFile, spec: run_writer.RunSpec, plan: Plan
-) -> Iterator[RangeTask | TaggedOutput]:
+def cut(file: run_writer.CsvFile, spec: RowsSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
     """Yield the ranges of a file; if it is rejected, its part and its count."""
     ref = file.ref
     if plan.status != "build" or ref.error:
@@ -183,28 +156,26 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
 
     def run_name(piece: int) -> str:
         place = (row_range.start, row_range.end, piece)
-        return run_writer.run_id(spec.runs, plan, ref, place, graph)
+        return run_writer.run_id(spec, plan, ref, place, graph)
 
     # A range with an end is one piece: if its run exists, the range need not be read.
-    finished = _find_run(spec.runs, run_name(0)) if row_range.end >= 0 else None
+    finished = run_writer.find_run(spec.runs, run_name(0)) if row_range.end >= 0 else None
     pieces: Iterable[Any] = [None]
     if finished is None:
-        pieces = run_writer.read_cells(spec.runs, file, row_range)
+        pieces = run_writer.read_cells(spec, file, row_range)
     try:
         for number, cells in enumerate(pieces):
             name = run_name(number)
             run = (
                 finished
-                or _find_run(spec.runs, name)
-                or run_writer.make_run(spec.runs, plan, file, name, cells, graph)
+                or run_writer.find_run(spec.runs, name)
+                or run_writer.make_run(spec, plan, file, name, cells, graph)
             )
             rejects = sum(run.rejects.values())
             shown = progress.current()
             shown.phase = "encoding"
-            shown.add(spec.runs.size_of(row_range), rejects)
-            yield from run_writer.place_segments(
-                spec.runs, plan, ref, (row_range.start, number), run
-            )
+            shown.add(spec.size_of(row_range), rejects)
+            yield from run_writer.place_segments(spec, plan, ref, (row_range.start, number), run)
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
             if row_range.end >= 0:
                 return
@@ -214,8 +185,4 @@ def write_runs(task: RangeTask, spec: RowsSpec, plan: Plan, graph: str = "") -> 
         yield run_writer.place_rejects(plan, rejected)
         yield TaggedOutput(COUNTS, Census(matched=1))
     except (MemoryError, ResourceError, StorageError) as error:
-        yield TaggedOutput(COUNTS, Census(fatal=failure_of(error)))
-
-
-def _find_run(spec: run_writer.RunSpec, name: str) -> Run | None:
-    return find_run(open_storage(spec.build), spec.folder, name)
+        yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))

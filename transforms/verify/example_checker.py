@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import ExampleError, FeatureValues, Kind, parse_example
 from shardmill.schemas.file_signatures import IMAGE_FORMATS, has_image_format
+from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.feature_spec import (
     DTYPE_TAG,
     ENCODING_TAG,
@@ -18,7 +17,6 @@ from shardmill.schemas.schema_pbtxt.feature_spec import (
     parse_feature_spec,
 )
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, FORMAT
-from shardmill.schemas.schema_pbtxt.schema_text import Domain, SchemaFeature, parse_schema_text
 
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float"}
 _SOURCE = "schema.pbtxt"
@@ -26,38 +24,36 @@ _UNLIMITED = 1 << 62
 _MAX_SHOWN = 40  # characters of a value in a message
 
 
-@dataclass(frozen=True)
-class FeatureRule:
+class _FeatureRule:
     """Constraints that a schema puts on one feature.
+
+    Args:
+        feature: A feature of the schema.
 
     Attributes:
         name: Name of the feature.
         kind: Kind of its values; ``empty`` if the schema does not name one.
         required: Whether every example has it (``presence.min_fraction`` is 1; ``min_count``
             constrains the dataset, not an example).
-        min_values: Least number of values in an example that has the feature.
-        max_values: Greatest number of values.
-        lower: Lower bound of int64 and float values.
-        upper: Upper bound of int64 and float values.
-        domain: Allowed values of a string domain; empty if every value is allowed.
-        reject_inf: Whether infinities are rejected.
-        reject_nan: Whether NaNs are rejected.
-        value_bytes: Bytes of each value that holds an array of a fixed shape; -1 for any number.
-        array_type: dtype and shape of that array, for messages.
+
+    Raises:
+        FormatError: The schema names an unknown dtype or a malformed shape.
     """
 
-    name: str
-    kind: Kind
-    required: bool
-    min_values: int = 0
-    max_values: int = _UNLIMITED
-    lower: float = -math.inf
-    upper: float = math.inf
-    domain: frozenset[bytes] = frozenset()
-    reject_inf: bool = False
-    reject_nan: bool = False
-    value_bytes: int = -1
-    array_type: str = ""
+    def __init__(self, feature: Any) -> None:
+        self.name, self.required = feature.name, schema_text.is_required(feature)
+        self.kind: Kind = _KINDS.get(schema_text.type_of(feature), "empty")
+        self._least, self._most = _value_counts(feature)
+        form = {"int64": "int_domain", "float": "float_domain"}.get(self.kind)
+        bounded = form is not None and feature.HasField(form)
+        bounds = schema_text.bounds_of(feature) if bounded else {}
+        self._lower, self._upper = bounds.get("min", -math.inf), bounds.get("max", math.inf)
+        self._reject_inf = bounded and feature.float_domain.disallow_inf
+        self._reject_nan = bounded and feature.float_domain.disallow_nan
+        texts = schema_text.texts_of(feature) if self.kind == "bytes" else None
+        self._texts = frozenset(text.encode() for text in texts or ())
+        self._bytes, self._array = _array_size(feature) if self.kind == "bytes" else (-1, "")
+        self._constrains_values = bounded or bool(self._texts) or self._bytes >= 0
 
     def find_violation(self, feature: FeatureValues) -> str:
         """Return the constraint that a feature violates, or an empty text."""
@@ -68,45 +64,35 @@ class FeatureRule:
             return ""
         if self.kind not in ("empty", kind):
             return f"the feature {self.name!r} is {kind}, not {self.kind}"
-        if not self.min_values <= len(values) <= self.max_values:
+        if not self._least <= len(values) <= self._most:
             return f"the feature {self.name!r} has {len(values):,} values, not {self._counts()}"
         if not self._constrains_values:
             return ""
         return next(filter(None, map(self._find_value_violation, values)), "")
 
-    @cached_property
-    def _constrains_values(self) -> bool:
-        bounded = self.lower > -math.inf or self.upper < math.inf
-        return bool(
-            bounded or self.domain or self.reject_inf or self.reject_nan or self.value_bytes >= 0
-        )
-
     def _counts(self) -> str:
-        if self.min_values == self.max_values:
-            return f"{self.min_values:,}"
-        if self.max_values == _UNLIMITED:
-            return f"{self.min_values:,} or more"
-        return f"{self.min_values:,} to {self.max_values:,}"
+        if self._least == self._most:
+            return f"{self._least:,}"
+        if self._most == _UNLIMITED:
+            return f"{self._least:,} or more"
+        return f"{self._least:,} to {self._most:,}"
 
     def _find_value_violation(self, value: bytes | float) -> str:
         start = f"the feature {self.name!r}"
         if isinstance(value, bytes):
-            if 0 <= self.value_bytes != len(value):
-                return (
-                    f"{start} has {len(value):,} bytes, not the {self.value_bytes:,} of "
-                    f"{self.array_type}"
-                )
-            if self.domain and value not in self.domain:
+            if 0 <= self._bytes != len(value):
+                return f"{start} has {len(value):,} bytes, not the {self._bytes:,} of {self._array}"
+            if self._texts and value not in self._texts:
                 return f"{start} is {_quote(value)}, which is not in its domain"
             return ""
-        if self.reject_nan and math.isnan(value):
+        if self._reject_nan and math.isnan(value):
             return f"{start} is NaN"
-        if self.reject_inf and math.isinf(value):
+        if self._reject_inf and math.isinf(value):
             return f"{start} is infinite"
-        if value < self.lower:
-            return f"{start} is {value}, below the minimum {self.lower}"
-        if value > self.upper:
-            return f"{start} is {value}, above the maximum {self.upper}"
+        if value < self._lower:
+            return f"{start} is {value}, below the minimum {self._lower}"
+        if value > self._upper:
+            return f"{start} is {value}, above the maximum {self._upper}"
         return ""
 
 
@@ -114,21 +100,21 @@ class ExampleChecker:
     """Finds examples that violate a schema; a picklable value for worker processes.
 
     Args:
-        schema_text: Content of ``schema.pbtxt``.
+        schema: Content of ``schema.pbtxt``.
         labels: All labels in the order of their class ids; empty: class ids are not looked up.
 
     Raises:
         UsageError: The text is not a schema.
     """
 
-    def __init__(self, schema_text: str, labels: Sequence[str] = ()) -> None:
+    def __init__(self, schema: str, labels: Sequence[str] = ()) -> None:
         try:
-            features = parse_schema_text(schema_text, _SOURCE).features
-            self._rules = {feature.name: _make_rule(feature) for feature in features}
+            features = schema_text.parse_schema_text(schema, _SOURCE).feature
+            self._rules = {feature.name: _FeatureRule(feature) for feature in features}
         except FormatError as error:
             raise UsageError(f"the schema cannot be read: {error}") from error
         self._images = tuple(
-            each.name for each in features if each.domain and each.domain.form == "image_domain"
+            feature.name for feature in features if feature.HasField("image_domain")
         )
         self._labels = tuple(label.encode() for label in labels)
 
@@ -193,28 +179,13 @@ def _first_value(features: dict[str, FeatureValues], name: str) -> object:
     return feature.values[0] if feature is not None and feature.values else None
 
 
-def _make_rule(feature: SchemaFeature) -> FeatureRule:
-    """Return the rule of one feature of a schema."""
-    kind = _KINDS.get(feature.type, "empty")
-    domain = feature.domain or Domain("")
-    values: dict[str, Any] = {}
-    if domain.form == {"int64": "int_domain", "float": "float_domain"}.get(kind):
-        values["lower"] = -math.inf if domain.low is None else domain.low
-        values["upper"] = math.inf if domain.high is None else domain.high
-        values["reject_inf"], values["reject_nan"] = domain.disallow_inf, domain.disallow_nan
-    elif kind == "bytes":
-        values["domain"] = frozenset(text.encode() for text in domain.values or ())
-        values["value_bytes"], values["array_type"] = _array_size(feature)
-    return FeatureRule(feature.name, kind, feature.required, *_value_counts(feature), **values)
-
-
-def _array_size(feature: SchemaFeature) -> tuple[int, str]:
+def _array_size(feature: Any) -> tuple[int, str]:
     """Return the bytes of a raw array of a fixed shape and its type for messages; else -1.
 
     Raises:
         FormatError: The schema names an unknown dtype or a malformed shape.
     """
-    tags = feature.tag_values
+    tags = schema_text.tags_of(feature)
     if tags.get(ENCODING_TAG) != "raw" or not {DTYPE_TAG, SHAPE_TAG} <= set(tags):
         return -1, ""
     spec = parse_feature_spec(feature, _SOURCE)
@@ -224,15 +195,12 @@ def _array_size(feature: SchemaFeature) -> tuple[int, str]:
     return size, f"{tags[DTYPE_TAG]} in the shape {spec.shape}"
 
 
-def _value_counts(feature: SchemaFeature) -> tuple[int, int]:
+def _value_counts(feature: Any) -> tuple[int, int]:
     """Return the least and the greatest number of values of a feature."""
-    if feature.shape is not None and -1 not in feature.shape:
-        count = math.prod(feature.shape)
-        return count, count
-    if feature.value_count is None:
-        return 0, _UNLIMITED
-    least, most = feature.value_count
-    return max(0, least), _UNLIMITED if most is None else most
+    shape, count = schema_text.shape_of(feature), feature.value_count
+    if shape is not None and -1 not in shape:
+        return math.prod(shape), math.prod(shape)
+    return max(0, count.min), count.max if count.HasField("max") else _UNLIMITED
 
 
 def _quote(value: bytes) -> str:

@@ -302,8 +302,8 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
 
 def _check_catalogs(dataset: Dataset) -> Iterator[Finding]:
     """Yield catalogs that are missing, damaged, or have another number of rows than the shard."""
-    shards = [shard for shard in dataset.shards if shard.catalog is not None]
-    found = map_ordered(lambda shard: _check_catalog(dataset, shard), shards, _CONCURRENT_OPENS)
+    check = functools.partial(_check_catalog, dataset)
+    found = map_ordered(check, dataset.shards, _CONCURRENT_OPENS)
     yield from filter(None, found)
 
 

@@ -27,7 +27,7 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.printable import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
 from shardmill.transforms.verify.describe import describe_bytes, describe_record
-from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
+from tests.conftest import ADDRESS, build_dataset, examples, make_image, make_photos, shardmill
 
 RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number in range(5)]
 
@@ -302,7 +302,7 @@ def test_fails_in_one_sentence(tmp_path, make, said) -> None:
     done = shardmill("show", tmp_path / "it")
     assert done.returncode == 1, done
     assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert ADDRESS.sub("", done.stderr).count("\n") == 1
     assert str(tmp_path / "it") in done.stderr
     assert done.stdout == ""
 
@@ -518,14 +518,13 @@ def test_detects_text_that_is_cut_inside_a_character() -> None:
     assert "base64" in describe_bytes("字".encode()[:2])
 
 
-def test_dumps_payloads_that_are_not_examples(tmp_path) -> None:
+def test_shows_the_start_of_payloads_that_are_not_examples(tmp_path) -> None:
     path = tmp_path / "file"
     path.write_bytes(frame(b"plain text") + frame(b"\x08\x01abc" + bytes(200)) + frame(b""))
     lines = shown(path)
     assert "  #0  10 B, not a tf.train.Example" in lines
     assert '    "plain text"' in lines
-    assert "    08 01 61 62 63 00 00 00 00 00 00 00 00 00 00 00  ..abc..........." in lines
-    assert "    ... (205 bytes)" in lines
+    assert "    205 B: 08 01 61 62 63 00 00 00 00 00 00 00 00 00 00 00 ..." in lines
 
 
 def test_names_bombs_and_broken_images_without_decoding() -> None:

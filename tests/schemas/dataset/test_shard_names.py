@@ -1,12 +1,13 @@
-"""Shard names: formatted names parse back, and nothing else is accepted."""
+"""Shard names: patterns, and names that are safe on every file system."""
+
+from urllib.parse import unquote
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.shard_names import (
     DEFAULT_TEMPLATE,
-    LABEL_TEMPLATE,
     ShardName,
     ShardTemplate,
     check_file_names,
@@ -16,21 +17,6 @@ from shardmill.schemas.dataset.shard_names import (
 )
 from shardmill.schemas.errors import OutputError, UsageError
 
-numbers = st.integers(0, 10**7)
-labels = st.text(min_size=1, max_size=20)
-splits = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_]*", fullmatch=True)
-
-
-@given(splits, numbers, numbers, labels)
-def test_names_round_trip(split: str, index: int, total: int, label: str) -> None:
-    template, name = ShardTemplate(DEFAULT_TEMPLATE), ShardName(split, index, total)
-    assert template.parse(template.format(name)) == name
-    assume(label.isprintable())
-    template = ShardTemplate(LABEL_TEMPLATE)
-    text = template.format(ShardName(split, index, total, label=label))
-    assert template.parse(text) is not None
-    assert template.format(template.parse(text)) == text
-
 
 @given(st.text(max_size=20))
 @example("..")
@@ -38,10 +24,11 @@ def test_names_round_trip(split: str, index: int, total: int, label: str) -> Non
 @example("../../etc/passwd")
 @example("a\\b")
 @example("a\0b")
-def test_labels_cannot_leave_the_folder(label: str) -> None:
+def test_labels_are_distinct_and_cannot_leave_the_folder(label: str) -> None:
     quoted = quote_label(label)
     assert not {"/", "\\", "\0"} & set(quoted)
     assert not quoted.startswith(".")
+    assert unquote(quoted) == label  # so labels have distinct names
 
 
 def test_known_names() -> None:
@@ -49,9 +36,6 @@ def test_known_names() -> None:
     assert usual.format(ShardName("train", 0, 8)) == "train-00000-of-00008.tfrecord.gz"
     classic = ShardTemplate("cat_dog{index:02d}-{records}.tfrec")
     assert classic.format(ShardName("train", 0, 8, 1250)) == "cat_dog00-1250.tfrec"
-    assert classic.parse("cat_dog00-1250.tfrec") == ShardName(index=0, records=1250)
-    for other in ("cat_dog0-1250.tfrec", "cat_dog00-1250.tfrec.gz", "xcat_dog00-1250.tfrec"):
-        assert classic.parse(other) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
-from shardmill.transforms.arrays.encoder import array_schema
+from shardmill.transforms.arrays.encoder import ArrayEncoder
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests/schemas/schema_pbtxt/golden"
@@ -41,7 +41,7 @@ def arrays(*, texts: tuple[str, ...]) -> str:
         SimpleNamespace(name="größe", dtype=np.dtype("uint8"), shape=(10,)),
     ]
     label = SimpleNamespace(name="y", text_name="y/text", texts=texts)
-    return array_schema(features, label, texts)
+    return ArrayEncoder(tuple(features), label, None, "stored").schema(texts)
 
 
 SCHEMAS = {

@@ -20,7 +20,7 @@ from shardmill.transforms.build.parts import PartJob, find_part, write_part
 from shardmill.transforms.build.placement import PartKey
 from shardmill.transforms.match.counts import Skipped
 from shardmill.transforms.match.walk import WalkTask, walk
-from tests.conftest import shardmill
+from tests.conftest import ADDRESS, shardmill
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -241,7 +241,7 @@ def test_reports_unusable_credentials(key, tmp_path):
         env["GOOGLE_APPLICATION_CREDENTIALS"] = str(tmp_path / key)
     done = shardmill("images", "--input=gs://some-bucket/photos", f"--output={tmp_path}/o", env=env)
     assert (done.returncode, done.stdout) == (1, "")
-    begin, why, end = re.fullmatch(r"(.*?)\((.*)\)(.*)\n", done.stderr).groups()
+    begin, why, end = re.fullmatch(r"(.*?)\((.*)\)(.*)\n", ADDRESS.sub("", done.stderr)).groups()
     assert begin == (
         "shardmill: Cannot look at gs://some-bucket/photos: there are no usable Google credentials "
     )

@@ -118,15 +118,18 @@ def test_references_are_small_in_the_shuffle(tmp_path) -> None:
 def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
     sums = Sums("int64", 896, 896 * 224 * 224, total=10**10, squares=10**12)
     return parts.Part(
-        ("train", "", number), f"{'a' * 32}-{'b' * 12}.part", 11_000_000, 1 << 31, 896,
-        dict.fromkeys(labels, 1), {"decode": rejects} if rejects else {}, versions={"x": "1"},
-        summary=Summary(channels=(sums,) * 3), sidecar=f"{'a' * 32}.json",
+        PartKey("train", "", number), f"{'a' * 32}-{'b' * 12}.part", 11_000_000, 1 << 31,
+        f"{'a' * 32}.json", totals=Totals(
+            made=1, records=896, label_counts=Counter(labels),
+            rejects=Counter(decode=rejects) if rejects else Counter(),
+            versions={(("x", "1"),)}, summary=Summary(channels=(sums,) * 3),
+        ),
     )  # fmt: skip
 
 
 def test_totals_do_not_grow_with_the_parts() -> None:
     many = [make_part(number, LABELS[number % 100 :][:896]) for number in range(2_000)]
-    adder = SumInto(Totals, Totals.add)
+    adder = SumInto(Totals, lambda totals, part: totals.merge(part.totals))
     sizes = []
     for some in (many[:100], many):
         accumulators = [adder.create_accumulator() for _ in range(4)]
@@ -134,7 +137,7 @@ def test_totals_do_not_grow_with_the_parts() -> None:
             adder.add_input(accumulators[number % 4], part)
         totals = adder.extract_output(adder.merge_accumulators(accumulators))
         assert (totals.made, totals.records) == (len(some), 896 * len(some))
-        assert sum(totals.label_counts.values()) == sum(len(p.label_counts) for p in some)
+        assert sum(totals.label_counts.values()) == sum(len(p.totals.label_counts) for p in some)
         assert totals.summary.channels[0].total == len(some) * 10**10
         sizes.append(len(pickle.dumps(totals)))
     assert sizes[1] < 1.2 * sizes[0]
@@ -163,7 +166,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         ref = make_refs(1)[0]
         rejects = [ref.rejected("decode", "bad").to_reject()] * (number % 2)
         part = parts.write_part(storage, job, [*encoder.encode([ref], ()), *rejects])
-        totals.add(part)
+        totals.merge(part.totals)
         files.append(part.file)
     counted = CountingStorage(storage)
     built = [

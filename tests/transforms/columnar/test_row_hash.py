@@ -111,10 +111,7 @@ def test_long_texts_equal_the_definition() -> None:
     assert pairs(hash_texts(0, pa.array(keys))) == [slow_text(0, text) for text in keys]
 
 
-def test_rejects_nulls_and_other_types() -> None:
-    for texts in (pa.array([b"a", None]), pa.array([b"a", None]).dictionary_encode()):
-        with pytest.raises(ValueError, match="1 of 2 texts are null"):
-            hash_texts(0, texts)
+def test_rejects_other_types() -> None:
     with pytest.raises(TypeError, match="large_string is not binary"):
         hash_texts(0, pa.array(["a"], pa.large_string()))
 
@@ -142,8 +139,6 @@ def test_split_bounds_are_exact() -> None:
         few = Splits.parse(f"a:{2**bits - 1}/{2**bits},b:1/{2**bits}")
         assert split_numbers(few, np.array([ALL - 1, ALL], np.uint64)).tolist() == wanted
         assert [few.names.index(few.of_hash(h)) for h in (ALL - 1, ALL)] == wanted
-    with pytest.raises(ValueError, match="mode 'directory'"):
-        split_numbers(Splits.parse("directory"), hashes)
 
 
 @given(st.lists(u64 | edges, max_size=30), st.integers(1, 2**31) | st.just(2**31))
@@ -152,9 +147,3 @@ def test_part_numbers_equal_part_of(positions: list[int], parts: int) -> None:
     positions += [p for bound in bounds for p in (bound - 1, bound) if 0 <= p <= ALL]
     numbers = part_numbers(np.array(positions, np.uint64), parts)
     assert numbers.tolist() == [part_of(position, parts) for position in positions]
-
-
-@pytest.mark.parametrize("parts", [0, -1, 2**31 + 1])
-def test_rejects_invalid_numbers_of_parts(parts: int) -> None:
-    with pytest.raises(ValueError, match="parts: must be between 1 and"):
-        part_numbers(np.zeros(1, np.uint64), parts)

@@ -205,7 +205,7 @@ def test_concurrent_workers_leave_one_payload_of_a_part(tmp_path, workers, packi
         part, rejects, rows = parse_sidecar((tmp_path / "parts" / f"{job.name}.json").read_bytes())
         assert not rows
         assert part.payload == found[0].payload
-        assert (part.crc32c, part.records, len(rejects)) == (alone.crc32c, 51, 9)
+        assert (part.crc32c, part.totals.records, len(rejects)) == (alone.crc32c, 51, 9)
         assert storage.checksum(f"{folder}/{part.payload}") == part.crc32c
         assert find_part(storage, folder, job.name).payload == part.payload
         shutil.rmtree(folder)

@@ -1,12 +1,10 @@
 """Number of parts of tables; expected values are computed by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.transforms.build.planning import ShardSpec
-from shardmill.transforms.rows.planning import RowsPlanSpec, count_row_parts
+from shardmill.transforms.rows.planning import count_row_parts
 
 MIB = 1 << 20
 
@@ -26,5 +24,5 @@ MIB = 1 << 20
     ],
 )
 def test_number_of_parts(text_bytes, growth, shards, parts) -> None:
-    sink = SimpleNamespace(shards=ShardSpec(ShardTemplate("{split}-{index}-of-{total}"), **shards))
-    assert count_row_parts(RowsPlanSpec(sink, growth, row_bytes=64.0), text_bytes) == parts
+    spec = ShardSpec(ShardTemplate("{split}-{index}-of-{total}"), **shards)
+    assert count_row_parts(spec, growth, 64.0, text_bytes) == parts

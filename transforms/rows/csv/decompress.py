@@ -7,15 +7,19 @@ import io
 import lzma
 from collections.abc import Iterator
 from functools import partial
+from typing import BinaryIO
 
 import pyarrow as pa
 
+from shardmill.schemas.storage.base import RandomReader
+from shardmill.schemas.storage.stream import ReaderStream
 from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
 # A text that exceeds both this size and this ratio to its compressed size is a bomb.
 MAX_TEXT_BYTES = 256 << 20
 MAX_RATIO = 250
 _XZ_MEMORY = 256 << 20
+_READ_BYTES = 1 << 20
 _CHUNK = 4 << 10  # small: a failing call returns no output for its input
 _MAX_OUTPUT = 1 << 18  # of one call
 _REPLACE = "; rows before it may be wrong too, so replace the file"
@@ -37,55 +41,35 @@ class DecompressionError(Exception):
         self.untrusted = untrusted
 
 
-class _ChunkFile(io.RawIOBase):
-    """A file object over chunks of bytes that counts the bytes read (``taken``)."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._chunks = chunks
-        self._left = b""
-        self.taken = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        self._left = self._left or next(self._chunks, b"")
-        piece = self._left if size < 0 else self._left[:size]
-        self._left = self._left[len(piece) :]
-        self.taken += len(piece)
-        return piece
-
-
-def decompress(chunks: Iterator[bytes], compression: str) -> Iterator[bytes]:
+def decompress(reader: RandomReader, compression: str) -> Iterator[bytes]:
     """Yield the content of a compressed file; concatenated streams are one text.
 
     Args:
-        chunks: Bytes of the file.
+        reader: The file.
         compression: As returned by ``file_signatures.compression_format``.
 
     Raises:
         DecompressionError: The file is damaged, cut or too large. All text before was yielded.
     """
-    source = _ChunkFile(chunks)
     size = 0
-    for piece in _streams(source, compression):
-        size += len(piece)
-        if size > MAX_TEXT_BYTES and size > MAX_RATIO * source.taken:
-            raise DecompressionError(
-                f"the text has more than {MAX_RATIO} times the size of the file, which indicates a "
-                "decompression bomb; decompress the file yourself if you trust it",
-            )
-        yield piece
+    with io.BufferedReader(ReaderStream(reader), _READ_BYTES) as source:
+        for piece in _streams(source, compression):
+            size += len(piece)
+            if size > MAX_TEXT_BYTES and size > MAX_RATIO * source.tell():
+                raise DecompressionError(
+                    f"the text has more than {MAX_RATIO} times the size of the file, which "
+                    "indicates a decompression bomb; decompress the file yourself if you trust it"
+                )
+            yield piece
 
 
-def _streams(source: _ChunkFile, compression: str) -> Iterator[bytes]:
+def _streams(source: BinaryIO, compression: str) -> Iterator[bytes]:
     if compression == "gzip":
         return _gzip(source)
     return _zstd(source) if compression == "zstd" else _bzip2_or_xz(source, compression)
 
 
-def _gzip(source: _ChunkFile) -> Iterator[bytes]:
+def _gzip(source: BinaryIO) -> Iterator[bytes]:
     try:
         yield from gzip_chunks(iter(partial(source.read, 1 << 16), b""))
     except InflateError as error:
@@ -93,7 +77,7 @@ def _gzip(source: _ChunkFile) -> Iterator[bytes]:
         raise DecompressionError(str(error), untrusted=untrusted) from error
 
 
-def _bzip2_or_xz(source: _ChunkFile, compression: str) -> Iterator[bytes]:
+def _bzip2_or_xz(source: BinaryIO, compression: str) -> Iterator[bytes]:
     decoder = _decoder(compression)
     fed = begun = False
     for piece in iter(partial(source.read, _CHUNK), b""):
@@ -130,7 +114,7 @@ def _damaged(compression: str, why: object, *, untrusted: bool) -> Decompression
     return DecompressionError(message, untrusted=untrusted)
 
 
-def _zstd(source: _ChunkFile) -> Iterator[bytes]:
+def _zstd(source: BinaryIO) -> Iterator[bytes]:
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
     while True:
         try:

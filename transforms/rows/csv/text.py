@@ -149,7 +149,7 @@ class CsvText:
             yield from self._read(start, -1)
             return
         try:
-            yield from _skip_bytes(decompress(self._read(0, -1), self._compression), start)
+            yield from _skip_bytes(decompress(self._reader, self._compression), start)
         except DecompressionError as error:
             self.fault = error
 

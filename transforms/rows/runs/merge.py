@@ -16,15 +16,10 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.build.encoder import Block
-from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.rows.runs.record_values import unpack_values
-from shardmill.transforms.rows.runs.segments import (
-    NO_LABEL,
-    Segment,
-    read_segment,
-    slices,
-    unpack_segment,
-)
+from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.columnar.byte_arrays import ByteStrings
+from shardmill.transforms.rows.runs import segments
+from shardmill.transforms.rows.runs.record_values import sum_records
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.statistics.sums import Summary
 
@@ -34,7 +29,7 @@ _MAX_SHOWN = 100
 
 def read_rejects(ref: SegmentRef) -> Iterator[Reject]:
     """Yield the rejects of a segment."""
-    for line in _read(ref).decode().splitlines():
+    for line in _read(ref).to_pybytes().decode().splitlines():
         yield Reject(**json.loads(line))
 
 
@@ -52,58 +47,42 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
         OutputError: A run file is damaged.
         FileNotFoundError: A run file does not exist.
     """
-    contents = map_ordered(_read, refs, storage_threads(refs[0].run))
-    segments = [unpack_segment(content) for content in contents]
-    positions = np.concatenate([segment.positions for segment in segments])
-    order = np.argsort(positions, kind="stable")
-    frames = join_frames(segments)
-    labels = _join_labels(segments)
-    repeated = _repeated(segments, positions, order)
+    records = segments.join_segments(map_ordered(_read, refs, storage_threads(refs[0].run)))
+    order = np.argsort(records[segments.POSITION], kind="stable")
+    frames = records[segments.FRAME].chunk(0)
+    repeated = _repeated(records, order)
     duplicates = 0
     if repeated.any():
         conflicts = _conflicts(frames, order, repeated)
         duplicates = int(repeated.sum()) - len(conflicts)
-        ends = np.cumsum([len(segment.positions) for segment in segments])
+        ends = np.cumsum([ref.records for ref in refs])
         for first, row in conflicts:
             ref, other = (refs[int(ends.searchsorted(each, side="right"))] for each in (row, first))
             yield _conflict(ref, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
-    values = unpack_values([segment.values for segment in segments])
-    summary: Summary | None = Summary(values.sum(order))
-    lengths = np.concatenate([segment.lengths for segment in segments])[order]
-    for start, stop in slices(lengths, _BLOCK_BYTES):
+    totals = Totals(duplicates=duplicates, summary=Summary(sum_records(records, order)))
+    lengths = ByteStrings.of_arrow(frames).sizes[order]
+    for start, stop in segments.slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]
         data = memoryview(frames.take(pa.array(chosen)).buffers()[2])
-        yield Block(data, lengths[start:stop], _count_labels(labels, chosen), duplicates, summary)
-        duplicates, summary = 0, None
-    if duplicates:
-        raise AssertionError("duplicates without a record")
+        totals.records = len(chosen)
+        totals.label_counts = _count_labels(records, chosen)
+        yield Block(data, lengths[start:stop], totals)
+        totals = Totals()
 
 
-def _read(ref: SegmentRef) -> bytes:
+def _read(ref: SegmentRef) -> pa.Buffer:
     with open_storage(ref.run).open_at(ref.run) as reader:
-        return read_segment(ref, reader)
+        return segments.read_segment(ref, reader)
 
 
-def join_frames(segments: Sequence[Segment]) -> pa.LargeBinaryArray:
-    """Return the frames of all segments as one array, in the order of segments."""
-    sizes = np.concatenate([segment.lengths for segment in segments])
-    data = np.frombuffer(b"".join(segment.frames for segment in segments), np.uint8)
-    return ByteStrings(data, offsets_from_sizes(sizes)).arrow()
-
-
-def _repeated(
-    segments: Sequence[Segment], positions: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+def _repeated(records: pa.Table, order: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which rows of the order have the key of the row before; bool[records]."""
     same = np.zeros(len(order), bool)
-    if not segments or segments[0].keys is None:
-        return same
-    keys = np.concatenate([segment.keys for segment in segments if segment.keys is not None])
-    sorted_positions, sorted_keys = positions[order], keys[order]
-    same[1:] = (sorted_positions[1:] == sorted_positions[:-1]) & (
-        sorted_keys[1:] == sorted_keys[:-1]
-    )
+    if segments.KEY in records.column_names:
+        names = segments.POSITION, segments.KEY
+        position, key = (records[name].to_numpy()[order] for name in names)
+        same[1:] = (position[1:] == position[:-1]) & (key[1:] == key[:-1])
     return same
 
 
@@ -140,23 +119,10 @@ def _conflict(ref: SegmentRef, other: SegmentRef, shown: str) -> Reject:
     )
 
 
-def _join_labels(segments: Sequence[Segment]) -> pa.DictionaryArray | None:
-    """Return the label of each record, null if it has none; None without labels."""
-    arrays = [
-        pa.DictionaryArray.from_arrays(
-            pa.array(segment.labels, mask=segment.labels == NO_LABEL),
-            pa.array(segment.names, pa.string()),
-        )
-        for segment in segments
-        if segment.labels is not None
-    ]
-    return pa.chunked_array(arrays).unify_dictionaries().combine_chunks() if arrays else None
-
-
-def _count_labels(labels: pa.DictionaryArray | None, chosen: npt.NDArray[np.int64]) -> Counter[str]:
+def _count_labels(records: pa.Table, chosen: npt.NDArray[np.int64]) -> Counter[str]:
     """Return the number of chosen records with each label."""
-    if labels is None:
+    if segments.LABEL not in records.column_names:
         return Counter()
-    counted = labels.take(pa.array(chosen)).drop_null().value_counts()
-    values, counts = counted.flatten()
+    labels = records[segments.LABEL].chunk(0).take(pa.array(chosen))
+    values, counts = labels.drop_null().value_counts().flatten()
     return Counter(dict(zip(values.to_pylist(), counts.to_pylist(), strict=True)))

@@ -6,10 +6,11 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -19,18 +20,59 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build import placement
 from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.sidecar import create_sidecar, seal
+from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
-from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange, read_range
-from shardmill.transforms.rows.runs import run_store
+from shardmill.transforms.rows.csv.row_ranges import RowRange, read_range
+from shardmill.transforms.rows.rows_spec import RowsSpec
+from shardmill.transforms.rows.runs import segments
 from shardmill.transforms.rows.runs.record_values import take_values
-from shardmill.transforms.rows.runs.segments import NO_LABEL, Segment, pack_lines, slices
-from shardmill.transforms.rows.table import Labels, Table, TableSpec, make_table
+from shardmill.transforms.rows.table import Table, make_table
 
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 _SLICE_BYTES = 16 << 20  # of records per call of encode_rows
+
+
+class Place(NamedTuple):
+    """Location and content of a segment of a run file.
+
+    Attributes:
+        split: Split of its records; empty for rejects.
+        part: Part of its records; 0 for rejects.
+        offset: Offset in the run file.
+        length: Bytes in the run file.
+        records: Number of records, or of rejects.
+        size: Bytes of the uncompressed content.
+        crc32c: CRC-32C of the bytes in the run file.
+    """
+
+    split: str
+    part: int
+    offset: int
+    length: int
+    records: int
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The sidecar of a finished run.
+
+    Attributes:
+        payload: Name of the run file in the folder of runs.
+        crc32c: CRC-32C of the run file.
+        rows: Number of rows that were read, rejected ones included.
+        rejects: Number of rejected rows by reason.
+        places: The segments, in the order of the run file.
+    """
+
+    payload: str
+    crc32c: int
+    rows: int
+    rejects: dict[str, int] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
 
 
 class CsvFile(NamedTuple):
@@ -47,56 +89,40 @@ class CsvFile(NamedTuple):
     text_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """How ranges become runs; a small picklable value that every worker receives.
-
-    Attributes:
-        table: Schema and placement of rows.
-        dialect: Dialect of the files.
-        config_id: Identity of all options that decide bytes.
-        build: The build folder.
-        versions: Versions of all code that decides bytes.
-        range_bytes: Bytes of text per run.
-    """
-
-    table: TableSpec
-    dialect: Dialect
-    config_id: str
-    build: str
-    versions: Mapping[str, str]
-    range_bytes: int = RANGE_BYTES
-
-    @property
-    def folder(self) -> str:
-        """Path of the folder of runs."""
-        return join(self.build, run_store.FOLDER)
-
-    def size_of(self, part: RowRange) -> int:
-        """Return the approximate bytes of text of a range, or of one piece of it."""
-        return part.end - part.start if part.end >= 0 else self.range_bytes
-
-    def dialect_of(self, ref: InputRef) -> Dialect:
-        """Return the dialect of a file: TSV files have tabs instead of commas."""
-        return self.dialect.for_name(ref.key)
-
-
 def run_id(
-    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int, int], extra: str
+    spec: RowsSpec, plan: Plan, ref: InputRef, place: tuple[int, int, int], extra: str
 ) -> str:
     """Return the identity of a run: a digest of all that decides its bytes, 32 hex digits.
 
     Args:
-        spec: How ranges become runs.
+        spec: Options of the build.
         plan: Number of parts of each split.
         ref: The file.
         place: Start and end of the range, and the number of the piece in it.
         extra: Identity of a further step, such as a TensorFlow Transform graph.
     """
     parts = sorted((*series, number) for series, number in plan.parts.items())
-    body = [spec.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
+    body = [spec.sink.config_id, f"{ref.digest():032x}", place, spec.range_bytes, parts]
     text = json.dumps([*body, plan.default_parts, extra])
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run3").hexdigest()
+
+
+def find_run(folder: str, name: str) -> Run | None:
+    """Return the finished run of an id, or None if it must be made.
+
+    Args:
+        folder: Folder of runs.
+        name: Id of the run.
+    """
+    storage = open_storage(folder)
+
+    def load(body: dict[str, Any]) -> Run | None:
+        places = tuple(Place(*place) for place in body.pop("places"))
+        run = Run(places=places, **body)
+        whole = storage.checksum(join(folder, run.payload)) == run.crc32c
+        return run if whole and run.payload.startswith(f"{name}-") else None
+
+    return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
 
 def check_unchanged(ref: InputRef) -> None:
@@ -114,7 +140,7 @@ def check_unchanged(ref: InputRef) -> None:
         )
 
 
-def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
+def read_cells(spec: RowsSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
     """Yield the cells of a range, or of each piece of a file that cannot be split.
 
     Raises:
@@ -132,40 +158,39 @@ def read_cells(spec: RunSpec, file: CsvFile, part: RowRange) -> Iterator[Cells]:
 
 
 def make_run(
-    spec: RunSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, graph: str = ""
-) -> run_store.Run:
+    spec: RowsSpec, plan: Plan, file: CsvFile, name: str, cells: Cells, graph: str = ""
+) -> Run:
     """Write the run of some cells; return it, or the run of a worker that was first.
 
     Args:
-        spec: How ranges become runs.
+        spec: Options of the build.
         plan: Number of parts of each split.
         file: The file of the cells.
         name: Id of the run.
         cells: The cells.
         graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
-    storage = open_storage(spec.build)
+    storage = open_storage(spec.sink.build)
     table = make_table(spec.table, file.ref, cells, plan)
     if graph:
-        table = _apply_graph(table, join(spec.build, graph))
+        table = _apply_graph(table, join(spec.sink.build, graph))
     payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
-    with storage.open_write(join(spec.folder, payload)) as target:
-        writer = run_store.RunWriter(target)
-        for split, part, segment in encode_segments(table):
-            writer.write(split, part, len(segment.positions), segment.pack())
-        if table.rejects:
-            lines = [reject.to_json() for reject in table.rejects]
-            writer.write("", 0, len(lines), pack_lines(lines))
+    places: list[Place] = []
+    num_bytes = crc32c = 0
+    with storage.open_write(join(spec.runs, payload)) as target:
+        for split, part, records, (data, size, crc) in _pack(table):
+            target.write(data)
+            place = Place(split, part, num_bytes, len(data), records, size, crc)
+            places.append(place)
+            crc32c = google_crc32c.extend(crc32c, data)
+            num_bytes += len(data)
     reasons: Counter[str] = Counter()
     for reject in table.rejects:
         reasons[reject.error] += reject.inputs
-    run = run_store.Run(
-        payload, writer.num_bytes, writer.crc, cells.rows, dict(sorted(reasons.items())),
-        tuple(writer.places),
-    )  # fmt: skip
+    run = Run(payload, crc32c, cells.rows, dict(sorted(reasons.items())), tuple(places))
     return create_sidecar(
-        storage, join(spec.folder, f"{name}.json"), seal(asdict(run)), run,
-        lambda: run_store.find_run(storage, spec.folder, name), join(spec.folder, payload),
+        storage, join(spec.runs, f"{name}.json"), seal(asdict(run)), run,
+        lambda: find_run(spec.runs, name), join(spec.runs, payload),
     )  # fmt: skip
 
 
@@ -190,53 +215,53 @@ def _apply_graph(table: Table, folder: str) -> Table:
     return table._replace(columns=columns, order=np.arange(len(table.order)))
 
 
-def encode_segments(table: Table) -> Iterator[tuple[str, int, Segment]]:
+def _pack(table: Table) -> Iterator[tuple[str, int, int, tuple[bytes, int, int]]]:
+    """Yield split, part, number of records (or of rejects) and content of each segment."""
+    for split, part, segment in encode_segments(table):
+        yield split, part, len(segment), segments.pack_segment(segment)
+    if table.rejects:
+        lines = [reject.to_json() for reject in table.rejects]
+        yield "", 0, len(lines), segments.pack_lines(lines)
+
+
+def encode_segments(table: Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Encode the rows of a table; yield (split, part, segment) of each part that has rows."""
     if not len(table.order):
         return
     prepared = prepare(table.columns, table.order)
-    values = take_values(table.columns, table.order)
+    rows = take_values(table.columns, table.order)
+    rows = rows.append_column(segments.POSITION, pa.array(table.position))
+    if table.keys is not None:
+        rows = rows.append_column(segments.KEY, pa.array(table.keys))
+    if table.labels is not None:
+        rows = rows.append_column(segments.LABEL, table.labels)
     for split, part, first, after in table.segments():
         lengths = prepared.lengths[first:after]
         frames = [
-            memoryview(encode_rows(prepared, first + start, first + stop))
-            for start, stop in slices(lengths, _SLICE_BYTES)
+            _frames(encode_rows(prepared, first + start, first + stop), lengths[start:stop])
+            for start, stop in segments.slices(lengths, _SLICE_BYTES)
         ]
-        data = frames[0] if len(frames) == 1 else memoryview(b"".join(frames))
-        keys = None if table.keys is None else table.keys[first:after]
-        labels, names = _own_labels(table.labels, first, after)
-        yield split, part, Segment(
-            table.position[first:after], lengths, data, keys, labels, names,
-            values.pack(first, after),
-        )  # fmt: skip
+        segment = rows.slice(first, after - first)
+        yield split, part, segment.append_column(segments.FRAME, pa.chunked_array(frames))
 
 
-def _own_labels(
-    labels: Labels | None, first: int, after: int
-) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """Return the labels of some rows, renumbered, and the texts of only these labels."""
-    if labels is None:
-        return None, ()
-    numbers = labels.numbers[first:after]
-    used, own = np.unique(numbers, return_inverse=True)
-    names = tuple(labels.names[number] for number in used.tolist() if number != NO_LABEL)
-    # NO_LABEL is the largest number and sorts last.
-    return np.where(numbers == NO_LABEL, NO_LABEL, own).astype(np.uint32), names
+def _frames(data: pa.Buffer, lengths: np.ndarray) -> pa.LargeBinaryArray:
+    return ByteStrings(np.frombuffer(data, np.uint8), offsets_from_sizes(lengths)).arrow()
 
 
 def place_segments(
-    spec: RunSpec, plan: Plan, ref: InputRef, place: tuple[int, int], run: run_store.Run
+    spec: RowsSpec, plan: Plan, ref: InputRef, place: tuple[int, int], run: Run
 ) -> Iterator[placement.Placed]:
     """Yield the segments of a run, each with its part.
 
     Args:
-        spec: How ranges become runs.
+        spec: Options of the build.
         plan: Number of parts of each split.
         ref: The file.
         place: Start of the range, and the number of the piece in it.
         run: The run.
     """
-    path = join(spec.folder, run.payload)
+    path = join(spec.runs, run.payload)
     for segment in run.places:
         found = SegmentRef(
             ref.key, ref.uri, *place, path, segment.offset, segment.length, segment.size,

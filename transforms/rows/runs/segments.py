@@ -1,15 +1,19 @@
-"""Segment: the records of one range that belong to one part, in final order.
+"""Segments: the records of one range that belong to one part, in final order, as Arrow tables.
 
-A run file is a sequence of segments. Each segment is one LZ4 frame: it is written once, read once
-and deleted, so speed matters more than size. The uncompressed content identifies a segment.
+A run file is a sequence of segments. Each segment is an Arrow stream in one LZ4 frame: it is
+written once, read once and deleted, so speed matters more than size.
+
+A segment has these columns, and those of ``record_values``:
+
+position   uint64, position in the global order, ascending
+frame      large_binary, the record as framed in a TFRecord file
+key        uint64, second hash of the record's key; only with a key column
+label      string, the label of the record or null; only with labels
 """
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import google_crc32c
 import numpy as np
@@ -20,72 +24,22 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.storage import RandomReader
 
+POSITION, FRAME, KEY, LABEL = "position", "frame", "key", "label"
 _CODEC = "lz4"
-_HEADER = struct.Struct("<IIQ")  # records, bytes of the JSON, bytes of the frames
-_KEYED, _LABELLED, _VALUES = "keyed", "labels", "values"
-NO_LABEL = np.iinfo(np.uint32).max
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Records in final order.
-
-    Attributes:
-        positions: uint64[records], position in the global order, ascending.
-        lengths: int64[records], bytes of each frame.
-        frames: The frames, back to back.
-        keys: uint64[records], second hash of each record's key; None without a key column.
-        labels: uint32[records], index of each record's label in ``names``, or ``NO_LABEL``; None
-            without labels.
-        names: Texts of labels.
-        values: The values of the records, as ``RecordValues.pack`` returns them.
-    """
-
-    positions: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.int64]
-    frames: memoryview
-    keys: npt.NDArray[np.uint64] | None = None
-    labels: npt.NDArray[np.uint32] | None = None
-    names: tuple[str, ...] = ()
-    values: bytes = b""
-
-    def pack(self) -> tuple[bytes, int, int]:
-        """Return the compressed segment, and the size and CRC-32C of its content."""
-        body = json.dumps(
-            {
-                _KEYED: self.keys is not None,
-                _LABELLED: self.labels is not None and self.names,
-                _VALUES: len(self.values),
-            },
-            ensure_ascii=False,
-        ).encode()
-        pieces = [_HEADER.pack(len(self.positions), len(body), len(self.frames)), body]
-        pieces += [self.positions.tobytes(), self.lengths.astype(np.uint32).tobytes()]
-        pieces += [array.tobytes() for array in (self.keys, self.labels) if array is not None]
-        return _compress(b"".join([*pieces, self.values, self.frames]))
+def pack_segment(segment: pa.Table) -> tuple[bytes, int, int]:
+    """Return the compressed segment, the size of its content, and its CRC-32C."""
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, segment.schema) as stream:
+        stream.write_table(segment)
+    return _compress(content.getvalue())
 
 
-def unpack_segment(content: bytes) -> Segment:
-    """Return the segment with this uncompressed content."""
-    records, body_bytes, frame_bytes = _HEADER.unpack_from(content)
-    at = _HEADER.size + body_bytes
-    body = json.loads(content[_HEADER.size : at])
-    positions = np.frombuffer(content, np.uint64, records, at)
-    at += 8 * records
-    lengths = np.frombuffer(content, np.uint32, records, at).astype(np.int64)
-    at += 4 * records
-    keys = labels = None
-    if body[_KEYED]:
-        keys = np.frombuffer(content, np.uint64, records, at)
-        at += 8 * records
-    if body[_LABELLED] is not False:
-        labels = np.frombuffer(content, np.uint32, records, at)
-        at += 4 * records
-    values = content[at : at + body[_VALUES]]
-    at += len(values)
-    frames = memoryview(content)[at : at + frame_bytes]
-    names = tuple(body[_LABELLED] or ())
-    return Segment(positions, lengths, frames, keys, labels, names, values)
+def join_segments(contents: Iterable[pa.Buffer]) -> pa.Table:
+    """Return the segments with these contents, at least one, as a table with one chunk."""
+    segments = [pa.ipc.open_stream(content).read_all() for content in contents]
+    return pa.concat_tables(segments).combine_chunks()
 
 
 def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
@@ -104,16 +58,16 @@ def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int
 
 
 def pack_lines(lines: Sequence[str]) -> tuple[bytes, int, int]:
-    """Return lines of text (rejects), compressed like ``Segment.pack`` does."""
-    return _compress("".join(f"{line}\n" for line in lines).encode())
+    """Return lines of text (rejects), compressed like ``pack_segment`` does."""
+    return _compress(pa.py_buffer("".join(f"{line}\n" for line in lines).encode()))
 
 
-def _compress(content: bytes) -> tuple[bytes, int, int]:
+def _compress(content: pa.Buffer) -> tuple[bytes, int, int]:
     packed: bytes = pa.Codec(_CODEC).compress(content, asbytes=True)
-    return packed, len(content), google_crc32c.value(content)
+    return packed, content.size, google_crc32c.value(packed)
 
 
-def read_segment(ref: SegmentRef, reader: RandomReader) -> bytes:
+def read_segment(ref: SegmentRef, reader: RandomReader) -> pa.Buffer:
     """Return the uncompressed content of a segment.
 
     Args:
@@ -124,12 +78,6 @@ def read_segment(ref: SegmentRef, reader: RandomReader) -> bytes:
         OutputError: The run file is damaged.
     """
     packed = reader.read_at(ref.offset, ref.length)
-    try:
-        content: bytes = pa.Codec(_CODEC).decompress(packed, ref.size, asbytes=True)
-    except MemoryError:  # also one of Arrow
-        raise
-    except (OSError, pa.ArrowException) as error:  # the LZ4 data is damaged
-        raise OutputError(f"{ref.run} is damaged ({error}): run again.") from error
-    if google_crc32c.value(content) != ref.crc32c:
+    if google_crc32c.value(packed) != ref.crc32c:
         raise OutputError(f"{ref.run} is damaged: run again.")
-    return content
+    return pa.Codec(_CODEC).decompress(packed, ref.size)

@@ -17,7 +17,8 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.rows.csv.row_ranges import RowRange
-from shardmill.transforms.rows.runs.run_writer import CsvFile, RunSpec, read_cells
+from shardmill.transforms.rows.rows_spec import RowsSpec
+from shardmill.transforms.rows.runs.run_writer import CsvFile, read_cells
 from shardmill.transforms.rows.table import make_table
 from shardmill.transforms.rows.tft.analysis import AnalyzeRows, filler_batch
 from shardmill.transforms.rows.tft.graph_store import FOLDER, find_graph, store_graph
@@ -39,14 +40,12 @@ class BuildGraph(beam.PTransform):
     read.
 
     Args:
-        spec: How ranges are read.
+        spec: Options of the build.
         preprocessing: The user's preprocessing_fn.
-        threads: Ranges that a worker reads in parallel.
     """
 
-    spec: RunSpec
+    spec: RowsSpec
     preprocessing: Preprocessing
-    threads: int
 
     def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[str]:
         """Wire reading, analysis and storing."""
@@ -59,7 +58,7 @@ class BuildGraph(beam.PTransform):
             (ranges, filler)
             | "AddFiller" >> beam.Flatten()
             | "ReadTrainingRows"
-            >> beam.ParDo(MapOrdered(train_batches, self.threads), spec, AsSingleton(plan))
+            >> beam.ParDo(MapOrdered(train_batches, spec.threads), spec, AsSingleton(plan))
         )
         rows = (
             batches
@@ -67,22 +66,22 @@ class BuildGraph(beam.PTransform):
             | "SumRows" >> beam.CombineGlobally(sum)
         )
         folder = batches | "AnalyzeRows" >> AnalyzeRows(
-            spec.table.columns, self.preprocessing, join(spec.build, FOLDER)
+            spec.table.columns, self.preprocessing, join(spec.sink.build, FOLDER)
         )
         return folder | "StoreGraph" >> beam.Map(
             choose_graph, spec=spec, plan=AsSingleton(plan), rows=AsSingleton(rows)
         )
 
 
-def train_batches(task: Any, spec: RunSpec, plan: Plan) -> Iterator[pa.RecordBatch]:
+def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBatch]:
     """Yield the training rows of a range, unless a graph is stored already.
 
     Args:
         task: The range, or None for the filler.
-        spec: How ranges are read.
+        spec: Options of the build.
         plan: The plan of the build.
     """
-    stored = plan.status != "build" or find_graph(spec.build, plan.input_id) is not None
+    stored = plan.status != "build" or find_graph(spec.sink.build, plan.input_id) is not None
     if task is None:
         if stored:  # the analysis fails without any row
             yield filler_batch(spec.table.columns)
@@ -104,23 +103,23 @@ def train_batches(task: Any, spec: RunSpec, plan: Plan) -> Iterator[pa.RecordBat
         return
 
 
-def choose_graph(path: str, spec: RunSpec, plan: Plan, rows: int) -> str:
+def choose_graph(path: str, spec: RowsSpec, plan: Plan, rows: int) -> str:
     """Store a new graph, or delete it if the build has one or needs none; return the folder used.
 
     Raises:
         InputError: The training split has no rows.
     """
-    stored = find_graph(spec.build, plan.input_id) if plan.status == "build" else None
+    stored = find_graph(spec.sink.build, plan.input_id) if plan.status == "build" else None
     if plan.status != "build" or stored or not rows:
         open_storage(path).delete_tree(path)
     if plan.status != "build":
-        _delete_empty(join(spec.build, FOLDER), spec.build)
+        _delete_empty(join(spec.sink.build, FOLDER), spec.sink.build)
         return ""
     if not stored and not rows:
         raise InputError(
             f"No row is in the split {TRAIN}, which --preprocessing learns from: check --splits."
         )
-    return (stored or store_graph(spec.build, plan.input_id, path)).folder
+    return (stored or store_graph(spec.sink.build, plan.input_id, path)).folder
 
 
 def _delete_empty(*folders: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.errors import InputError, OutputError
-from shardmill.schemas.schema_pbtxt.schema_text import Kind, parse_proto, parse_schema_text
+from shardmill.schemas.schema_pbtxt.schema_text import Kind, kind_of, parse_proto, parse_schema_text
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.columnar.byte_arrays import offsets_from_sizes
 from shardmill.transforms.columnar.entries import flatten
@@ -61,8 +61,8 @@ def transformed_schema(folder: str) -> str:
 
 def transformed_features(schema: str) -> list[tuple[str, Kind]]:
     """Return name and kind of the features of a transformed schema, sorted by name."""
-    features = parse_schema_text(schema, "the transformed schema").features
-    return sorted((each.name, each.kind) for each in features if each.kind)
+    features = parse_schema_text(schema, "the transformed schema").feature
+    return sorted((each.name, kind) for each in features if (kind := kind_of(each)))
 
 
 class Transformer:
@@ -184,8 +184,9 @@ def adapter_config(schema: str) -> Any:
     )
 
     representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
-    features = parse_schema_text(schema, SCHEMA_FILE).features
-    fields = [(each.name, pa.large_list(_ARROW[each.kind])) for each in features if each.kind]
+    features = parse_schema_text(schema, SCHEMA_FILE).feature
+    kinds = [(each.name, kind) for each in features if (kind := kind_of(each))]
+    fields = [(name, pa.large_list(_ARROW[kind])) for name, kind in kinds]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from shardmill.schemas.errors import DeniedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.csv.row_ranges import read_head
 from shardmill.transforms.rows.file_columns import check_columns
+from shardmill.transforms.rows.probe import read_start
 from shardmill.transforms.rows.types import infer
 from shardmill.transforms.rows.types.typed_cells import Nulls
 from shardmill.transforms.runtime.map_ordered import map_ordered
@@ -172,16 +171,9 @@ def _join(
 
 def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
     """Sample the first rows of one file."""
-    if not ref.size:
-        return FileSample(ref.rejected("empty", "the file has no bytes"))
-    try:
-        head = read_head(ref.uri, dialect.for_name(ref.key), sample_bytes)
-    except RejectedError as rejection:
-        return FileSample(ref.rejected(rejection.error, rejection.message))
-    except FileNotFoundError:
-        return FileSample(ref.rejected("not_found", "the file is gone"))
-    except DeniedError as error:
-        return FileSample(ref.rejected("unreadable", str(error)))
+    ref, head = read_start(ref, dialect, sample_bytes)
+    if head is None:
+        return FileSample(ref)
     cells = head.cells
     profiles = infer.profile_columns(cells.columns, nulls)
     rows = len(cells.offsets)

@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,30 +61,15 @@ class Nulls:
         encoded = frozenset(text.encode() for text in texts)
         return cls(encoded, encoded)
 
-    @cached_property
-    def _may_be_numbers(self) -> bool:
-        return any(
-            text and not text.translate(None, text_parser.NUMBER_CHARACTERS)
-            for text in self.numbers
-        )
-
     def missing_texts(self, texts: pa.Array) -> text_parser.Mask:
         """Return which texts of a bytes column are missing."""
-        if self.texts == frozenset({b""}):
-            empty: text_parser.Mask = ByteStrings.of_arrow(texts).sizes == 0
-            return empty
         return text_parser.is_one_of(texts, self.texts)
 
     def missing_numbers(self, texts: pa.Array) -> text_parser.Mask:
         """Return which texts of a numeric column are missing."""
-        plain = not text_parser.other_characters(texts, text_parser.NUMBER_CHARACTERS)
-        if plain and not self._may_be_numbers and ByteStrings.of_arrow(texts).sizes.all():
-            return np.zeros(len(texts), np.bool_)
-        flags = text_parser.is_one_of(texts, self.numbers)
-        if not plain:
-            # A cell of white space only is not empty.
-            flags |= text_parser.is_one_of(text_parser.trim(texts), self.numbers - {b""})
-        return flags
+        # A cell of white space only is not empty.
+        trimmed = text_parser.is_one_of(text_parser.trim(texts), self.numbers - {b""})
+        return text_parser.is_one_of(texts, self.numbers) | trimmed
 
 
 class Misfits(NamedTuple):

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.transforms.columnar.typed_column import ARROW_TYPES, TypedColumn
-from shardmill.transforms.rows.runs.record_values import take_values, unpack_values
+from shardmill.transforms.rows.runs.record_values import sum_records, take_values
+from shardmill.transforms.rows.runs.segments import join_segments, pack_segment
 from tests.conftest import examples
 from tests.support.statistics_tools import assert_close
 
@@ -50,16 +50,22 @@ cells_of = {
 }
 
 
+def join(pieces: Sequence[pa.Table]) -> pa.Table:
+    """Return the segments of some values after they were written and read."""
+    packed = [pack_segment(piece) for piece in pieces]
+    return join_segments(pa.decompress(data, size, "lz4") for data, size, _ in packed)
+
+
 @settings(max_examples=examples(150))
 @given(st.fixed_dictionaries(cells_of), st.permutations(range(6)), st.data())
 def test_sums_are_those_of_the_chosen_records(cells, order, data) -> None:
     made = [make_column(kind, form, cells[kind]) for kind in cells for form in FORMS]
     values = take_values([column for column, _ in made], np.array(order))
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, 5)))), 6]
-    packed = [values.pack(*bounds) for bounds in itertools.pairwise(cuts)]
+    pieces = [values.slice(first, after - first) for first, after in itertools.pairwise(cuts)]
     random = data.draw(st.randoms(use_true_random=False))
     chosen = random.sample(range(6), random.randint(1, 6))
-    sums = unpack_values(packed).sum(np.array(chosen))
+    sums = sum_records(join(pieces), np.array(chosen))
     assert list(sums) == [column.name for column, _ in made]
     for column, rows in made:
         mine = [rows[order[record]] for record in chosen]
@@ -70,22 +76,13 @@ def test_sums_are_those_of_the_chosen_records(cells, order, data) -> None:
             assert_close(sums[column.name], listed)
 
 
-def test_rejects_segments_of_different_columns() -> None:
-    packed = [
-        take_values([make_column(kind, "nulls", [[1]])[0]], np.zeros(1, np.int64)).pack(0, 1)
-        for kind in ("int64", "float32")
-    ]
-    with pytest.raises(AssertionError, match="different columns"):
-        unpack_values(packed)
-
-
 def test_floats_are_summed_in_the_order_of_the_records() -> None:
     """A sum in float64 depends on the order, which must be that of the records in the part."""
     numbers = [1e30, -1e30, *[1.0] * 5]
     column = TypedColumn("x", "float32", pa.array(numbers, pa.float32()), None)
-    values = take_values([column], np.arange(7)).pack(0, 7)
+    values = join([take_values([column], np.arange(7))])
     means = [
-        unpack_values([values]).sum(np.array(order))["x"].mean()
+        sum_records(values, np.array(order))["x"].mean()
         for order in ([0, 1, 2, 3, 4, 5, 6], [0, 2, 3, 4, 5, 6, 1])
     ]
     assert means == [5 / 7, 0.0]
