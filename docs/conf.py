@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_tools"))
 
+SETUP = (HERE.parent / "setup.py").read_text(encoding="utf-8")
+REPOSITORY = re.findall(r'^REPOSITORY = "(.+)"', SETUP, re.MULTILINE)[0]
+
 project = "Shardmill"
 author = "The authors of Shardmill"
-html_title = "Shardmill"
+release = version = re.findall(r'^    version="(.+)"', SETUP, re.MULTILINE)[0]
+html_title = f"Shardmill {release}"
 
 extensions = [
     "myst_parser",
@@ -34,7 +39,13 @@ html_css_files = ["shardmill.css"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
-html_theme_options = {"navigation_with_keys": True}
+html_theme_options = {
+    "navigation_with_keys": True,
+    "source_repository": f"{REPOSITORY}/",  # each page links to its source, to view and to edit
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}],
+}
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = "$ "

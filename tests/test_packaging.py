@@ -37,6 +37,8 @@ def copy_sources(target: Path) -> Path:
     for package in FOLDERS:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, target / package, ignore=ignore)
+    (target / "docs").mkdir()
+    shutil.copy(ROOT / "docs/errors.md", target / "docs")
     return target
 
 
@@ -94,7 +96,11 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"shardmill"}
     assert "shardmill/py.typed" in names
-    assert "shardmill/schemas/dataset/manifest.schema.json" in names
+    for file in (
+        "schemas/dataset/manifest.schema.json", "schemas/example/example.textproto",
+        "pipelines/report/errors.md", "pipelines/commands/completion.bash",
+    ):  # fmt: skip
+        assert f"shardmill/{file}" in names
     assert {
         f"shardmill/loaders/report/{name}"
         for name in ("examples.html", "macros.html", "report.html", "style.css", "summary.html")

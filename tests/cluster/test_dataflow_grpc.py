@@ -15,7 +15,7 @@ import pytest
 import trustme
 from google.cloud import dataflow
 
-from tests.conftest import start_shardmill
+from tests.conftest import ADDRESS, start_shardmill
 from tests.support import gcs_hosts
 from tests.support.dataflow_server import PROJECT, REGION, Rejection, Service, State
 from tests.support.dataflow_tools import page
@@ -140,7 +140,7 @@ def test_a_rejected_job_is_one_sentence(rejection, calls, client, service):
     process = start_shardmill(*client.argv("images"))
     out, err = process.communicate(timeout=250)
     assert (process.returncode, out) == (1, "")
-    (said,) = PROGRESS.sub("", err).splitlines()
+    (said,) = ADDRESS.sub("", PROGRESS.sub("", err)).splitlines()
     print(said)
     assert said.startswith(
         f"shardmill: DataflowRunner rejected the job ({rejection.code}: {rejection.message[:-1]}): "

