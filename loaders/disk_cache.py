@@ -70,18 +70,20 @@ class DiskCache:
             if copy.exists():
                 return
             checksum = 0
-            with part.open("wb") as file, open_storage(path).open_read(path) as chunks:
-                for chunk in chunks:
-                    file.write(chunk)
-                    checksum = google_crc32c.extend(checksum, chunk)
-            size = part.stat().st_size
-            if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
-                part.unlink()
-                raise InputError(
-                    f"{path} has {size:,} bytes with the CRC-32C {checksum:08x}, and the manifest "
-                    f"says {shard.bytes:,} and {shard.crc32c}: run `shardmill verify`."
-                )
-            part.replace(copy)
+            try:
+                with part.open("wb") as file, open_storage(path).open_read(path) as chunks:
+                    for chunk in chunks:
+                        file.write(chunk)
+                        checksum = google_crc32c.extend(checksum, chunk)
+                size = part.stat().st_size
+                if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
+                    raise InputError(
+                        f"{path} has {size:,} bytes with the CRC-32C {checksum:08x}, and the "
+                        f"manifest says {shard.bytes:,} and {shard.crc32c}: run `shardmill verify`."
+                    )
+                part.replace(copy)
+            finally:
+                part.unlink(missing_ok=True)
 
     def _drop_oldest(self, newest: Path) -> None:
         """Delete what was not used for the longest time; open files can still be read."""

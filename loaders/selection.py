@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,12 +58,11 @@ def select(manifest: Manifest, split: str) -> Selection:
     each label has separate shards, percentages hold for each label.
 
     Raises:
-        UsageError: A split is unknown or named twice, or a slice is malformed.
+        UsageError: A split is unknown, a slice is malformed, or an example is named twice.
     """
     if not isinstance(split, str):
         raise UsageError(f"split={split!r} is not a str: name a split, as in 'train'.")
     parts: list[ShardSlice] = []
-    names: list[str] = []
     for term in split.split("+"):
         match = _TERM.fullmatch(term.strip())
         if match is None:
@@ -72,12 +72,13 @@ def select(manifest: Manifest, split: str) -> Selection:
             raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
         chosen = find_split(manifest, name)
         if first is None:
-            if name in names:
-                raise UsageError(f"the split {split!r} names {name!r} twice: name each once.")
             parts += [ShardSlice(shard, 0, shard.records) for shard in chosen.shards]
         else:
             parts += _slice(chosen, term.strip(), first.strip(), stop.strip())
-        names.append(name)
+    ordered = sorted(parts, key=lambda part: (part.shard.file, part.first))
+    for before, after in itertools.pairwise(ordered):
+        if before.shard.file == after.shard.file and after.first < before.stop:
+            raise UsageError(f"the split {split!r} has some examples twice: name each once.")
     return Selection(split, tuple(parts))
 
 

@@ -101,6 +101,11 @@ class Stream:
         self.remainder: Remainder = remainder or ("drop" if several else "keep")
         if self.remainder not in get_args(Remainder):
             raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+        if self.remainder == "drop" and 0 < len(records) < self.host.count:
+            raise UsageError(
+                f"the split has {len(records)} examples, fewer than {self.host.count} hosts, which "
+                "would read none: use fewer hosts, or remainder='pad'."
+            )
         if where is not None and not callable(where):
             raise UsageError(f"where={where!r} must be a function of an example.")
         if where is not None and several:

@@ -106,6 +106,14 @@ def test_a_damaged_shard_is_not_copied(damage, ds, tmp_path):
     assert sum(path.stat().st_size for path in (tmp_path / "cache").iterdir()) == 0
 
 
+def test_a_copy_that_fails_leaves_no_file(ds, tmp_path):
+    (path, shard), *_ = shards(ds)
+    Path(path).unlink()
+    with pytest.raises(InputError, match="cannot be copied"):
+        DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made: Not a directory"):

@@ -76,6 +76,10 @@ def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
     assert max(lengths) - min(lengths) <= 1
     for remainder, each in (("drop", total // hosts), ("pad", -(-total // hosts))):
         options["remainder"] = remainder
+        if remainder == "drop" and 0 < total < hosts:
+            with pytest.raises(UsageError, match="which would read none"):
+                Stream(records, host=(0, hosts), **options)
+            continue
         weighed = []
         for host in range(hosts):
             stream = Stream(records, host=(host, hosts), **options)
