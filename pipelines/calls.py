@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import IO, Any, TypeVar
 
 from shardmill.loaders.steps import files_folder, load_manifest
+from shardmill.pipelines.report.error_address import PAGE
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
@@ -271,7 +272,7 @@ def _forward(lines: IO[str] | None) -> list[str]:
     """
     sentences = []
     for line in lines or ():
-        if line.startswith(("shardmill: ", "See ")):
+        if line.startswith(("shardmill: ", f"See {PAGE}")):
             sentences.append(line)
         else:
             print(line, end="", file=sys.stderr, flush=True)

@@ -126,7 +126,7 @@ class ImagesOptions(DatasetOptions):
     duplicates: str = "keep"
     features: str = ""
     limit: int | None = None
-    max_pixels: int = 178_956_970  # Pillow warns of more
+    max_pixels: int = 178_956_970  # that of decode.MAX_PIXELS, whose module is slow to import
     decoder_memory: str = "6GiB"
     decoder_seconds: float = 180.0
     workers: int = 0
