@@ -40,7 +40,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 def write_shard(path: Path, kind: str, size: int) -> Path:
     """Writes a shard with about ``size`` bytes of records, with Shardmill's writer."""
     from shardmill.schemas.example.serialize import encode_example
-    from shardmill.transforms.build.record_writer import MemberWriter
+    from shardmill.transforms.sink.record_writer import MemberWriter
 
     rng = random.Random(7)
     packed, what = kind.split()

@@ -20,10 +20,10 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.convert import encode_image
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.match.read_input import read_input
+from shardmill.transforms.sink.encoder import Example
 
 
 def list_refs(folder: Path) -> list[InputRef]:

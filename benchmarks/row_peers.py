@@ -25,15 +25,15 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.pipelines import rows
     from shardmill.pipelines.rows_config import RowsConfig
     from shardmill.schemas.storage import open_storage
-    from shardmill.transforms.build.placement import Series
-    from shardmill.transforms.build.planning import Plan
-    from shardmill.transforms.build.record_writer import MemberWriter
     from shardmill.transforms.columnar.byte_arrays import ByteStrings
     from shardmill.transforms.match.inputs import match_now
     from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
     from shardmill.transforms.rows.runs.run_writer import encode_segments
     from shardmill.transforms.rows.runs.segments import FRAME, POSITION, slices
     from shardmill.transforms.rows.table import make_table
+    from shardmill.transforms.sink.placement import Series
+    from shardmill.transforms.sink.planning import Plan
+    from shardmill.transforms.sink.record_writer import MemberWriter
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
     spec = job.spec
@@ -73,7 +73,7 @@ def arrow(source: Path, out: Path) -> None:
     from pyarrow import csv
 
     from shardmill.schemas.example.serialize import encode_example
-    from shardmill.transforms.build.record_writer import MemberWriter
+    from shardmill.transforms.sink.record_writer import MemberWriter
 
     out.mkdir(parents=True)
     table = csv.read_csv(source)

@@ -38,24 +38,24 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardName, S
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build import coders
-from shardmill.transforms.build.assemble import assemble_shard, plan_shards
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.encoder import Item
-from shardmill.transforms.build.finalize import Built, finish
-from shardmill.transforms.build.make_plan import make_plan
-from shardmill.transforms.build.outcome import report, take_reported
-from shardmill.transforms.build.parts import PartJob, order_refs, part_id, write_part
-from shardmill.transforms.build.placement import PartKey, Series
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.totals import Totals
-from shardmill.transforms.build.transform import WriteShards, place_ref
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import parse_listing
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.sink import coders
+from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.encoder import Item
+from shardmill.transforms.sink.finalize import Built, finish
+from shardmill.transforms.sink.make_plan import make_plan
+from shardmill.transforms.sink.outcome import report, take_reported
+from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
+from shardmill.transforms.sink.placement import PartKey, Series
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.totals import Totals
+from shardmill.transforms.sink.transform import WriteShards, place_ref
 
 _BATCH = 10_000
 

@@ -18,11 +18,11 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import Example, Item
-from shardmill.transforms.build.placement import PlaceSpec
-from shardmill.transforms.build.planning import ShardSpec
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.sink.encoder import Example, Item
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.spec import SinkSpec
 
 FOLDERS = 1_000  # labels
 ROOT = "gs://some-bucket/imagenet/train"

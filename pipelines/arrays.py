@@ -15,9 +15,9 @@ from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysHooks
 from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.arrays.row_index import RowPlacement
 from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays
-from shardmill.transforms.build.estimate import BuildSample, add_estimate
-from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.build.planning import count_parts
+from shardmill.transforms.sink.estimate import BuildSample, add_estimate
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.sink.planning import count_parts
 
 _MAX_PARTS = 1 << 16
 

@@ -18,10 +18,10 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
-from shardmill.transforms.build.parts import FORMAT_VERSION
-from shardmill.transforms.build.placement import PlaceSpec
-from shardmill.transforms.build.planning import ShardSpec, parse_bytes
-from shardmill.transforms.build.spec import SinkSpec
+from shardmill.transforms.sink.parts import FORMAT_VERSION
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.planning import ShardSpec, parse_bytes
+from shardmill.transforms.sink.spec import SinkSpec
 
 _PATHS = frozenset({"input", "output", "root", "labels", "schema", "preprocessing"})
 _MODES = frozenset({"update", "overwrite", "dry_run"})

@@ -8,9 +8,9 @@ from __future__ import annotations
 import apache_beam as beam
 
 from shardmill.pipelines.count_config import CountConfig, CountJob, resolve
-from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.count.transform import CountRecords
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:

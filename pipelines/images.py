@@ -16,17 +16,17 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.estimate import BuildSample, add_estimate
-from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.build.placement import DuplicatesMode, PlaceSpec
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import WriteShards
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input
 from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.estimate import BuildSample, add_estimate
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.transform import WriteShards
 
 _SAMPLE = 16  # images from which a dry run estimates the build
 

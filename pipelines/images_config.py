@@ -12,13 +12,13 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.placement import DUPLICATES, PlaceSpec
-from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import Resize, ResizeSpec, parse_image_size
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelFrom, LabelSpec, parse_labels
+from shardmill.transforms.sink.placement import DUPLICATES, PlaceSpec
+from shardmill.transforms.sink.planning import parse_bytes
 
 _MIN_DECODER_MEMORY = 1 << 30  # twice the largest file that is read
 

@@ -20,14 +20,6 @@ from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.census import Census, why_unusable
-from shardmill.transforms.build.encoder import Block
-from shardmill.transforms.build.estimate import BuildSample, add_estimate
-from shardmill.transforms.build.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import Plan, parse_bytes
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
@@ -46,6 +38,14 @@ from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_prep
 from shardmill.transforms.rows.transform import WriteRows
 from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sample_files
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.census import Census, why_unusable
+from shardmill.transforms.sink.encoder import Block
+from shardmill.transforms.sink.estimate import BuildSample, add_estimate
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.planning import Plan, parse_bytes
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.totals import Totals
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes

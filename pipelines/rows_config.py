@@ -13,10 +13,10 @@ from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.transforms.build.placement import PlaceSpec
-from shardmill.transforms.build.planning import parse_bytes
 from shardmill.transforms.rows.csv.dialect import Dialect, HeaderMode
 from shardmill.transforms.rows.types.typed_cells import Nulls
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.planning import parse_bytes
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from shardmill.schemas.storage import open_storage
 if TYPE_CHECKING:
     import apache_beam as beam
 
-    from shardmill.transforms.build.outcome import Outcome
     from shardmill.transforms.runtime.progress import Progress
+    from shardmill.transforms.sink.outcome import Outcome
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
@@ -169,8 +169,8 @@ class _Run:
         import apache_beam as beam
 
         from shardmill.pipelines.runners.options import CachedOptions
-        from shardmill.transforms.build import outcome as outcomes
         from shardmill.transforms.runtime import progress
+        from shardmill.transforms.sink import outcome as outcomes
 
         unit, in_process = self.unit, self.runner.in_process
         shown = progress.Progress(phase="starting", unit="parts", rejects_name="")
@@ -244,7 +244,7 @@ class _Run:
         Raises:
             OutputError: There is no outcome.
         """
-        from shardmill.transforms.build import outcome as outcomes
+        from shardmill.transforms.sink import outcome as outcomes
 
         outcome = outcomes.take_reported(self.run_id)
         if outcome is None:  # another process published

@@ -22,8 +22,8 @@ from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.publish.generation import read_published
+from shardmill.transforms.sink.outcome import Outcome
 from tests.support import beam_cache
 
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")

@@ -148,7 +148,7 @@ def test_runs_next_to_a_distribution_with_a_package_transforms(wheel: Path, tmp_
     python, site = make_env(tmp_path / "env")
     run_clean([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, neighbour])
     photos = make_photos(tmp_path / "photos", {"a": 3, "b": 3})
-    code = "import transforms, shardmill.transforms.build.transform as s; print(transforms.WHO, s.__file__)"
+    code = "import transforms, shardmill.transforms.sink.transform as s; print(transforms.WHO, s.__file__)"
     who, where = run_clean([python, "-c", code], cwd=tmp_path).split()
     assert who == "neighbour"
     assert where.startswith(site)

@@ -1,13 +1,5 @@
 from .arrays.transform import ArraysSpec as ArraysSpec
 from .arrays.transform import WriteArrays as WriteArrays
-from .build.encoder import Encoder as Encoder
-from .build.encoder import Example as Example
-from .build.outcome import Outcome as Outcome
-from .build.outcome import RaiseIfFailed as RaiseIfFailed
-from .build.placement import PlaceSpec as PlaceSpec
-from .build.planning import ShardSpec as ShardSpec
-from .build.spec import SinkSpec as SinkSpec
-from .build.transform import WriteShards as WriteShards
 from .count.manifest import CountSpec as CountSpec
 from .count.transform import CountRecords as CountRecords
 from .images.convert import ImageSpec as ImageSpec
@@ -20,3 +12,11 @@ from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
 from .rows.rows_spec import RowsSpec as RowsSpec
 from .rows.transform import WriteRows as WriteRows
+from .sink.encoder import Encoder as Encoder
+from .sink.encoder import Example as Example
+from .sink.outcome import Outcome as Outcome
+from .sink.outcome import RaiseIfFailed as RaiseIfFailed
+from .sink.placement import PlaceSpec as PlaceSpec
+from .sink.planning import ShardSpec as ShardSpec
+from .sink.spec import SinkSpec as SinkSpec
+from .sink.transform import WriteShards as WriteShards

@@ -11,9 +11,9 @@ from shardmill.pipelines.commands.parser import Parser
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
-from shardmill.transforms.build.placement import DUPLICATES
 from shardmill.transforms.images.resize import INTERPOLATIONS, RESIZES
 from shardmill.transforms.match.labels import LABEL_FROM
+from shardmill.transforms.sink.placement import DUPLICATES
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 _EXAMPLE = """\

@@ -16,7 +16,7 @@ from shardmill.schemas.numbers import human_bytes, human_duration, plural
 from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.transforms.build.outcome import Outcome
+    from shardmill.transforms.sink.outcome import Outcome
 
 _MAX_LISTED = 20
 _MAX_LABELS = 10

@@ -15,7 +15,7 @@ PASSED_ON = {
     ANY: "a message of another module",
     f"{ANY} rows do not fit the type of column {ANY}, which was inferred from the first rows: {ANY}, {ANY}; "
     "give an edited copy of the schema.pbtxt next to the following list with --schema, or read more rows first "
-    "with --sample_bytes": "transforms/build/finalize.py: the list of rejects follows",
+    "with --sample_bytes": "transforms/sink/finalize.py: the list of rejects follows",
     f"--splits={ANY}: {ANY}.": "schemas/dataset/splits.py: the problem of a share, which has separate rows",
     f"{ANY}: {ANY}": "schemas/schema_pbtxt/columns.py: a line of a schema, and the problem of the feature",
     f"{ANY}: {ANY}: {ANY}.": "pipelines/commands/check.py: a rule, its value, the remedy",

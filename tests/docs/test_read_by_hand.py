@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.tfrecord.member_index import read_index
-from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.sink.record_writer import MemberWriter
 from tests.conftest import ROOT, build_dataset
 from tests.support.array_tools import published
 from tests.support.readers import tf_examples, tf_records

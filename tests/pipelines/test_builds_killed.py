@@ -18,12 +18,12 @@ import pytest
 
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.transforms.build.census import Census
 from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.rows.csv.row_ranges import split_ranges
 from shardmill.transforms.rows.planning import count_file, plan_rows
 from shardmill.transforms.rows.probe import inspect_file
 from shardmill.transforms.rows.transform import write_runs
+from shardmill.transforms.sink.census import Census
 from tests.conftest import start_shardmill
 from tests.support.fault_tools import (
     SOAK,

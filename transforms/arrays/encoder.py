@@ -21,8 +21,6 @@ from shardmill.transforms.arrays.array_file import ArrayFile
 from shardmill.transforms.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
 from shardmill.transforms.arrays.row_index import RowPlacement, index_rows
 from shardmill.transforms.arrays.row_reader import read_part
-from shardmill.transforms.build.encoder import Block, BuildHooks, Item
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.columnar import label_limit
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.columnar.encode import encode_rows, prepare
@@ -30,6 +28,8 @@ from shardmill.transforms.columnar.row_hash import hash_offsets
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.encoder import Block, BuildHooks, Item
+from shardmill.transforms.sink.totals import Totals
 
 ARRAYS_VERSION = "1"  # of the encoding; a change makes new records
 _BLOCK_BYTES = 8 << 20  # of arrays that are encoded at a time

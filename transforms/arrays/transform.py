@@ -16,13 +16,13 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import ArrayRef, InputRef
 from shardmill.transforms.arrays.array_file import check_stored
 from shardmill.transforms.arrays.encoder import ArrayEncoder
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.make_plan import adjust_plan
-from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.build.placement import PartKey, Placed, PlacedRef, Series
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import (
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.make_plan import adjust_plan
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.placement import PartKey, Placed, PlacedRef, Series
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.transform import (
     BuildInput,
     BuildShards,
     announce,

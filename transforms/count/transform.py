@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.pvalue import AsList
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.range_scan import RangeCount
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range
 from shardmill.schemas.tfrecord.reader import join_ranges
-from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.count import counting
 from shardmill.transforms.count.manifest import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.sink.outcome import Outcome
 
 _MAX_BATCH = 10_000  # ranges of a bundle that are scanned together
 

@@ -21,10 +21,10 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
 from shardmill.schemas.storage.descriptors import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Kind, Opened
+from shardmill.transforms.sink.encoder import Example
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.

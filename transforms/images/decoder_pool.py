@@ -12,7 +12,6 @@ from queue import LifoQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.build.encoder import Example
 from shardmill.transforms.images.decoder import (
     Decoder,
     FailureError,
@@ -21,6 +20,7 @@ from shardmill.transforms.images.decoder import (
     open_decoders,
 )
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Opened
+from shardmill.transforms.sink.encoder import Example
 
 _IDLE_SECONDS = 60.0
 _REJECTS: dict[FailureKind, tuple[str, str]] = {

@@ -20,8 +20,6 @@ from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import Example
-from shardmill.transforms.build.reuse import known_row, take_records
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
@@ -29,6 +27,8 @@ from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.reuse import known_row, take_records
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder

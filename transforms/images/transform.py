@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.build.encoder import Block, Encoder, Example, Item, encode_refs
+from shardmill.transforms.sink.encoder import Block, Encoder, Example, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH_SIZE = 64

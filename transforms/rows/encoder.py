@@ -13,12 +13,12 @@ from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import BuildHooks, ExtraFiles, Item
 from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.columnar.typed_column import list_features
 from shardmill.transforms.rows.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
 from shardmill.transforms.rows.table import TableSpec
+from shardmill.transforms.sink.encoder import BuildHooks, ExtraFiles, Item
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 

@@ -6,13 +6,13 @@ from collections import Counter
 from fractions import Fraction
 from functools import partial
 
-from shardmill.transforms.build.census import Census, input_warnings, why_unusable
-from shardmill.transforms.build.make_plan import adjust_plan
-from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.rows.row_rejects import describe_lost_files
 from shardmill.transforms.rows.rows_spec import RowsSpec
 from shardmill.transforms.rows.runs.run_writer import CsvFile
+from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.make_plan import adjust_plan
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.planning import Plan, ShardSpec, count_parts
 
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin

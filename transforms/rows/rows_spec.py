@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.csv.row_ranges import RANGE_BYTES, RowRange
 from shardmill.transforms.rows.table import TableSpec
 from shardmill.transforms.rows.tft.preprocessing import Preprocessing
+from shardmill.transforms.sink.spec import SinkSpec
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.build.placement import PlaceSpec, Series
-from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.columnar import row_hash
 from shardmill.transforms.columnar.label_limit import MAX_LABELS, TOO_MANY_LABELS
 from shardmill.transforms.columnar.typed_column import TypedColumn
@@ -30,6 +28,8 @@ from shardmill.transforms.rows.csv.cells import Cells, RowReject
 from shardmill.transforms.rows.csv.dialect import shown
 from shardmill.transforms.rows.row_rejects import RejectCollector
 from shardmill.transforms.rows.types import typed_cells
+from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.planning import Plan
 
 Mask = npt.NDArray[np.bool_]
 MAX_SPLITS = 100  # distinct split names in one range

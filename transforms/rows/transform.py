@@ -13,21 +13,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.build.placement import Placed
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.transform import (
-    BuildInput,
-    BuildShards,
-    announce,
-    failure_of,
-    total_census,
-)
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.rows.csv.row_ranges import RowRange, split_ranges
@@ -40,6 +29,17 @@ from shardmill.transforms.rows.tft.build_graph import BuildGraph
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.placement import Placed
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.transform import (
+    BuildInput,
+    BuildShards,
+    announce,
+    failure_of,
+    total_census,
+)
 
 RANGES, REJECTED_FILES, SEGMENTS, COUNTS = "ranges", "rejected", "segments", "counts"
 _INSPECTIONS = 16

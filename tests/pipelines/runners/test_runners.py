@@ -24,14 +24,14 @@ from shardmill.schemas.errors import (
     UsageError,
 )
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build import outcome
-from shardmill.transforms.build.placement import PlaceSpec, Series
-from shardmill.transforms.build.planning import Plan, ShardSpec
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.transform import announce
 from shardmill.transforms.publish.cleanup import find_leftovers
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
+from shardmill.transforms.sink import outcome
+from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.planning import Plan, ShardSpec
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.transform import announce
 from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
 
 UNUSED_PORT = "localhost:1"  # no process listens on it

@@ -15,11 +15,11 @@ from google.auth import exceptions as auth
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.gcs_errors import translate_errors
-from shardmill.transforms.build.encoder import Example
-from shardmill.transforms.build.parts import PartJob, find_part, write_part
-from shardmill.transforms.build.placement import PartKey
 from shardmill.transforms.match.counts import Skipped
 from shardmill.transforms.match.walk import WalkTask, walk
+from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.parts import PartJob, find_part, write_part
+from shardmill.transforms.sink.placement import PartKey
 from tests.conftest import ADDRESS, shardmill
 
 pytest_plugins = ["tests.support.gcs_server"]

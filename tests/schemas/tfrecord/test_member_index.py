@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shardmill.schemas.tfrecord import member_index
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import Member, deflated_member, stored_member
-from shardmill.transforms.build import record_writer
-from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.sink import record_writer
+from shardmill.transforms.sink.record_writer import MemberWriter
 from tests.conftest import examples
 from tests.support.readers import tf_records
 from tests.support.record_tools import flip, indexed

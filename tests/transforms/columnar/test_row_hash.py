@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.build.placement import part_of
 from shardmill.transforms.columnar.row_hash import (
     Hashes,
     hash_offsets,
@@ -19,6 +18,7 @@ from shardmill.transforms.columnar.row_hash import (
     part_numbers,
     split_numbers,
 )
+from shardmill.transforms.sink.placement import part_of
 from tests.support.array_tools import hash_salts, hash_step, row_hash
 
 ALL = 2**64 - 1

@@ -3,8 +3,8 @@
 import pytest
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
-from shardmill.transforms.build.planning import ShardSpec
 from shardmill.transforms.rows.planning import count_row_parts
+from shardmill.transforms.sink.planning import ShardSpec
 
 MIB = 1 << 20
 

@@ -14,14 +14,14 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.build.placement import PlaceSpec, Series
-from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.file_columns import check_columns, missing_columns
 from shardmill.transforms.rows.table import TableSpec, make_table
 from shardmill.transforms.rows.types.infer import infer_column, profile_columns
 from shardmill.transforms.rows.types.typed_cells import Nulls, type_cells, type_columns
+from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.planning import Plan
 from tests.conftest import examples
 from tests.transforms.rows.types.test_infer import COLUMNS, NULLS, cells_of
 from tests.transforms.rows.types.test_typed_cells import rows_of

@@ -6,8 +6,8 @@ from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.runners import IN_MEMORY
-from shardmill.transforms.build.outcome import Outcome
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.sink.outcome import Outcome
 from tests.conftest import make_photos
 
 

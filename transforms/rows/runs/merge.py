@@ -15,12 +15,12 @@ from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.build.encoder import Block
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.rows.runs import segments
 from shardmill.transforms.rows.runs.record_values import sum_records
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+from shardmill.transforms.sink.encoder import Block
+from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import Summary
 
 _BLOCK_BYTES = 8 << 20

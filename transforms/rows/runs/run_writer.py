@@ -18,9 +18,6 @@ from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.build import placement
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.columnar.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.columnar.encode import encode_rows, prepare
 from shardmill.transforms.rows.csv.cells import Cells
@@ -29,6 +26,9 @@ from shardmill.transforms.rows.rows_spec import RowsSpec
 from shardmill.transforms.rows.runs import segments
 from shardmill.transforms.rows.runs.record_values import take_values
 from shardmill.transforms.rows.table import Table, make_table
+from shardmill.transforms.sink import placement
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 _SLICE_BYTES = 16 << 20  # of records per call of encode_rows

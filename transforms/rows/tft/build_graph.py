@@ -15,7 +15,6 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.build.planning import Plan
 from shardmill.transforms.rows.csv.row_ranges import RowRange
 from shardmill.transforms.rows.rows_spec import RowsSpec
 from shardmill.transforms.rows.runs.run_writer import CsvFile, read_cells
@@ -26,6 +25,7 @@ from shardmill.transforms.rows.tft.preprocessing import Preprocessing
 from shardmill.transforms.rows.tft.transformer import to_record_batch
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.sink.planning import Plan
 
 TRAIN = "train"
 BATCH_ROWS = 8_192

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.placement import REJECTED, PlaceSpec, Series, hash_key, part_of
+from shardmill.transforms.sink.placement import REJECTED, PlaceSpec, Series, hash_key, part_of
 
 SPLITS = Splits.parse("train:0.9,validation:0.1")
 

@@ -17,7 +17,7 @@ from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from shardmill.transforms.build.record_writer import MEMBER_BYTES, MemberWriter
+from shardmill.transforms.sink.record_writer import MEMBER_BYTES, MemberWriter
 
 _STEP = 64 << 10  # bytes added to a member; doubled on each attempt
 _FARTHEST = TENSORFLOW_READS + INDEX_BYTES

@@ -3,8 +3,8 @@
 import pytest
 
 from shardmill.schemas.errors import ResourceError, StorageError
-from shardmill.transforms.build.transform import failure_of
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.sink.transform import failure_of
 
 
 def test_other_runners_get_the_sentence_as_a_value():

@@ -15,20 +15,20 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplat
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build import assemble, coders, parts, transform
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.duplicates import Copies
-from shardmill.transforms.build.encoder import Example, Item
-from shardmill.transforms.build.finalize import Built, finish
-from shardmill.transforms.build.make_plan import make_plan
-from shardmill.transforms.build.placement import PartKey, PlaceSpec, Series
-from shardmill.transforms.build.planning import ShardSpec
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.sink import assemble, coders, parts, transform
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.duplicates import Copies
+from shardmill.transforms.sink.encoder import Example, Item
+from shardmill.transforms.sink.finalize import Built, finish
+from shardmill.transforms.sink.make_plan import make_plan
+from shardmill.transforms.sink.placement import PartKey, PlaceSpec, Series
+from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import Summary, Sums
 from tests.conftest import ROOT
 

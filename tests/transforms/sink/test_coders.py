@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
-from shardmill.transforms.build import coders
-from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.sink import coders
+from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 NUMBER = st.integers(0, 2**62)
 REFERENCES = st.one_of(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.build.placement import REJECTED, Series
+from shardmill.transforms.sink.placement import REJECTED, Series
 
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024

@@ -18,18 +18,18 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
-from shardmill.transforms.build.assemble import BuiltShard
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.duplicates import Copies
-from shardmill.transforms.build.encoder import Encoder, ExtraFiles
-from shardmill.transforms.build.outcome import Outcome, Status
-from shardmill.transforms.build.parts import FORMAT_VERSION, parse_sidecar
-from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+from shardmill.transforms.sink.assemble import BuiltShard
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.duplicates import Copies
+from shardmill.transforms.sink.encoder import Encoder, ExtraFiles
+from shardmill.transforms.sink.outcome import Outcome, Status
+from shardmill.transforms.sink.parts import FORMAT_VERSION, parse_sidecar
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import compute_statistics
 
 _SHOWN_REJECTS = 3

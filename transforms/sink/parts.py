@@ -17,11 +17,11 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.encoder import Block, Item
-from shardmill.transforms.build.placement import PartKey, PlacedRef
-from shardmill.transforms.build.record_writer import MemberWriter
-from shardmill.transforms.build.sidecar import create_sidecar, find_sidecar, seal, unseal
-from shardmill.transforms.build.totals import Totals
+from shardmill.transforms.sink.encoder import Block, Item
+from shardmill.transforms.sink.placement import PartKey, PlacedRef
+from shardmill.transforms.sink.record_writer import MemberWriter
+from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal, unseal
+from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import sum_rows
 
 FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id

@@ -10,17 +10,17 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.build.assemble import BuiltShard, raise_if_stale
-from shardmill.transforms.build.compare import BATCH, hash_inputs
-from shardmill.transforms.build.placement import DuplicatesMode
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.counts import keep_first
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.assemble import BuiltShard, raise_if_stale
+from shardmill.transforms.sink.compare import BATCH, hash_inputs
+from shardmill.transforms.sink.placement import DuplicatesMode
+from shardmill.transforms.sink.spec import SinkSpec
 
 _HASHED = "hashed"  # output tag
 

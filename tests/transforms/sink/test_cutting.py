@@ -18,13 +18,13 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from shardmill.schemas.tfrecord.member_index import read_index
-from shardmill.transforms.build.assemble import BuiltShard, assemble_shard, plan_shards
-from shardmill.transforms.build.cutting import cut_part
-from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import Series
-from shardmill.transforms.build.planning import ShardSpec
-from shardmill.transforms.build.record_writer import MemberWriter
-from shardmill.transforms.build.spec import PARTS_FOLDER
+from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
+from shardmill.transforms.sink.cutting import cut_part
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.record_writer import MemberWriter
+from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos
 from tests.support.fault_tools import Watched, check_dataset, zygote

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.build.placement import Series
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
 from shardmill.transforms.match.next_steps import next_step
+from shardmill.transforms.sink.placement import Series
 
 # What the inputs of a command are named like.
 _WANTED = {"images": "an image", "rows": "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"}

@@ -14,8 +14,8 @@ from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.totals import Totals
 from shardmill.transforms.match.next_steps import next_step
+from shardmill.transforms.sink.totals import Totals
 
 
 class Example(NamedTuple):

@@ -20,7 +20,7 @@ from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.range_scan import read_members
 from shardmill.schemas.tfrecord.ranges import Range
 from shardmill.schemas.tfrecord.reader import RecordReader
-from shardmill.transforms.build.record_writer import MemberWriter
+from shardmill.transforms.sink.record_writer import MemberWriter
 
 
 def cut_part(

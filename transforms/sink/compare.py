@@ -19,16 +19,16 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 from blake3 import blake3
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.reuse import PublishedRow, PublishedShard, read_rows
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.reuse import PublishedRow, PublishedShard, read_rows
 
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10

@@ -7,8 +7,8 @@ from typing import Any, cast
 from apache_beam import coders
 
 from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
-from shardmill.transforms.build.placement import PartKey, PlacedRef
 from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 # The coder writes a reference's place in this tuple: append only.
 _REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef, ArrayRef)

@@ -12,13 +12,13 @@ from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_membe
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
-from shardmill.transforms.build import assemble as assembling
-from shardmill.transforms.build import rechunk
-from shardmill.transforms.build.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
-from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import Series
-from shardmill.transforms.build.record_writer import MemberWriter
-from shardmill.transforms.build.spec import PARTS_FOLDER
+from shardmill.transforms.sink import assemble as assembling
+from shardmill.transforms.sink import rechunk
+from shardmill.transforms.sink.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.record_writer import MemberWriter
+from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset
 from tests.support.readers import dataset_files, gzip_records, tf_records

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.build.assemble import plan_shards
-from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import (
+from shardmill.transforms.sink.assemble import plan_shards
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.planning import (
     PART_BYTES,
     PART_REFS,
     Plan,

@@ -10,9 +10,9 @@ from blake3 import blake3
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import StaleBuildError, UsageError
-from shardmill.transforms.build.assemble import BuiltShard
-from shardmill.transforms.build.duplicates import list_contents
-from shardmill.transforms.build.placement import Series
+from shardmill.transforms.sink.assemble import BuiltShard
+from shardmill.transforms.sink.duplicates import list_contents
+from shardmill.transforms.sink.placement import Series
 from tests.conftest import build_dataset, make_photos, shardmill
 
 HALVES = {"image_size": "8", "splits": "train:0.5,validation:0.5", "max_reject_fraction": 0.5}

@@ -4,7 +4,7 @@ import pytest
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.build.sidecar import create_sidecar
+from shardmill.transforms.sink.sidecar import create_sidecar
 
 
 class FailingStorage(LocalStorage):

@@ -10,17 +10,17 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.build.census import Census, input_warnings, why_unusable
-from shardmill.transforms.build.compare import Changes
-from shardmill.transforms.build.parts import FORMAT_VERSION
-from shardmill.transforms.build.placement import REJECTED
-from shardmill.transforms.build.planning import Plan, plan_parts, why_too_many_parts
-from shardmill.transforms.build.reexamine import CanUse, can_read, find_usable
-from shardmill.transforms.build.reuse import PublishedShard, list_shards
-from shardmill.transforms.build.spec import SinkSpec
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.publish.generation import find_changed_options, why_not_up_to_date
 from shardmill.transforms.publish.recovery import recover_output
+from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.compare import Changes
+from shardmill.transforms.sink.parts import FORMAT_VERSION
+from shardmill.transforms.sink.placement import REJECTED
+from shardmill.transforms.sink.planning import Plan, plan_parts, why_too_many_parts
+from shardmill.transforms.sink.reexamine import CanUse, can_read, find_usable
+from shardmill.transforms.sink.reuse import PublishedShard, list_shards
+from shardmill.transforms.sink.spec import SinkSpec
 
 
 def make_plan(

@@ -15,17 +15,17 @@ from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
-from shardmill.transforms.build.cutting import cut_part
-from shardmill.transforms.build.parts import PartFile
-from shardmill.transforms.build.placement import REJECTED, Series
-from shardmill.transforms.build.planning import (
+from shardmill.transforms.sink.cutting import cut_part
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.planning import (
     ShardSpec,
     count_shards,
     deal_parts,
     deal_records,
 )
-from shardmill.transforms.build.rechunk import loses_records, repack
-from shardmill.transforms.build.spec import PARTS_FOLDER, SHARDS_FOLDER
+from shardmill.transforms.sink.rechunk import loses_records, repack
+from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER
 
 
 class PartSlice(NamedTuple):

@@ -9,10 +9,10 @@ from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.transforms.build.assemble import PartSlice, ShardJob
-from shardmill.transforms.build.parts import parse_sidecar
-from shardmill.transforms.build.spec import SHARDS_FOLDER, SinkSpec
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+from shardmill.transforms.sink.assemble import PartSlice, ShardJob
+from shardmill.transforms.sink.parts import parse_sidecar
+from shardmill.transforms.sink.spec import SHARDS_FOLDER, SinkSpec
 
 
 def write_catalog(storage: Storage, spec: SinkSpec, job: ShardJob) -> tuple[str, int, int] | None:

@@ -13,28 +13,31 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
-import shardmill.transforms.build.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.build.assemble import (
+from shardmill.transforms.match.transform import MatchedInputs
+from shardmill.transforms.runtime import metrics, progress
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.assemble import (
     BuiltShard,
     ShardJob,
     assemble_shard,
     plan_shards,
     raise_if_stale,
 )
-from shardmill.transforms.build.catalog import write_catalog
-from shardmill.transforms.build.census import Census
-from shardmill.transforms.build.compare import ComparePublished
-from shardmill.transforms.build.duplicates import Copies, CountCopies, HandleDuplicates
-from shardmill.transforms.build.encoder import Encoder, Item, encode_refs
-from shardmill.transforms.build.finalize import Built, finish, planned_outcome
-from shardmill.transforms.build.make_plan import add_changes, make_plan
-from shardmill.transforms.build.outcome import Outcome
-from shardmill.transforms.build.parts import (
+from shardmill.transforms.sink.catalog import write_catalog
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.compare import ComparePublished
+from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
+from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
+from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
+from shardmill.transforms.sink.make_plan import add_changes, make_plan
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.parts import (
     Part,
     PartFile,
     PartJob,
@@ -43,7 +46,7 @@ from shardmill.transforms.build.parts import (
     part_id,
     write_part,
 )
-from shardmill.transforms.build.placement import (
+from shardmill.transforms.sink.placement import (
     PartKey,
     Placed,
     PlacedRef,
@@ -51,13 +54,10 @@ from shardmill.transforms.build.placement import (
     Series,
     part_of,
 )
-from shardmill.transforms.build.planning import Plan
-from shardmill.transforms.build.reuse import with_path
-from shardmill.transforms.build.spec import SinkSpec
-from shardmill.transforms.build.totals import Totals
-from shardmill.transforms.match.transform import MatchedInputs
-from shardmill.transforms.runtime import metrics, progress
-from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.reuse import with_path
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.totals import Totals
 
 # A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]
