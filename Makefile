@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 STATE := $(shell cat setup.py pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 UV := $(shell command -v uv 2>/dev/null)
 DEMO := demo
+COMMA := ,
+# Processes of one run of pytest: tests wait for files and child processes.
+PROCESSES ?= 3
+PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadgroup
 
 ifdef UV
 NEW_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
@@ -17,7 +21,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test light test-heavy test-flink test-prism test-gcs test-s3 test-airflow test-interop \
+.PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
@@ -28,22 +32,26 @@ help:  ## Show this list
 $(BIN)/python:
 	@$(NEW_VENV)
 
+# Extras that are installed together are resolved once: .installed-dev,docs-STATE.
 $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 	@echo "Installing shardmill[$*] into $(VENV)"
 	@$(INSTALL) --editable '.[$*]'
-	@rm -f $(VENV)/.installed-$*-* && touch $@
+	@for each in $(subst $(COMMA), ,$*) $*; do rm -f $(VENV)/.installed-$$each-*; touch $(VENV)/.installed-$$each-$(STATE); done
 
 demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and show two datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy'
+	@$(PYTEST) -m 'not heavy'
 
 light: $(VENV)/.installed-light-$(STATE)  ## Run the tests of schemas and transforms that need no training framework
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not heavy' tests/schemas tests/transforms
+	@$(PYTEST) -m 'not heavy' tests/schemas tests/transforms
+
+test-all: $(VENV)/.installed-dev-$(STATE)  ## Run the tests of test and test-heavy
+	@$(PYTEST)
 
 test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run slow tests: kills, races, training, servers, commands of the docs
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m heavy
+	@$(PYTEST) -m heavy
 
 test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a Flink cluster, which it starts
 	@deploy/flink/install.sh
@@ -55,10 +63,19 @@ test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on Prism
 
 test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an emulator
 	@deploy/gcs/install_emulator.sh
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup tests/cluster/test_gcs*.py
+	@$(PYTEST) tests/cluster/test_gcs*.py
 
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
+
+environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
+	@:
+
+servers: environment  ## Install the servers that tests run on
+	@deploy/gcs/install_emulator.sh
+	@deploy/prism/install.sh
+	@deploy/flink/install.sh
+	@deploy/airflow/install.sh > /dev/null
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs
@@ -85,7 +102,7 @@ test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE
 
 test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --timeout 300 tests/cluster/test_dataflow*.py
+	@$(PYTEST) --timeout 300 tests/cluster/test_dataflow*.py
 
 test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and run its worker
 	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py

@@ -31,7 +31,7 @@ ELSEWHERE = {
     ("docs/add-an-input-kind.md", "python -m shardmill texts"): (
         "tests/docs/test_add_an_input_kind.py::test_the_new_kind_builds_a_dataset"
     ),
-    ("docs/architecture.md", "make lint types"): ".ci/run make docs",
+    ("docs/architecture.md", "make lint types"): ".ci/run run make docs",
     ("docs/flink.md", "make demo"): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
     ("docs/flink.md", "for shard in"): "tests/cluster/test_flink_builds.py::test_workers_in_processes",
     ("docs/flink.md", "REGISTRY="): KUSTOMIZE,
