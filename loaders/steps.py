@@ -9,7 +9,7 @@ from typing import Literal, SupportsIndex, get_args
 from shardmill.loaders.selection import find_split, select
 from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Split
-from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST
+from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join, open_storage, scheme_of
@@ -178,11 +178,6 @@ def read_manifest(folder: str, file: str) -> Manifest:
         _check_counts(manifest)
     except FileNotFoundError as error:
         check_not_lost(file)
-        if folder and storage.stat(join(folder, JOURNAL)) is not None:
-            raise InputError(
-                f"{file} does not exist, a publication of release 0.1.0 is unfinished: complete it "
-                f"by `shardmill clean {folder}`, or build the dataset again."
-            ) from error
         raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
     except FormatError as error:
         check_not_lost(file, data)

@@ -6,42 +6,24 @@ import errno
 import os
 import tempfile
 
-from shardmill.loaders.steps import find_manifest, load_manifest
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import JOURNAL
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import open_storage, scheme_of
 
 
-def open_manifest(path: str) -> tuple[str, str, Manifest]:
-    """Complete an unfinished publication of release 0.1.0, and load the manifest.
+def prepare_output(output: str) -> None:
+    """Check that a dataset may be built at an output, and repair the link to the current version.
 
-    Args:
-        path: Folder of a dataset, or a manifest.
-
-    Returns:
-        The folder of the dataset, or an empty text for a manifest of another name; the path of
-        the manifest; and the manifest.
-    """
-    folder, file = find_manifest(path)
-    if folder and open_storage(folder).stat(join(folder, JOURNAL)) is not None:
-        from shardmill.transforms.publish.recovery import complete_journal  # slow to import
-
-        complete_journal(open_storage(folder), folder)
-    return folder, file, load_manifest(file)
-
-
-def check_writable(output: str) -> None:
-    """Recover an output and check that a dataset may be built there.
-
-    Creates nothing that another builder could see, not even for a moment.
+    Creates nothing else that another builder could see, not even for a moment.
 
     Raises:
         ShardmillError: The output is not a dataset's, or cannot be written.
     """
-    from shardmill.transforms.publish.recovery import recover_output
+    from shardmill.transforms.publish.generation import open_output  # slow to import
+    from shardmill.transforms.publish.publish import update_link
 
-    recover_output(open_storage(output), output)
+    published = open_output(open_storage(output), output).manifest
+    if published is not None:
+        update_link(output, published.generation)
     check_accepts_files(output, f"--output={output}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
 
@@ -49,7 +49,7 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
         for name, split in manifest.splits.items()
     }
     return {
-        "version": manifest.version,
+        "version": VERSION,
         "generation": manifest.generation or None,
         "previous": list(manifest.previous),
         "root": manifest.root or None,

@@ -67,7 +67,7 @@ def run_build(
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
-        from shardmill.pipelines.preflight import check_writable
+        from shardmill.pipelines.preflight import prepare_output
         from shardmill.pipelines.report.summary import build_result, render_build
 
     started = time.monotonic()
@@ -78,7 +78,7 @@ def run_build(
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
-        check_writable(output)
+        prepare_output(output)
     try:
         ended = finish_run(
             lambda: run.run_pipeline(

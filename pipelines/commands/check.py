@@ -7,10 +7,9 @@ import datetime as dt
 import sys
 from dataclasses import asdict, fields
 
-from shardmill.loaders.steps import load_manifest
+from shardmill.loaders.steps import find_manifest, load_manifest, read_manifest
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
-from shardmill.pipelines.preflight import open_manifest
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
@@ -53,7 +52,8 @@ def main(argv: list[str]) -> int:
     """Print for each rule whether it holds; return the exit code."""
     flags, answer = make_parser().parse(argv)
     rules = Rules(**{rule.name: getattr(flags, rule.name) for rule in fields(Rules)})
-    folder, path, manifest = open_manifest(flags.dataset)
+    folder, path = find_manifest(flags.dataset)
+    manifest = read_manifest(folder, path)
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:
         _reject_count(path, flags)

@@ -13,7 +13,6 @@ from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import check_no_version
-from shardmill.transforms.publish.recovery import complete_journal
 
 _NS = 1_000_000_000
 
@@ -45,9 +44,6 @@ def main(argv: list[str]) -> int:
     limit = parse_duration(flags.older_than, "--older_than") * _NS
     output = _find_output(flags.directory)
     storage = open_storage(output)
-    completed = "" if flags.dry_run else complete_journal(storage, output)
-    if completed:
-        answer.say(completed)
     now, account = time.time_ns(), cleanup.find_leftovers(storage, output)
     old = [item for item in account.leftovers if not item.is_recent(limit, now)]
     removed: list[cleanup.Leftover] = []
@@ -71,7 +67,7 @@ def main(argv: list[str]) -> int:
     if removed or account.leftovers or problems:
         answer.say(_total(removed, flags.dry_run))
     else:
-        answer.say("Nothing else to clean." if completed else f"{output}: nothing to clean.")
+        answer.say(f"{output}: nothing to clean.")
     answer.give(
         {
             "status": "failed" if problems else "dry_run" if flags.dry_run else "ok",

@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import steps_per_epoch
+from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.preflight import open_manifest
 
 _EPILOG = """\
 example:
@@ -39,7 +38,8 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
     flags, answer = make_parser().parse(argv)
-    _, path, manifest = open_manifest(flags.manifest)
+    folder, path = find_manifest(flags.manifest)
+    manifest = read_manifest(folder, path)
     selection = select(manifest, flags.split)
     steps = steps_per_epoch(
         manifest, flags.split, flags.batch_size,

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardmill.loaders.report.facts import default_split, describe_manifest, read_rejects
-from shardmill.loaders.steps import files_folder
-from shardmill.pipelines.preflight import open_manifest
+from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import JOURNAL, MANIFEST, REJECTS
+from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
@@ -103,7 +102,8 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
         InputError: The manifest cannot be read.
         UsageError: The split is unknown.
     """
-    folder, file, manifest = open_manifest(path)
+    folder, file = find_manifest(path)
+    manifest = read_manifest(folder, file)
     report = describe_manifest(manifest, file)
     if split and split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
@@ -185,7 +185,7 @@ def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, A
 
 
 def _is_dataset(storage: Storage, path: str) -> bool:
-    return any(storage.stat(join(path, name)) is not None for name in (MANIFEST, JOURNAL))
+    return storage.stat(join(path, MANIFEST)) is not None
 
 
 def _walk(storage: Storage, path: str) -> Iterator[Entry]:

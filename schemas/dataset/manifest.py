@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.shard_names import is_generation
@@ -18,7 +18,6 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import join
 
 VERSION = 2
-_READABLE = (1, 2)
 T = TypeVar("T")
 
 
@@ -179,7 +178,6 @@ class Build:
         command: Command line that builds the dataset again.
         record_id: Identity of the options and codecs that decide the features of a record, where
             records can be reused.
-        format: Version of the rules by which a build divides records into shards.
     """
 
     config_id: str
@@ -190,7 +188,6 @@ class Build:
     finished: str
     command: tuple[str, ...] = ()
     record_id: str = ""
-    format: int = 1
 
 
 @dataclass(frozen=True)
@@ -211,12 +208,9 @@ class Manifest:
         side_files: Other files of the dataset, such as a TensorFlow Transform graph; in JSON
             ``beside``.
         generation: Folder with all other files, next to the manifest. Empty in the manifest inside
-            that folder, in that of a count, and in a dataset of release 0.1.0, whose files are next
-            to the manifest. File names are relative to that folder here, and to the manifest's
-            folder in JSON.
+            that folder and in that of a count. File names are relative to that folder here, and to
+            the manifest's folder in JSON.
         previous: Earlier generations that are kept, the latest first.
-        superseded: Files of a dataset of release 0.1.0 that the next publication deletes.
-        version: Version of the format.
     """
 
     splits: dict[str, Split]
@@ -232,8 +226,6 @@ class Manifest:
     side_files: tuple[str, ...] = ()
     generation: str = ""
     previous: tuple[str, ...] = ()
-    superseded: tuple[str, ...] = ()
-    version: int = field(default=VERSION)
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
@@ -247,16 +239,14 @@ class Manifest:
             del body["build"]["record_id"]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
-        else:
-            del body["build"]["format"]
         prefix = self.generation and f"{self.generation}/"
         del body["side_files"]
         body["beside"] = [prefix + name for name in self.side_files]
-        for name in ("beside", "generation", "previous", "superseded"):
+        for name in ("beside", "generation", "previous"):
             if not body[name]:
                 del body[name]
         body["splits"] = {name: split.to_json(prefix) for name, split in self.splits.items()}
-        first: dict[str, Any] = {"version": self.version}
+        first: dict[str, Any] = {"version": VERSION}
         if self.generation:
             first["generation"] = self.generation
         return json.dumps({**first, **body}, ensure_ascii=False, indent=1) + "\n"
@@ -273,11 +263,10 @@ class Manifest:
             version = body["version"]
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(f"it is not a Shardmill manifest ({error})") from error
-        if version not in _READABLE:
-            raise FormatError(
-                f"manifest version {version!r} is not {_READABLE[0]} or {_READABLE[1]}: "
-                "use the Shardmill that wrote it"
-            )
+        if version != VERSION:
+            older = isinstance(version, int) and version < VERSION
+            fix = "build the dataset again" if older else "use the Shardmill that wrote it"
+            raise FormatError(f"manifest version {version!r} is not {VERSION}: {fix}")
         try:
             generation = _checked_generation(body["generation"]) if "generation" in body else ""
             prefix = generation and f"{generation}/"
@@ -295,8 +284,6 @@ class Manifest:
                 side_files=tuple(_file(name, prefix) for name in body.get("beside", ())),
                 generation=generation,
                 previous=tuple(map(_checked_generation, body.get("previous", ()))),
-                superseded=tuple(map(_checked, body.get("superseded", ()))),
-                version=version,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
@@ -316,7 +303,7 @@ class Manifest:
 
     def to_own(self) -> Manifest:
         """Return the manifest that is stored inside the folder of the generation."""
-        return replace(self, generation="", previous=(), superseded=())
+        return replace(self, generation="", previous=())
 
     def folder(self, base: str) -> str:
         """Return the folder of the dataset's files.

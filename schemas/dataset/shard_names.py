@@ -20,7 +20,6 @@ MANIFEST = "manifest.json"
 SCHEMA = "schema.pbtxt"
 LABELS = "labels.txt"
 REJECTS = "rejects.jsonl"
-JOURNAL = ".publish.json"
 BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
 PROGRESS = "progress.json"  # in a build folder

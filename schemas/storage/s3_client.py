@@ -17,7 +17,6 @@ _CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60  # without a byte
 _LONGEST_PAUSE = 20.0
-_OLD_VARIABLE = "SHARDMILL_STORAGE_OPTIONS"  # of release 0.1.0: flags of Beam
 
 T = TypeVar("T")
 
@@ -31,11 +30,6 @@ def make_client() -> Any:
     Raises:
         UsageError: The configuration is incomplete or malformed.
     """
-    if _OLD_VARIABLE in os.environ:
-        raise UsageError(
-            f"{_OLD_VARIABLE} is not supported any more: set AWS_... variables instead, such as "
-            "AWS_ENDPOINT_URL, and unset it."
-        )
     import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

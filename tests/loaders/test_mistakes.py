@@ -91,7 +91,7 @@ MISTAKES = [
     ("keras_dataset('photos')", InputError, "photos/manifest.json does not exist: give a dataset"),
     ("open_dataset('half')", InputError, "half/manifest.json cannot be read", "build or copy the dataset again"),
     ("open_dataset('list')", InputError, "list/manifest.json cannot be read", "build or copy the dataset again"),
-    ("open_dataset('newer')", InputError, "manifest version 99 is not 1 or 2: use the Shardmill that wrote it"),
+    ("open_dataset('newer')", InputError, "manifest version 99 is not 2: use the Shardmill that wrote it"),
     ("open_dataset('')", UsageError, "the path of the manifest is empty: give a dataset"),
     ("open_dataset(Path('gs://bucket/ds'))", UsageError, "gs:/bucket/ds is not a URI: give gs://... as a str"),
     ("open_dataset('ftp://host/ds')", UsageError, "ftp:// is not supported: use a local path"),

@@ -65,7 +65,7 @@ def test_rows_verify_and_count(folder):
     assert built.manifest.written == 20
     assert shardmill.verify(folder / "rows").sound
     make_table(folder / "in.csv", ("a", "b"), [(f"n{n}", f"x{n}") for n in range(20)])
-    with pytest.raises(shardmill.ShardmillError, match="another schema or other codecs"):
+    with pytest.raises(shardmill.ShardmillError, match="another release, schema or codecs"):
         shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
     counted = shardmill.count(*built.files)
     assert counted.written == 20

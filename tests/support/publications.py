@@ -1,8 +1,6 @@
-"""Publications without a build, and outputs as release 0.1.0 left them."""
+"""Publications without a build."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -59,61 +57,3 @@ def publish_by_hand(output: Path | str, manifest: Manifest, keep: int = 1) -> Pu
     storage, files = open_storage(str(output)), stage(output)
     publisher = Publisher(storage, str(output), read_published(storage, str(output)).version, keep)
     return publisher.publish(manifest, files)
-
-
-def flatten(output: Path) -> Path:
-    """Turn a dataset into one of release 0.1.0: all files next to a manifest of version 1."""
-    generation = (output / "current").resolve()
-    shutil.rmtree(generation / "catalog", ignore_errors=True)
-    for path in [*output.iterdir()]:
-        if path != generation:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for path in generation.iterdir():
-        path.rename(output / path.name)
-    generation.rmdir()
-    manifest = json.loads((output / "manifest.json").read_text())
-    manifest["build"].pop("record_id", None)
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            shard.pop("catalog", None)
-    (output / "manifest.json").write_text(json.dumps({**manifest, "version": 1}))
-    return output
-
-
-def unfinished(new: Path, output: Path) -> Iterator[str]:
-    """Publish a dataset as release 0.1.0 did it; yield before each step.
-
-    Args:
-        new: The new dataset of release 0.1.0.
-        output: The output, with another dataset of release 0.1.0 or none.
-    """
-    output.mkdir(exist_ok=True)
-    names = [*sorted({path.name for path in new.iterdir()} - {"manifest.json"}), "manifest.json"]
-    moves, deletes = [], []
-    for name in names:
-        source = f"{BUILD}/{'shards' if name.startswith('train') else 'final-0123456789ab'}/{name}"
-        (output / source).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(new / name, output / source)
-        size = (new / name).stat().st_size
-        moves.append({"source": source, "target": name, "num_bytes": size})
-    deletes = [
-        path.name for path in output.iterdir() if path.name != BUILD and path.name not in names
-    ]
-    journal = {
-        "manifest": (new / "manifest.json").read_text(), "moves": moves, "deletes": deletes,
-        "build": BUILD, "kept": {"base": "", "files": []},
-    }  # fmt: skip
-    yield "journal"
-    (output / ".publish.json").write_text(json.dumps(journal))
-    yield "delete manifest.json"
-    (output / "manifest.json").unlink(missing_ok=True)
-    for move in moves:
-        yield f"move {move['target']}"
-        (output / move["source"]).rename(output / move["target"])
-    for name in deletes:
-        yield f"delete {name}"
-        (output / name).unlink()
-    yield "delete build"
-    shutil.rmtree(output / BUILD)
-    yield "delete journal"
-    (output / ".publish.json").unlink()

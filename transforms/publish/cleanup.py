@@ -23,13 +23,7 @@ _OUTCOME = re.escape(shard_names.OUTCOME_PREFIX) + _ID + r"\.json"
 _IS_OUTCOME = re.compile(_OUTCOME)
 # Temporary files of local storage: only of files written into the output itself, with the
 # hexadecimal digits of a random UUID.
-_FIXED = (
-    shard_names.MANIFEST,
-    shard_names.SCHEMA,
-    shard_names.LABELS,
-    shard_names.REJECTS,
-    shard_names.JOURNAL,
-)
+_FIXED = (shard_names.MANIFEST, shard_names.SCHEMA, shard_names.LABELS, shard_names.REJECTS)
 _UUID = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp")
 # Created by the check for a writable output where the file system has no unnamed files.

@@ -39,7 +39,7 @@ def read_published(storage: Storage, output: str) -> Published:
     published, and the next build replaces the file.
 
     Raises:
-        OutputError: The file is not the manifest of a build, or this release cannot read it.
+        OutputError: The file is not the manifest of a build, or has another version.
     """
     path = join(output, shard_names.MANIFEST)
     try:
@@ -48,7 +48,7 @@ def read_published(storage: Storage, output: str) -> Published:
         return Published()
     try:
         manifest = Manifest.from_json(data)
-        check_plain((*own_files(manifest), *manifest.superseded))
+        check_plain(own_files(manifest))
     except FormatError as error:
         if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
@@ -115,6 +115,26 @@ def check_folder(storage: Storage, output: str) -> bool:
     if entry is not None and entry.kind != "dir":
         raise OutputError(f"--output={output} is a file: choose a folder.")
     return entry is not None
+
+
+def open_output(storage: Storage, output: str) -> Published:
+    """Return what is published at an output, which need not exist.
+
+    Raises:
+        OutputError: The output is not a folder or not a whole dataset, or holds files that
+            Shardmill did not write.
+    """
+    if not check_folder(storage, output):
+        return Published()
+    published = read_published(storage, output)
+    if not published.version:
+        check_not_foreign(storage, output)
+    if published.manifest is not None and not published.manifest.generation:
+        raise OutputError(
+            f"--output={output} is a copy of one version of a dataset: choose an empty or new "
+            "folder."
+        )
+    return published
 
 
 def check_not_foreign(storage: Storage, output: str) -> None:
@@ -197,7 +217,7 @@ def _shown(value: Any) -> str:
 
 def why_not_up_to_date(
     storage: Storage, output: str, old: Manifest, config_id: str, input_id: str,
-    format_version: int, changed: Sequence[str],
+    changed: Sequence[str],
 ) -> str:  # fmt: skip
     """Return why the published dataset is not the wanted one, or an empty text if it is.
 
@@ -207,17 +227,11 @@ def why_not_up_to_date(
         old: The published dataset.
         config_id: Identity of the wanted options.
         input_id: Identity of the wanted inputs.
-        format_version: Version of the format that this release writes.
         changed: Options that differ, as clauses.
     """
-    if old.build.format != format_version:
-        return (
-            f"--output={output} was built by a release that divides records into shards "
-            "differently: add --update to publish a new version of it, or choose another folder."
-        )
     if not old.is_dataset(config_id, input_id):
         same = old.build.config_id == config_id
-        reason = "other inputs" if same else "another schema or other codecs"
+        reason = "other inputs" if same else "another release, schema or codecs"
         return (
             f"--output={output} holds a dataset of other inputs or options "
             f"({'; '.join(changed[:_MAX_CHANGED]) or reason}): add --update to publish a new "

@@ -15,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.generations import list_generations
-from shardmill.schemas.dataset.manifest import VERSION, Manifest
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
 from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link
@@ -30,7 +30,6 @@ from shardmill.transforms.publish.generation import (
     check_no_version,
     find_damage,
     find_sound,
-    own_files,
     read_published,
 )
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
@@ -83,15 +82,12 @@ class Publisher:
     base: str
     keep: int = 1
 
-    def publish(
-        self, manifest: Manifest, files: Sequence[FinalFile], superseded: Iterable[str] = ()
-    ) -> Publication | None:
+    def publish(self, manifest: Manifest, files: Sequence[FinalFile]) -> Publication | None:
         """Publish a finished build.
 
         Args:
             manifest: Its manifest.
             files: All its other files.
-            superseded: Files next to the manifest that the next publication deletes.
 
         Returns:
             What was published; None if another builder has published the same dataset.
@@ -108,12 +104,9 @@ class Publisher:
                 self._check_same(manifest, old)
                 return None
             with contextlib.ExitStack() as undo:
-                earlier = self._keep_earlier(manifest, old.manifest, undo, locked=locked)
+                earlier = self._keep_earlier(manifest, old.manifest, locked=locked)
                 generation = self._write(manifest.to_own(), files, undo)
-                new = replace(
-                    manifest, generation=generation, previous=earlier, version=VERSION,
-                    superseded=tuple(self._find_superseded(old.manifest, superseded)),
-                )  # fmt: skip
+                new = replace(manifest, generation=generation, previous=earlier)
                 text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
@@ -159,9 +152,9 @@ class Publisher:
         return generation
 
     def _keep_earlier(
-        self, new: Manifest, old: Manifest | None, undo: contextlib.ExitStack, *, locked: bool
+        self, new: Manifest, old: Manifest | None, *, locked: bool
     ) -> tuple[str, ...]:
-        """Return the earlier generations to keep; copy a dataset of release 0.1.0 to one."""
+        """Return the earlier generations to keep."""
         if not self.keep:
             return ()
         if old is None:  # never published, or the manifest was lost
@@ -173,30 +166,8 @@ class Publisher:
             ]
             return tuple(found[: self.keep])
         damaged = find_damage(self.storage, old.folder(self.output), old)
-        if old.generation:
-            kept = old.previous if damaged else (old.generation, *old.previous)
-            return kept[: self.keep]
-        if damaged:
-            return ()
-        entries = [self.storage.stat(join(self.output, name)) for name in own_files(old)]
-        files = [
-            FinalFile(name, name, entry.size)
-            for name, entry in zip(own_files(old), entries, strict=True)
-            if entry is not None
-        ]
-        return (self._write(old, files, undo),)
-
-    def _find_superseded(self, old: Manifest | None, more: Iterable[str]) -> Iterator[str]:
-        """Yield the files next to the manifest that are not part of the new dataset."""
-        names = {*more}
-        if old is not None:
-            names.update(old.superseded if old.generation else own_files(old))
-        names.discard(shard_names.MANIFEST)
-        if names:
-            existing = {entry.path for entry in self.storage.list_dir(self.output)}
-            for name in sorted(names):
-                if join(self.output, name.split("/")[0]) in existing:
-                    yield name
+        kept = old.previous if damaged else (old.generation, *old.previous)
+        return kept[: self.keep]
 
     def _discard(self, generation: str) -> None:
         """Delete a generation that was not published; `clean` finds what remains."""
@@ -211,12 +182,6 @@ class Publisher:
         storage, output = self.storage, self.output
         try:
             update_link(output, new.generation)
-            storage.delete(join(output, shard_names.JOURNAL))
-            if not self.keep or (old is not None and old.generation):
-                for name in new.superseded:
-                    storage.delete(join(output, name))
-                if any("/" in name for name in new.superseded):
-                    storage.delete_tree(join(output, shard_names.TRANSFORM))
             known = {old.generation, *old.previous} if old is not None else set()
             for name in list_generations(storage, output):
                 if name in {new.generation, *new.previous}:
@@ -294,11 +259,8 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
         if manifest is None or damaged:
             raise InputError(f"{join(folder, damaged)} is missing or damaged: choose another --to.")
         earlier = [now.generation] if now is not None else []
-        new = replace(
-            manifest, generation=name, version=VERSION,
-            previous=tuple(earlier + [each for each in kept if each != name]),
-            superseded=now.superseded if now is not None else (),
-        )  # fmt: skip
+        previous = tuple(earlier + [each for each in kept if each != name])
+        new = replace(manifest, generation=name, previous=previous)
         path = join(output, shard_names.MANIFEST)
         if not storage.replace_if(path, new.to_json().encode(), published.version):
             raise OutputError(f"Another command published at {output} at the same time: run again.")

@@ -25,7 +25,7 @@ from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Encoder, ExtraFiles
 from shardmill.transforms.sink.outcome import Outcome, Status
-from shardmill.transforms.sink.parts import FORMAT_VERSION, parse_sidecar
+from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.sink.spec import SinkSpec
@@ -153,7 +153,6 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
             record_id=spec.record_id,
-            format=FORMAT_VERSION,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

@@ -11,11 +11,13 @@ from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.labels import sort_labels
-from shardmill.transforms.publish.generation import find_changed_options, why_not_up_to_date
-from shardmill.transforms.publish.recovery import recover_output
+from shardmill.transforms.publish.generation import (
+    find_changed_options,
+    open_output,
+    why_not_up_to_date,
+)
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
 from shardmill.transforms.sink.compare import Changes
-from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import REJECTED
 from shardmill.transforms.sink.planning import Plan, plan_parts, why_too_many_parts
 from shardmill.transforms.sink.reexamine import CanUse, can_read, find_usable
@@ -59,14 +61,14 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
     storage = open_storage(spec.output)
     try:
         check_file_names(_largest_names(spec, plan))
-        published = recover_output(storage, spec.output, change=not spec.dry_run)
+        published = open_output(storage, spec.output)
     except OutputError as error:
         return Plan("failed", str(error))
     plan, old = replace(plan, base=published.version), published.manifest
     if old is not None and not spec.overwrite:
         changed = find_changed_options(old, spec.config)
         problem = why_not_up_to_date(
-            storage, spec.output, old, spec.config_id, plan.input_id, FORMAT_VERSION, changed
+            storage, spec.output, old, spec.config_id, plan.input_id, changed
         )
         problem = problem or find_usable(storage, spec.output, old, can_use)
         if not problem:

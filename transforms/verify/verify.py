@@ -22,7 +22,6 @@ from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.publish.recovery import complete_journal
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -86,7 +85,7 @@ class CheckedRange(NamedTuple):
 
 
 def find_dataset(path: str) -> Dataset:
-    """Return the dataset in a folder, or of a manifest; completes an interrupted publication.
+    """Return the dataset in a folder, or of a manifest.
 
     Raises:
         InputError: There is no dataset, or its manifest cannot be read.
@@ -97,7 +96,6 @@ def find_dataset(path: str) -> Dataset:
         raise InputError(f"{path} does not exist: give a dataset or its {shard_names.MANIFEST}.")
     folder = path
     if entry.kind == "dir":
-        complete_journal(storage, path)
         path = join(path, shard_names.MANIFEST)
     else:
         folder = path.rpartition("/")[0] or "."

@@ -18,7 +18,7 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
-from tests.support.publications import OTHER, flatten, manifest_body, publish_by_hand, unfinished
+from tests.support.publications import manifest_body
 from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -228,8 +228,9 @@ DAMAGE = {
     "[]": "is not a Shardmill manifest",
     "[" * 100_000: "is not a Shardmill manifest",
     "\x00\xff": "is not a Shardmill manifest",
-    '{"version": 3}': "manifest version 3 is not 1 or 2: use the Shardmill that wrote it",
-    '{"version": 1}': "a field of the manifest is missing",
+    '{"version": 3}': "manifest version 3 is not 2: use the Shardmill that wrote it",
+    '{"version": 1}': "manifest version 1 is not 2: build the dataset again",
+    '{"version": 2}': "a field of the manifest is missing",
 }
 CHANGES = [
     (("num_examples",), "17", "is not a number"),
@@ -283,24 +284,6 @@ def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
     assert "ftp:// is not supported" in sentence_here(
         capsys, "steps", "ftp://b/x", "--batch_size=4"
     )
-
-
-def test_command_completes_an_unfinished_publish(tmp_path, capsys):
-    assert publish_by_hand(tmp_path / "ds", OTHER)
-    new = flatten(tmp_path / "ds")
-    for number, name in enumerate(("", "manifest.json")):
-        output = tmp_path / f"out{number}"
-        path = output / name
-        for step in unfinished(new, output):
-            if step == "move train-0.gz":
-                break
-        with pytest.raises(InputError, match="complete it by `shardmill clean"):
-            steps_per_epoch(path, "train", 4)
-        code, out, _ = run_here(capsys, "steps", path, "--batch_size=4")
-        assert (code, out) == (0, "0\n")
-        assert not (output / ".publish.json").exists()
-        assert (output / "manifest.json").exists()
-        assert steps_per_epoch(path, "train", 4) == 0
 
 
 def test_reads_a_manifest_in_a_bucket(bucket, capsys):

@@ -206,12 +206,8 @@ def test_time_of_change_is_exact_to_the_second(s3_bucket, s3_storage):
         ({"AWS_PROFILE": "none-such"}, "s3://b/in", "profile (none-such) could not be found; check"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://b/in", "Invalid endpoint: nonsense; check the AWS"),
         ({}, "s3://no bucket/in", "'no bucket' is not a bucket name; write s3://BUCKET/PATH"),
-        (
-            {"SHARDMILL_STORAGE_OPTIONS": "--s3_endpoint_url=http://h"}, "s3://b/in",
-            "SHARDMILL_STORAGE_OPTIONS is not supported any more: set AWS_... variables instead",
-        ),
     ],
-    ids=["bucket", "no name", "network", "no keys", "profile", "endpoint", "name", "variable"],
+    ids=["bucket", "no name", "network", "no keys", "profile", "endpoint", "name"],
 )  # fmt: skip
 def test_reports_wrong_configuration_in_one_sentence(
     changes, source, words, s3_bucket, tmp_path, monkeypatch, capsys

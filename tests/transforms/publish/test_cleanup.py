@@ -240,7 +240,7 @@ def test_published_names_are_never_leftovers(name, kind, size):
     if not name.startswith((".", "gen-")):
         assert cleanup.classify(name, kind, size) is None
     assert cleanup.classify(name, "other", size) is None
-    for own in (*shard_names.RESERVED, shard_names.JOURNAL, shard_names.CURRENT):
+    for own in (*shard_names.RESERVED, shard_names.CURRENT):
         assert cleanup.classify(own, kind, size) is None
 
 

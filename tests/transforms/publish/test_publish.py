@@ -9,18 +9,17 @@ import pytest
 
 import shardmill
 from shardmill.pipelines import cli
+from shardmill.pipelines.preflight import prepare_output
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, StaleBuildError, StorageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.publish.generation import find_damage, read_published
+from shardmill.transforms.publish.generation import find_damage, open_output, read_published
 from shardmill.transforms.publish.publish import FinalFile, Publisher, roll_back
-from shardmill.transforms.publish.recovery import recover_output
 from tests.conftest import ADDRESS
 from tests.support import fault_tools as faults
-from tests.support import publications
-from tests.support.publications import OTHER, make_manifest, publish_by_hand
+from tests.support.publications import FILES, OTHER, make_manifest, publish_by_hand, stage
 
 pytest_plugins = ["tests.support.gcs_server"]
 
@@ -96,7 +95,7 @@ def generations(output: Path) -> set[str]:
 def test_every_publication_is_a_new_folder(published):
     first = now(published)
     before = files_of(published / first.generation)
-    assert set(before) == publications.FILES
+    assert set(before) == FILES
     second = publish_by_hand(published, OTHER).manifest
     assert now(published) == second
     assert second.to_own() == OTHER
@@ -211,7 +210,7 @@ def test_rollback_command(published, capsys):
 
 def test_only_the_first_of_two_publishers_publishes(published):
     base = read_published(STORAGE, str(published)).version
-    files = publications.stage(published)
+    files = stage(published)
     assert Publisher(STORAGE, str(published), base).publish(OTHER, files)
     assert Publisher(STORAGE, str(published), base).publish(OTHER, files) is None
     with pytest.raises(OutputError, match="Another command has changed the dataset"):
@@ -221,7 +220,7 @@ def test_only_the_first_of_two_publishers_publishes(published):
 
 
 def test_reports_files_of_a_build_that_changed(published):
-    files = publications.stage(published)
+    files = stage(published)
     base = read_published(STORAGE, str(published)).version
     publisher = Publisher(STORAGE, str(published), base)
     with pytest.raises(StaleBuildError, match="was changed by another command: run again"):
@@ -259,7 +258,7 @@ def test_failure_while_replacing_the_manifest_keeps_the_new_generation(published
 
 def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
     (published / "current").unlink()
-    recover_output(STORAGE, str(published))
+    prepare_output(str(published))
     assert os.readlink(published / "current") == now(published).generation
     (published / "current").unlink()
     (published / "current").mkdir()
@@ -290,6 +289,17 @@ def test_a_version_is_no_output(source, old, tmp_path, flags):
         roll_back(STORAGE, f"gs://bucket/ds/{generation}")
 
 
+def test_a_copy_of_a_version_is_no_output(source, old, tmp_path):
+    """Nothing may be published next to its files; it is read as a dataset."""
+    output = shutil.copytree(old / "current", tmp_path / "copy")
+    before = files_of(output)
+    for flags in (("--update",), ("--overwrite",), ("--dry_run",)):
+        assert "is a copy of one version" in run(source, output, "--seed=7", *flags).sentence
+    for command in ("verify", "show", "files"):
+        assert faults.zygote().run(command, output).code == 0
+    assert files_of(output) == before
+
+
 # Outputs with other files.
 
 SYSTEM_FILES = (".DS_Store", "lost+found", "Thumbs.db", ".git", "gen-20260101T000000Z-0123456789ab")
@@ -298,12 +308,12 @@ SYSTEM_FILES = (".DS_Store", "lost+found", "Thumbs.db", ".git", "gen-20260101T00
 def test_files_of_systems_do_not_stop_a_build_and_others_do(tmp_path):
     for name in SYSTEM_FILES:
         (tmp_path / "out" / name).mkdir(parents=True)
-    assert recover_output(STORAGE, str(tmp_path / "out")).manifest is None
+    assert open_output(STORAGE, str(tmp_path / "out")).manifest is None
     assert publish_by_hand(tmp_path / "out", OTHER)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"holds 'notes.txt' but no manifest.json"):
-        recover_output(STORAGE, str(tmp_path / "other"))
+        open_output(STORAGE, str(tmp_path / "other"))
 
 
 FOREIGN = ["[]", "null", "{}", '{"version": 1}', '{"version": 99}', '{"name": "web app"}']
@@ -323,7 +333,7 @@ def test_damaged_manifest_is_replaced(published, text):
     """Generations next to it show that it was ours."""
     first = now(published).generation
     (published / "manifest.json").write_text(text)
-    assert recover_output(STORAGE, str(published)).manifest is None
+    assert open_output(STORAGE, str(published)).manifest is None
     assert roll_back(STORAGE, str(published)).generation == first
     (published / "manifest.json").write_text(text)
     assert publish_by_hand(published, OTHER)
@@ -347,9 +357,9 @@ CLIMBING = ("../victim", "a/../../victim", "/victim", "", ".", "..", "a/b", "x\0
 
 
 @pytest.mark.parametrize("name", CLIMBING)
-@pytest.mark.parametrize("field", ["file", "superseded", "previous", "generation"])
+@pytest.mark.parametrize("field", ["file", "previous", "generation"])
 def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name, field):
-    """A later publication deletes what a manifest names as superseded or earlier."""
+    """A later publication deletes what a manifest names as earlier."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     path = published / "manifest.json"
@@ -408,104 +418,6 @@ def test_impossible_names_are_rejected_before_anything_is_written(
     assert files_of(output) == before
     for command in ("verify", "clean"):
         assert faults.zygote().run(command, output).code == 0
-
-
-# What release 0.1.0 left.
-
-
-def test_replaces_a_dataset_of_release_0_1(source, wanted, old, tmp_path):
-    """Its files stay until the publication after the next one, and it can be published again."""
-    output = publications.flatten(copy_of(old, tmp_path / "out"))
-    before = files_of(output)
-    assert "up to date" in run(source, output, "--num_shards=4", "--seed=2").stdout
-    for command in ("verify", "show", "files"):
-        assert faults.zygote().run(command, output).code == 0
-    assert files_of(output) == before
-    assert run(source, output, *NEW).code == 0
-    now = faults.check_dataset(output, others(output))
-    assert now == wanted
-    assert {n: d for n, d in files_of(output).items() if n in before} == {
-        **before, "manifest.json": (output / "manifest.json").read_bytes()
-    }  # fmt: skip
-    assert faults.zygote().run("rollback", output).code == 0
-    again = files_of(output / "current")
-    assert without_manifest(again) == without_manifest(before)
-    assert json.loads(again["manifest.json"]) == json.loads(before["manifest.json"])
-    assert run(source, output, *NEW).code == 0
-    assert faults.check_dataset(output) == wanted
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_completes_an_interrupted_publication_of_release_0_1(source, wanted, old, tmp_path, before):
-    new, output = tmp_path / "new", tmp_path / "out"
-    assert run(source, new, *NEW).code == 0
-    publications.flatten(new)
-    if before:
-        publications.flatten(copy_of(old, output))
-    steps = 0
-    for step in publications.unfinished(new, output):
-        steps += 1
-        moment = copy_of(output, tmp_path / f"moment{steps}")
-        recover_output(STORAGE, str(moment))
-        if step == "journal" and not before:
-            assert run(source, moment, *NEW).code == 0
-        manifest = faults.check_manifest(moment)
-        assert not list(moment.glob(".publish.json"))
-        if step == "journal":
-            continue
-        folder = moment / manifest.get("generation", "")
-        names = without_manifest(wanted)
-        assert {name: (folder / name).read_bytes() for name in names} == names
-        assert not list(moment.glob(".build-*"))
-        assert run(source, moment, *NEW).code == 0
-        assert faults.check_dataset(moment, others(moment)) == wanted
-    assert steps > 8
-
-
-@pytest.mark.parametrize("damage", ["empty", "lost"])
-@pytest.mark.parametrize("at", ["delete manifest.json", "move labels.txt", "delete build"])
-def test_builds_over_an_interrupted_publication_that_is_damaged(
-    source, wanted, old, tmp_path, damage, at
-):
-    """A power failure left an empty journal, or empty shards."""
-    new, output = tmp_path / "new", publications.flatten(copy_of(old, tmp_path / "out"))
-    assert run(source, new, *NEW).code == 0
-    for step in publications.unfinished(publications.flatten(new), output):
-        if step == at:
-            break
-    if damage == "lost":
-        for path in output.rglob("train-0000*-of-00002*"):
-            path.write_bytes(b"")
-    else:
-        data = (output / ".publish.json").read_bytes()
-        (output / ".publish.json").write_bytes(b"" if damage == "empty" else data[:-30])
-    for command in (["clean", output], ["show", output], ["verify", output]):
-        assert "Traceback" not in faults.zygote().run(*command).stderr
-    assert run(source, output, *NEW).code == 0
-    assert faults.check_dataset(output, others(output)) == wanted
-    assert not (output / ".publish.json").exists()
-
-
-@pytest.mark.parametrize("name", CLIMBING)
-@pytest.mark.parametrize("where", ["delete", "target", "source", "build"])
-def test_follows_no_journal_outside_the_output(published, tmp_path, name, where):
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "file").write_text("precious")
-    new = publications.flatten(copy_of(published, tmp_path / "new"))
-    for step in publications.unfinished(new, published):
-        if step == "delete manifest.json":
-            break
-    path = published / ".publish.json"
-    body = json.loads(path.read_text())
-    if where in ("delete", "build"):
-        body["deletes" if where == "delete" else "build"] = [name] if where == "delete" else name
-    else:
-        body["moves"][0][where] = name
-    path.write_text(json.dumps(body))
-    recover_output(STORAGE, str(published))
-    assert (victim / "file").read_text() == "precious"
-    assert now(published).to_own() == make_manifest()
 
 
 # Buckets.

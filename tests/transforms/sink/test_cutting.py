@@ -1,7 +1,6 @@
 """Shards of an exact number have equal numbers of records: parts are cut between records."""
 
 import itertools
-import json
 import random
 import signal
 from pathlib import Path
@@ -243,25 +242,6 @@ def test_labels_have_even_shards_and_rejects_keep_their_order(tmp_path) -> None:
     rejects = [dataset_files(tmp_path / name)["rejects.jsonl"] for name in "bc"]
     assert rejects[0] == rejects[1]
     assert len(rejects[0].splitlines()) == 12
-
-
-def test_dataset_of_another_format_is_built_again(tmp_path) -> None:
-    options = {"input": save_rows(tmp_path, 40), "output": tmp_path / "ds", "num_shards": 3}
-    assert build_dataset("arrays", **options)[0].status == "published"
-    assert build_dataset("arrays", **options)[0].status == "up_to_date"
-    path = tmp_path / "ds/manifest.json"
-    manifest = json.loads(path.read_text())
-    assert manifest["build"].pop("format") == 2  # 0.1.0 did not have it
-    manifest["build"]["config_id"] = "0" * 16
-    path.write_text(json.dumps(manifest))
-    failed, old = build_dataset("arrays", **options)
-    assert old.build.format == 1
-    assert failed.message == (
-        f"--output={tmp_path}/ds was built by a release that divides records into shards "
-        "differently: add --update to publish a new version of it, or choose another folder."
-    )
-    assert build_dataset("arrays", update=True, **options)[0].status == "published"
-    assert build_dataset("arrays", update=True, **options)[0].status == "up_to_date"
 
 
 @pytest.mark.heavy
