@@ -25,7 +25,7 @@ SERVERS = ["test-airflow", "test-prism", "test-flink", "test-gcs", "test-dataflo
 
 @pytest.fixture
 def start(tmp_path):
-    """Start the script in a folder of its own."""
+    """Start the script in a separate folder."""
     (tmp_path / "bin").mkdir()
     for name in ("make", "uv"):
         (tmp_path / "bin" / name).write_text(MAKE)
@@ -78,7 +78,7 @@ def test_nothing_is_tested_without_an_environment(start, tmp_path):
     [("lint", signal.SIGTERM), ("test-all", signal.SIGINT), ("test-prism", signal.SIGTERM)],
 )
 def test_leaves_no_process_when_it_is_stopped(hung, number, start, tmp_path):
-    """Neither one that ignores signals, in a session of its own."""
+    """Neither one that ignores signals in another session."""
     script = start(HUNG=hung, CI_STOP_SECONDS="1")
     end = time.monotonic() + 60
     while hung not in targets(tmp_path) or len(processes(tmp_path)) < 4:
