@@ -44,15 +44,16 @@ from shardmill.transforms.match.listing import parse_listing
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.sum_into import SumInto
-from shardmill.transforms.sink import coders
+from shardmill.transforms.runtime.tuple_coder import TupleCoder
 from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.coders import PlacedRefCoder
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.make_plan import make_plan
 from shardmill.transforms.sink.outcome import report, take_reported
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
-from shardmill.transforms.sink.placement import PartKey, Series
+from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.sink.transform import WriteShards, place_ref
@@ -118,7 +119,7 @@ def measure_refs(size: int, folder: Path) -> dict:
     sums = SumInto(Census, Census.merge)
     spent: Counter[str] = Counter()
     partial, encoded_bytes, done = [], 0, 0
-    value_coder, key_coder = coders.PlacedRefCoder(), coders.PartKeyCoder()
+    value_coder, key_coder = PlacedRefCoder(PlacedRef), TupleCoder(PartKey)
     plan = Plan("build", "", {Series("train", ""): 1 << 14, Series("validation", ""): 1 << 11})
     start = memory()
     peak = start

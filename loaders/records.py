@@ -177,7 +177,7 @@ class Records:
 
     def _repr_html_(self) -> str:
         """Returns a table of the first examples, with thumbnails of images, for notebooks."""
-        from shardmill.loaders.report.render import render_examples  # imports Jinja
+        from shardmill.loaders.html.render import render_examples  # imports Jinja
 
         try:
             return render_examples(repr(self), self.head(8))

@@ -97,7 +97,7 @@ class BuildResult:
         """Return a table of the splits, for notebooks."""
         if self.status not in _BUILT:
             return None
-        from shardmill.loaders.report.render import render_summary
+        from shardmill.loaders.html.render import render_summary
 
         return render_summary(self.manifest, self.output)
 

@@ -16,6 +16,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.transforms.images.hooks import ImagesHooks
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input
 from shardmill.transforms.match.listing import warn_of_unused
@@ -74,7 +75,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         runner=runner, record_id=config.record_id(), command=config.command("images"),
         duplicates=cast("DuplicatesMode", config.duplicates),
         compares=not config.overwrite and has_catalogs(config.absolute_output),
-        warnings=warnings,
+        warnings=warnings, hooks=ImagesHooks(labels_are_names=config.label_from == "filename"),
     )  # fmt: skip
     return ImagesJob(config, match, sink)
 

@@ -23,7 +23,6 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
-from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.rows.csv.cells import Cells
 from shardmill.transforms.rows.csv.row_ranges import read_head
@@ -262,7 +261,7 @@ def _explain_no_rows(
             "--delimiter and --quote."
         )
     census = _census(sample)
-    problem = why_unusable(census.with_counts(counts), "rows", config.input)
+    problem = why_unusable(census.with_counts(counts), RowsHooks(), config.input)
     if not problem:
         names = (
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
@@ -274,7 +273,7 @@ def _explain_no_rows(
     if not rejected or census.counts.fatal:
         return problem
     first = rejected[0]
-    step = next_step(first.key, "rows", "check --input")
+    step = RowsHooks().next_step(first.key, "check --input")
     return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}; {step}."
 
 

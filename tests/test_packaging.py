@@ -102,7 +102,7 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     ):  # fmt: skip
         assert f"shardmill/{file}" in names
     assert {
-        f"shardmill/loaders/report/{name}"
+        f"shardmill/loaders/html/{name}"
         for name in ("examples.html", "macros.html", "report.html", "style.css", "summary.html")
     } <= set(names)
     sources = {

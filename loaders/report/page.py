@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
+from shardmill.loaders.html.render import render
+from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
 from shardmill.loaders.record_decoder import RecordDecoder, SchemaMismatchError
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.report.distributions import describe_column, is_image
-from shardmill.loaders.report.facts import default_split, describe_manifest, read_rejects
-from shardmill.loaders.report.render import render
 from shardmill.loaders.report.samples import SampledRecord, read_catalogs, read_records
-from shardmill.loaders.report.thumbnails import is_picture, make_thumbnail
 from shardmill.loaders.selection import select
 from shardmill.loaders.source import open_without_shards
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest

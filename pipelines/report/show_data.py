@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardmill.loaders.report.facts import default_split, describe_manifest, read_rejects
+from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other

@@ -28,7 +28,8 @@ from shardmill.transforms.columnar.row_hash import hash_offsets
 from shardmill.transforms.columnar.typed_column import TypedColumn
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.encoder import Block, BuildHooks, Item
+from shardmill.transforms.sink.encoder import Block, Item
+from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.totals import Totals
 
 ARRAYS_VERSION = "1"  # of the encoding; a change makes new records
@@ -143,10 +144,12 @@ class ArraysHooks(BuildHooks):
 
     Attributes:
         reports_inputs: False: the encoder reports progress, in bytes.
+        inputs: See ``BuildHooks``.
         text_labels: Whether labels are texts.
     """
 
     reports_inputs: bool = False
+    inputs: str = "rows"
     text_labels: bool = False
 
     def countable(self, counted: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.pvalue import AsList
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.range_scan import RangeCount

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _STEPS = tuple(
     (re.compile(rf"\.(?:{suffixes})(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE), step)
@@ -29,3 +30,22 @@ def next_step(name: str, command: str, default: str) -> str:
     """
     steps = (step for pattern, step in _STEPS if pattern.search(name))
     return next((step for step in steps if f"`shardmill {command}`" not in step), default)
+
+
+def remedy_of(reason: str, keys: Sequence[str]) -> str:
+    """Return what to change if matching rejected all inputs for a reason, or an empty text.
+
+    Args:
+        reason: The reason.
+        keys: Some of the inputs.
+    """
+    if reason == "no_label":
+        if any("/" in key for key in keys):
+            return "set --label_from, or a --label_pattern that matches such keys"
+        return "set --label_from=none, or give the folder above as --input"
+    remedies = {
+        "no_split": "set --splits to shares, or name the first folders train, validation, test",
+        "unknown_label": "add the labels to the --labels file",
+        "outside_root": "add --follow_links",
+    }
+    return remedies.get(reason, "")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of

@@ -15,10 +15,12 @@ from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.columnar.label_limit import is_countable
 from shardmill.transforms.columnar.typed_column import list_features
+from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.rows.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.rows.runs.merge import merge_segments, read_rejects
 from shardmill.transforms.rows.table import TableSpec
-from shardmill.transforms.sink.encoder import BuildHooks, ExtraFiles, Item
+from shardmill.transforms.sink.encoder import Item
+from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
@@ -76,6 +78,9 @@ class RowsHooks(BuildHooks):
         finds_gaps: Whether the records decide which columns are required.
         max_rejected_files: Largest accepted number of files that are rejected as a whole.
         label: Column that is required because the user named it as the label, or empty.
+        reports_inputs: See ``BuildHooks``.
+        inputs: See ``BuildHooks``.
+        wanted: See ``BuildHooks``.
     """
 
     text_labels: bool = False
@@ -85,6 +90,21 @@ class RowsHooks(BuildHooks):
     max_rejected_files: int = 0
     label: str = ""
     reports_inputs: bool = False
+    inputs: str = "rows"
+    wanted: str = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
+
+    def next_step(self, name: str, default: str) -> str:
+        """Return what to do with a file that is not a table."""
+        return next_step(name, "rows", default)
+
+    def remedy(self, reason: str, keys: Sequence[str]) -> str:
+        """Return what to change if no file can be read, or nothing."""
+        remedies = {
+            "columns": "give the files the schema's columns, or the schema theirs",
+            "header": "name the columns with --columns",
+            "not_csv": self.next_step(keys[0], "check --input and --encoding"),
+        }
+        return remedies.get(reason) or remedy_of(reason, keys)
 
     def countable(self, counted: Collection[str]) -> bool:
         """Return whether labels are few enough to be listed and counted."""

@@ -40,7 +40,7 @@ def why_files_lost(census: Census, limit: int) -> str:
 
 def plan_rows(spec: RowsSpec, census: Census) -> Plan:
     """Return the plan for the matched files, after checking the output."""
-    problem = why_unusable(census, "rows", spec.sink.root)
+    problem = why_unusable(census, spec.sink.hooks, spec.sink.root)
     problem = problem or why_files_lost(census, spec.max_rejected_files)
     if problem:
         return Plan("failed", problem)
@@ -60,7 +60,7 @@ def plan_rows(spec: RowsSpec, census: Census) -> Plan:
         parts = {name: parts_of(size) for name, size in sizes.items()}
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
     parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
-    warnings = (*spec.sink.warnings, *input_warnings(census))
+    warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
     plan = Plan("build", "", parts, (), census.input_id, default_parts, warnings)
     return adjust_plan(spec.sink, plan)
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
-from shardmill.transforms.match.next_steps import next_step
+from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.placement import Series
 
-# What the inputs of a command are named like.
-_WANTED = {"images": "an image", "rows": "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"}
 _EXAMPLES = 3
 _MODULUS = 1 << 128
 
@@ -91,28 +89,23 @@ class Census:
             self.examples[reason] = sorted({*known, *examples})[:_EXAMPLES]
 
 
-def input_warnings(census: Census, label_from: str = "") -> Iterator[str]:
+def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
     """Yield warnings about the matched files.
 
     Args:
         census: Census of the matched files.
-        label_from: Where labels come from, if the inputs are images.
+        hooks: Those of the kind of input.
     """
     yield from describe_skipped(census.counts.kinds)
-    usable = census.refs - sum(census.errors.values())
-    if label_from == "filename" and len(census.labels) == usable > 1:
-        yield (
-            f"each of the {usable:,} files has another label, such as {min(census.labels)!r}: "
-            "set a --label_pattern that takes the class out of the name, or --label_from=none"
-        )
+    yield from hooks.input_warnings(census.labels, census.refs - sum(census.errors.values()))
 
 
-def why_unusable(census: Census, command: str, root: str) -> str:
+def why_unusable(census: Census, hooks: BuildHooks, root: str) -> str:
     """Return why no dataset can be made of the matched files, or an empty text.
 
     Args:
         census: Census of the matched files.
-        command: Command that reads them, ``images`` or ``rows``.
+        hooks: Those of the kind of input.
         root: Folder that was searched.
     """
     if census.counts.fatal:
@@ -123,26 +116,15 @@ def why_unusable(census: Census, command: str, root: str) -> str:
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
         return (
-            f"None of the {census.matched:,} matched files is named like {_WANTED[command]}: "
-            f"{next_step(most, command, 'check --input')} ({skipped})."
+            f"None of the {census.matched:,} matched files is named like {hooks.wanted}: "
+            f"{hooks.next_step(most, 'check --input')} ({skipped})."
         )
     if sum(census.errors.values()) < census.refs:
         return ""
     worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
     examples = [key for key, _ in census.examples[worst]]
-    keys = ", ".join(map(repr, examples))
-    flat = not any("/" in key for key in examples)
-    remedies = {
-        "no_label": "set --label_from=none, or give the folder above as --input" if flat
-        else "set --label_from, or a --label_pattern that matches such keys",
-        "no_split": "set --splits to shares, or name the first folders train, validation, test",
-        "unknown_label": "add the labels to the --labels file",
-        "outside_root": "add --follow_links",
-        "columns": "give the files the schema's columns, or the schema theirs",
-        "header": "name the columns with --columns",
-        "not_csv": next_step(examples[0], command, "check --input and --encoding"),
-    }  # fmt: skip
+    remedy = hooks.remedy(worst, examples) or hooks.next_step(examples[0], "check --input")
     return (
-        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as {keys}; "
-        f"{remedies.get(worst) or next_step(examples[0], command, 'check --input')}."
+        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as "
+        f"{', '.join(map(repr, examples))}; {remedy}."
     )

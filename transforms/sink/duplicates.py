@@ -10,7 +10,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
+import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
@@ -50,8 +50,12 @@ class Copies:
         self.labels_differ += other.labels_differ
         self.example = min(filter(None, (self.example, other.example)), default=())
 
-    def warnings(self) -> Iterator[str]:
-        """Yield what a user should know of them."""
+    def warnings(self, inputs: str) -> Iterator[str]:
+        """Yield what a user should know of them.
+
+        Args:
+            inputs: Word for inputs.
+        """
         if not self.example:
             return
         where = [
@@ -64,8 +68,8 @@ class Copies:
         ]
         first, second = self.example
         yield (
-            f"some images are exact copies of others, {' and '.join(where)}, such as {first!r} and "
-            f"{second!r}: see --duplicates"
+            f"some {inputs} are exact copies of others, {' and '.join(where)}, such as {first!r} "
+            f"and {second!r}: see --duplicates"
         )
 
 

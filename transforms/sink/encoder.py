@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.sink.totals import Totals
 
 
@@ -103,66 +101,3 @@ def encode_refs(
             yield from (ref.to_reject() for ref in run if isinstance(ref, InputRef))
         else:
             yield from encoder.encode(list(run), labels)
-
-
-class ExtraFiles(NamedTuple):
-    """Files that are published next to the shards, and a schema instead of the encoder's.
-
-    Attributes:
-        files: Finished files: final name to path in the build folder.
-        schema: Text of ``schema.pbtxt``; empty for the encoder's.
-        features: Features as the manifest lists them; empty for the encoder's.
-    """
-
-    files: Mapping[str, str] = {}
-    schema: str = ""
-    features: Sequence[dict[str, Any]] = ()
-
-
-class BuildHooks:
-    """Adapts a build to one kind of input; a small picklable value. The base class adapts nothing.
-
-    Attributes:
-        reports_inputs: Whether the sink counts each input of a part in the progress of the run.
-    """
-
-    reports_inputs: bool = True
-
-    def countable(self, counted: Collection[str]) -> bool:  # noqa: ARG002
-        """Return whether there are few enough labels to list and count them."""
-        return True
-
-    def labels(self, counted: Collection[str]) -> tuple[str, ...]:
-        """Return the labels in the order of their class ids, where they are known from records.
-
-        Args:
-            counted: Labels of the records.
-        """
-        return tuple(sorted(counted, key=str.encode))
-
-    def extra_files(self, build: str, input_id: str) -> ExtraFiles:  # noqa: ARG002
-        """Return the files that are published next to the shards.
-
-        Args:
-            build: The build folder.
-            input_id: Identity of the inputs.
-        """
-        return ExtraFiles()
-
-    def schema(self, text: str, splits: Mapping[str, Split]) -> str:  # noqa: ARG002
-        """Return the text of ``schema.pbtxt``, given that of the encoder and the written splits."""
-        return text
-
-    def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
-        """Return why a build with these rejects must not be published, as a sentence, or nothing.
-
-        Args:
-            rejects: The rejects of the build.
-            rows: Number of records and rejected inputs.
-        """
-        return ""
-
-    def advice(self, rejects: Iterator[Reject]) -> str:
-        """Return what to change when too many inputs were rejected, as a sentence, or nothing."""
-        first = next(rejects, None)
-        return "" if first is None else next_step(first.key, "images", "")

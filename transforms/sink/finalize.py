@@ -23,7 +23,8 @@ from shardmill.transforms.runtime.map_ordered import map_ordered, storage_thread
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.duplicates import Copies
-from shardmill.transforms.sink.encoder import Encoder, ExtraFiles
+from shardmill.transforms.sink.encoder import Encoder
+from shardmill.transforms.sink.hooks import ExtraFiles
 from shardmill.transforms.sink.outcome import Outcome, Status
 from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
@@ -135,7 +136,7 @@ def make_manifest(
     countable = spec.hooks.countable(whole.label_counts)
     labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
-    warnings = [*_warnings(splits, inputs), *copies.warnings()]
+    warnings = [*_warnings(splits, inputs), *copies.warnings(spec.hooks.inputs)]
     if not countable:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}

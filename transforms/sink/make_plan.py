@@ -36,13 +36,12 @@ def make_plan(
         census: Census of all references.
         can_use: See ``adjust_plan``.
     """
-    problem = why_unusable(census, "images", spec.root)
+    problem = why_unusable(census, spec.hooks, spec.root)
     if problem:
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
-    found = input_warnings(census, spec.config.get("label_from", ""))
-    warnings = (*spec.warnings, *found)
+    warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
     plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings)
     return adjust_plan(spec, plan, can_use)
 

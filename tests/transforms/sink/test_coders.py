@@ -1,11 +1,11 @@
 """Values keep their types and fields through the coders that shuffles use."""
 
+from apache_beam.coders import registry
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.sink import coders
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 NUMBER = st.integers(0, 2**62)
@@ -14,12 +14,6 @@ REFERENCES = st.one_of(
     st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 2, st.text(), *[NUMBER] * 5, st.text()),
     st.builds(ArrayRef, st.text(), st.text(), st.text(), NUMBER, NUMBER),
 )
-CODERS = {
-    InputRef: coders.InputRefCoder(),
-    PartKey: coders.PartKeyCoder(),
-    MatchCounts: coders.MatchCountsCoder(),
-    PlacedRef: coders.PlacedRefCoder(),
-}
 
 
 @given(
@@ -29,7 +23,7 @@ CODERS = {
     | st.builds(PlacedRef, st.binary(), REFERENCES)
 )
 def test_values_survive_their_coder(value) -> None:
-    coder = CODERS[type(value)]
+    coder = registry.get_coder(type(value))
     assert coder.is_deterministic()
     decoded = coder.decode(coder.encode(value))
     assert decoded == value

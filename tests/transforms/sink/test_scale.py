@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import apache_beam as beam
-from apache_beam.coders import FastPrimitivesCoder
+from apache_beam.coders import FastPrimitivesCoder, registry
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
@@ -19,13 +19,13 @@ from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.sum_into import SumInto
-from shardmill.transforms.sink import assemble, coders, parts, transform
+from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.make_plan import make_plan
-from shardmill.transforms.sink.placement import PartKey, PlaceSpec, Series
+from shardmill.transforms.sink.placement import PartKey, PlacedRef, PlaceSpec, Series
 from shardmill.transforms.sink.planning import ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
@@ -110,8 +110,8 @@ def test_references_are_small_in_the_shuffle(tmp_path) -> None:
     encoded = 0
     for ref in refs:
         ((key, value),) = transform.place_ref(spec(tmp_path).place, ref, plan)
-        encoded += len(coders.PartKeyCoder().encode(key))
-        encoded += len(coders.PlacedRefCoder().encode(value))
+        encoded += len(registry.get_coder(PartKey).encode(key))
+        encoded += len(registry.get_coder(PlacedRef).encode(value))
     assert encoded < names + 100 * 80
 
 

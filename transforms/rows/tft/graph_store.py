@@ -10,7 +10,7 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.columnar.typed_column import list_features
 from shardmill.transforms.rows.tft.transformer import transformed_features, transformed_schema
-from shardmill.transforms.sink.encoder import ExtraFiles
+from shardmill.transforms.sink.hooks import ExtraFiles
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 
 FOLDER = "transforms"

@@ -11,9 +11,9 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from shardmill.loaders.report.distributions import make_histogram
-from shardmill.loaders.report.facts import describe_manifest
-from shardmill.loaders.report.thumbnails import is_picture, make_thumbnail
+from shardmill.loaders.html.facts import describe_manifest
+from shardmill.loaders.html.histogram import make_histogram
+from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.numbers import human_bytes, plural, short_number
 from shardmill.schemas.printable import printable

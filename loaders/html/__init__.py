@@ -1,0 +1,1 @@
+"""Manifests, examples and numbers as HTML, for the report and for notebooks."""
