@@ -66,9 +66,12 @@ def _tables() -> tuple[np.ndarray, ...]:
     tables = []
     for digit in range(_DIGITS):
         rows = np.empty((1 << _DIGIT, units.size), np.uint32)
+        # units has each byte value in each of the four bytes of a CRC. A CRC is their XOR, so by
+        # linearity it advances as the XOR of what they advance to.
         rows[0] = units
         for bit in range(_DIGIT):
             factor = factors[digit * _DIGIT + bit]
+            # Rows with this bit set are those without it, advanced again by 2**bit zero bytes.
             rows[1 << bit : 2 << bit] = multiply(factor, rows[: 1 << bit])
         tables.append(rows.reshape(-1))
     return tuple(tables)
@@ -123,15 +126,21 @@ def all_payloads_match(data: bytes, begins: np.ndarray) -> bool:
     if stop - start >= MAX_DISTANCE:
         return False
     ends = begins[1:]
+    # Most records of a dataset have one of few lengths, so the work per length is small.
     lengths, which = np.unique(
         ends - begins[:-1] - HEADER_BYTES - FOOTER_BYTES, return_inverse=True
     )
     of_length = length_crcs(lengths.astype(np.uint64))
+    # A record is its length (8 bytes), the masked CRC of that (4), the payload, and the masked CRC
+    # of the payload (4). The CRC of a record follows from these without reading the payload: four
+    # bytes are added to a CRC by XOR with its register, which is the CRC without the final
+    # inversion (^ _ONES), and advancing by four bytes.
     headers = _advance_4(of_length ^ mask(of_length) ^ _ONES) ^ _ONES
     stated = np.ndarray((len(data) - FOOTER_BYTES + 1,), "<u4", data, strides=(1,))[
         ends - FOOTER_BYTES
     ]
     bodies = advance(headers, lengths)[which] ^ unmask(stated)
     records = _advance_4(bodies ^ stated ^ _ONES) ^ _ONES
+    # Advanced to the end of the last record, the CRCs of all records add up to that of their bytes.
     whole = np.bitwise_xor.reduce(advance(records, stop - ends))
     return bool(int(whole) == google_crc32c.value(data[start:stop]))

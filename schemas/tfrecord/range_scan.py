@@ -84,6 +84,7 @@ def scan_range(part: Range, check: Check, take: Take | None = None) -> RangeCoun
 
 def _scan_uncompressed(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
     """Scan the records that begin in a range of an uncompressed file."""
+    # A record that begins before the range ends in it: the scan of the range before reads it whole.
     first = part.start if part.anchored else _find_first(reader, part.start, part.end)
     begin = part.end if first < 0 else first
     scanner = RecordScanner(begin, part.end, take=take)
@@ -152,6 +153,7 @@ def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
     at, records, read = first, 0, first
     try:
         while at < part.end:
+            # Small records: one read has many headers. Large records: only their headers are read.
             near = at - read < reader.gap
             data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
             read = at + len(data)
@@ -215,6 +217,7 @@ def read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, 
         else:
             if at + num_bytes > held_at + len(held):
                 length = num_bytes
+                # Read ahead as many members as fit one call of the storage.
                 for more, _ in part.members[number:]:
                     if length + more > reader.chunk:
                         break

@@ -126,6 +126,7 @@ def _warning(members: Sequence[IndexedMember]) -> str:
 def _byte_ranges(
     reader: RandomReader, path: str, compression: Compression, range_bytes: int
 ) -> Iterator[Range]:
+    # Without an index, a compressed stream can only be read from its beginning.
     step = range_bytes if compression == "none" else reader.size
     for start in range(0, reader.size, step):
         end = min(start + step, reader.size)
@@ -139,6 +140,7 @@ def _member_ranges(
     for number, member in enumerate(members, 1):
         group.append(member)
         end = member.offset + member.num_bytes
+        # Ranges end at members, so each is inflated without the others.
         if end - group[0].offset >= range_bytes or number == len(members):
             listed = tuple((each.num_bytes, each.records) for each in group)
             yield Range(path, reader.version, reader.size, "indexed", group[0].offset, end, listed)

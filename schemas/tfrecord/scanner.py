@@ -164,6 +164,8 @@ class RecordScanner:
         Offsets are computed from unchecked lengths first. The lengths and payloads are checked
         afterwards, which can be vectorised.
         """
+        # A damaged length leads anywhere, even beyond data: offsets after it are discarded below,
+        # and no memory depends on it.
         limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
         length_at = _LENGTH.unpack_from
         begins: list[int] = []
@@ -201,6 +203,7 @@ class RecordScanner:
         """
         check, take = self._check, self._take
         count = len(begins) - 1
+        # If the one check of all fails, each record is checked alone, to name the damaged one.
         if check and count >= _MANY and batch_crc.all_payloads_match(data, np.array(begins)):
             check = False
         if check or take is not None:
@@ -287,6 +290,7 @@ def find_record(data: bytes, room: int) -> int:
         width = offsets + HEADER_BYTES - 1
         if not data[start] and data[start : start + width] == _ZEROS[:width]:
             continue  # zeros are slow to search, and no length has the masked CRC 0
+        # A stride of one byte reads a number at each offset, also at those that are not aligned.
         lengths = np.ndarray((offsets,), "<u8", data, start, strides=(1,))
         limit = room - HEADER_BYTES - FOOTER_BYTES - start
         fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))

@@ -28,6 +28,8 @@ def find_blocks(member: bytes, content_bytes: int) -> int:
     start = deflate_offset(member)
     blocks = max(1, -(-content_bytes // STORED_BLOCK_BYTES))
     size = start + blocks * STORED_HEADER_BYTES + content_bytes + GZIP_TRAILER_BYTES
+    # Other writers may cut stored blocks anywhere (RFC 1951 section 3.2.4). Offsets are computed
+    # only for the cut that all of our members have: full blocks, the last one shorter.
     if start < 0 or len(member) != size:
         return -1
     for number in range(blocks):
@@ -41,6 +43,7 @@ def find_blocks(member: bytes, content_bytes: int) -> int:
 
 def stored_range(start: int, end: int) -> tuple[int, int]:
     """Return the range of content[start:end], as offsets from the first stored block."""
+    # Before a byte of the content there is one header for its block and one for each earlier block.
     first, last = start // STORED_BLOCK_BYTES, (end - 1) // STORED_BLOCK_BYTES
     return start + STORED_HEADER_BYTES * (first + 1), end + STORED_HEADER_BYTES * (last + 1)
 
@@ -52,6 +55,7 @@ def strip_block_headers(data: bytes | memoryview, start: int) -> bytes:
         data: Bytes of the file, including the headers of the blocks after the first.
         start: Offset of the first byte in the content.
     """
+    # The data begins inside a block: what is left of it has no header.
     first = STORED_BLOCK_BYTES - start % STORED_BLOCK_BYTES
     step = STORED_BLOCK_BYTES + STORED_HEADER_BYTES
     pieces = [data[:first]]

@@ -92,6 +92,8 @@ def plan_shards(
         yield ShardJob(series, 0, 0, all_found)
         return
     by_number = {part.number: part for part in found}
+    # A part that no reference was placed in was never written; it counts as empty, so that
+    # the others keep their numbers.
     ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
     records = [part.records for part in ordered]
     dealt: Iterable[list[tuple[int, int, int]]]
@@ -104,6 +106,7 @@ def plan_shards(
         num_bytes = [part.num_bytes for part in ordered]
         shards = count_shards(spec, sum(records), sum(num_bytes), parts)
         ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
+        # Whole parts: no record is packed again.
         total, dealt = len(ranges), ([(n, 0, records[n]) for n in each] for each in ranges)
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
@@ -152,6 +155,8 @@ def assemble_shard(
     crc = size = 0
     with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as files:
         for _, num_bytes, file_crc in files:
+            # gzip members may be concatenated (RFC 1952 section 2.2), so the checksum of the shard
+            # follows from those of its parts, and the bytes are not read.
             crc = combine_crc32c(crc, file_crc, num_bytes)
             size += num_bytes
         sources = [source for source, *_ in files]

@@ -68,6 +68,8 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
     """Copy records of a part that consists of members; return their number."""
     members = read_index(reader.read_at, reader.size) or []
     ends = list(itertools.accumulate(member.records for member in members))
+    # Members that have a record of the range: they end after its first record, and begin before
+    # its end.
     wanted = [m for m, end in zip(members, ends, strict=True) if first < end < stop + m.records]
     if not wanted:
         return 0
@@ -85,6 +87,8 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
             offsets = record_offsets(content)
             if len(offsets) != records + 1:
                 raise FormatError("its number of records is wrong")
+            # The range begins or ends in this member: its records are packed again with those of
+            # its neighbours, by the same rule by which a part is written.
             kept = np.array(offsets[low : high + 1])
             writer.add_frames(memoryview(content)[kept[0] : kept[-1]], np.diff(kept))
         at += records

@@ -74,6 +74,7 @@ class Hash(NamedTuple):
 
 def hash_key(seed: int, key: str) -> Hash:
     """Return the placement hash of a key: blake2b with 128 bits, salted with the seed."""
+    # Each half is uniform on its own, so that the split says nothing about the position.
     digest = hashlib.blake2b(
         key.encode(), digest_size=16, salt=seed.to_bytes(16, "little"), person=_PERSON
     ).digest()
@@ -148,6 +149,7 @@ class PlaceSpec:
         """Return the series of shards of a reference with a split."""
         if ref.error:
             return REJECTED
+        # Unlabelled inputs form one series, whose label is empty.
         return Series(ref.split, ref.label or "" if self.by_label else "")
 
     def position_of(self, ref: InputRef) -> int:
@@ -157,4 +159,6 @@ class PlaceSpec:
 
 def part_of(position: int, parts: int) -> int:
     """Return the number of the slice, of ``parts`` equal slices, that contains a position."""
+    # floor(position / 2**64 * parts) in integers: exact, and monotonic in the position, so the
+    # parts of a series are consecutive slices of its order.
     return (position * parts) >> 64

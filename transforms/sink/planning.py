@@ -92,6 +92,7 @@ def count_parts(
         needed = max(needed, -(-4 * refs // spec.shard_examples))
     elif spec.num_shards is None:
         needed = max(needed, -(-4 * output_bytes // spec.shard_bytes))
+    # Doubling moves each record to one of two parts; any other step would move nearly all of them.
     parts = spec.num_shards or 1
     while parts < needed and (max_parts is None or parts < max_parts):
         parts *= 2
@@ -123,6 +124,7 @@ def deal_records(records: Sequence[int], shards: int) -> Iterator[list[tuple[int
     for shard in range(shards):
         left = each + (shard < more)
         slices = []
+        # Empty parts are listed too: their sidecars may hold rejects.
         while part < len(records) and (left or not records[part]):
             stop = min(first + left, records[part])
             slices.append((part, first, stop))

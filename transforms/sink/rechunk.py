@@ -35,6 +35,7 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
         return False
     ends: list[int] = []
     at = size
+    # Only the last reads of TensorFlow matter, so the parts are opened from the end.
     for source in reversed(sources):
         with storage.open_at(source) as reader:
             at -= reader.size

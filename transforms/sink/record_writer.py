@@ -71,6 +71,7 @@ class MemberWriter:
         ends = np.cumsum(lengths)
         first = at = 0
         while first < len(ends):
+            # A member is closed by the record that reaches its size, as in add.
             room = self._member_bytes - self._pending_bytes
             after = min(int(np.searchsorted(ends, at + room)) + 1, len(ends))
             end = int(ends[after - 1])
@@ -108,6 +109,8 @@ class MemberWriter:
             self._write(pack_member(data, self._packing), records)
             return
         self._packed.append((_packers().submit(pack_member, data, self._packing), records))
+        # Members are packed concurrently and written in the order in which they were filled; the
+        # queue bounds memory where the storage is slower than the codec.
         if len(self._packed) > 2 * usable_cores():
             self._write_first()
 
@@ -122,6 +125,8 @@ class MemberWriter:
             self.crc = google_crc32c.extend(self.crc, packed)
             self.num_bytes += len(packed)
             return
+        # The index of a group is in the header of its first member, whose size is reserved before
+        # the other members are known.
         if self._group and not fits(self._group_entries + entry_bytes(member)):
             self._close_group()
         if not self._group:
@@ -141,6 +146,8 @@ class MemberWriter:
         self._target.seek(self.num_bytes)
         self._target.write(index)
         self._target.seek(self.num_bytes + size)
+        # The index is written last but comes first in the file, so the checksum of the file is put
+        # together from the checksums of the index and of what follows it.
         self.crc = combine_crc32c(self.crc, crc32c(index), INDEX_BYTES)
         self.crc = combine_crc32c(self.crc, self._group_crc, size - INDEX_BYTES)
         self.num_bytes += size
