@@ -72,7 +72,7 @@ class GcsStorage(ObjectStorage):
         return data
 
     def stat(self, path: str) -> Entry | None:
-        """See ``Storage.stat``; a prefix that has objects below it is a folder."""
+        """Return the object at a path, or a folder if objects have it as a prefix."""
         bucket, name = split_uri(path)
         with translate_errors("look at", path, "bucket"):
             blob = self._get(path)
@@ -84,13 +84,13 @@ class GcsStorage(ObjectStorage):
         return None
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """See ``Storage.read_version``."""
+        """Return an object's bytes and its generation, which is its version."""
         with translate_errors("read", path):
             blob = self._blob(path)
             return self._download(blob, checksum="crc32c"), str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
-        """See ``Storage.read_unchanged``; the object's generation is the version.
+        """Return the bytes of one generation of an object.
 
         A generation never changes its bytes, so the size is not checked: for an object with
         ``Content-Encoding: gzip`` it differs from the size of the returned bytes.
@@ -111,7 +111,7 @@ class GcsStorage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``; all chunks are of one generation, or reading fails."""
+        """Open an object as chunks of one generation; reading fails if it is replaced."""
         with translate_errors("read", path):
             listed = self._blob(path)
             listed.reload()
@@ -137,7 +137,7 @@ class GcsStorage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
-        """See ``Storage.open_write``; one upload with a checksum."""
+        """Collect an object in a temporary file; upload it with a checksum when the block ends."""
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             with translate_errors("write", path):
                 yield file
@@ -148,7 +148,7 @@ class GcsStorage(ObjectStorage):
                 )
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """See ``Storage.replace_if``.
+        """Upload an object on the condition that its generation has not changed.
 
         If the response of a successful call is lost, its retry finds another generation. The mark
         in the object's metadata shows whether this call created it.
@@ -167,12 +167,12 @@ class GcsStorage(ObjectStorage):
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """See ``Storage.replace``."""
+        """Upload an object or replace the one at its path."""
         with translate_errors("write", path, "bucket"):
             self._blob(path).upload_from_string(data, checksum="crc32c", retry=self._retry)
 
     def concat(self, sources: Sequence[str], path: str) -> None:
-        """See ``Storage.concat``; a tree of server-side composes."""
+        """Concatenate objects in the service, by composing groups of them repeatedly."""
         temporary: list[Entry] = []
         try:
             while len(sources) > _MAX_COMPONENTS:
@@ -199,7 +199,7 @@ class GcsStorage(ObjectStorage):
             self._blob(path).compose([self._blob(piece) for piece in pieces], retry=self._retry)
 
     def copy(self, source: str, path: str) -> None:
-        """See ``Storage.copy``; a rewrite in the service."""
+        """Copy an object by a rewrite in the service."""
         with translate_errors("copy", source):
             origin, target = self._blob(source), self._blob(path)
             token, _, _ = target.rewrite(origin, retry=self._retry)
@@ -207,7 +207,7 @@ class GcsStorage(ObjectStorage):
                 token, _, _ = target.rewrite(origin, token=token, retry=self._retry)
 
     def delete(self, path: str, version: str = "") -> None:
-        """See ``Storage.delete``; a retried call never deletes a newer generation."""
+        """Delete an object if it exists; a retried call never deletes a newer generation."""
         from google.api_core import exceptions
 
         generation = int(version) if version else None
@@ -223,7 +223,7 @@ class GcsStorage(ObjectStorage):
             yield from map(_entry, blobs)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """See ``Storage.list_dir``."""
+        """Yield the objects and prefixes directly below a folder, sorted by name."""
         bucket, name = split_uri(path)
         prefix = folder_prefix(name)
         with translate_errors("list", path, "bucket"):
@@ -235,7 +235,7 @@ class GcsStorage(ObjectStorage):
         yield from sorted(entries + folders)
 
     def checksum(self, path: str) -> int:
-        """See ``Storage.checksum``; the checksum of the service, without a download."""
+        """Return the CRC-32C that the service stores, without a download."""
         with translate_errors("look at", path):
             blob = self._blob(path)
             blob.reload()

@@ -82,16 +82,16 @@ class LocalStorage(Storage):
     """Files on a local disk; exclusive creation by hard link, publication by rename."""
 
     def stat(self, path: str) -> Entry | None:
-        """See ``Storage.stat``."""
+        """Return the file or folder at a path, links followed, or None if it does not exist."""
         return _entry(path, os.stat)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """See ``Storage.read_version``; the modification time is the version."""
+        """Return a file's bytes and their version, the modification time in nanoseconds."""
         with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
             return file.readall(), str(os.fstat(file.fileno()).st_mtime_ns)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
-        """See ``Storage.read_unchanged``; the modification time is the version."""
+        """Return a file's bytes if size and modification time are as given."""
         with _translate_errors("read", path):
             descriptor = open_input(path)
             try:
@@ -104,13 +104,13 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``."""
+        """Open a file as a stream of chunks."""
         with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
             yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
-        """See ``Storage.open_at``."""
+        """Open a regular file for random access; the reader keeps its descriptor."""
         with _translate_errors("read", path):
             descriptor = open_input(path)
         try:
@@ -120,14 +120,14 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
-        """See ``Storage.open_write``."""
+        """Write a temporary file, and rename it to the path when the block ends."""
         with _translate_errors("write", path), _temporary_file(path) as file:
             yield file
             file.close()
             os.replace(file.name, path)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See ``Storage.create``.
+        """Write a file unless it exists; return whether this call wrote it.
 
         The content is written to a temporary file, which is then linked to the path, so no process
         reads incomplete content. On a file system without hard links the file is created
@@ -138,12 +138,12 @@ class LocalStorage(Storage):
         return _create(path, data, durable=False)
 
     def replace(self, path: str, data: bytes) -> None:
-        """See ``Storage.replace``."""
+        """Write a temporary file and rename it to the path."""
         with _translate_errors("write", path):
             _replace(path, data)
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """See ``Storage.replace_if``; the check and the rename are done under a lock."""
+        """Replace one version of a file; the check and the rename are done under a lock."""
         if not version:
             return _create(path, data, durable=True)
         with _translate_errors("write", path), _locked_version(path, version) as unchanged:
@@ -153,14 +153,14 @@ class LocalStorage(Storage):
             return unchanged
 
     def concat(self, sources: Sequence[str], path: str) -> None:
-        """See ``Storage.concat``."""
+        """Concatenate files into a new one."""
         with self.open_write(path) as target:
             for source in sources:
                 with open(source, "rb") as file:
                     shutil.copyfileobj(file, target, _CHUNK)
 
     def copy(self, source: str, path: str) -> None:
-        """See ``Storage.copy``; the two paths share one file, which is never changed."""
+        """Give a file a second path by a hard link; copy it where links are not possible."""
         with _translate_errors("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
@@ -171,7 +171,7 @@ class LocalStorage(Storage):
                 shutil.copyfile(source, path)
 
     def sync(self, path: str) -> None:
-        """See ``Storage.sync``."""
+        """Fsync all files and folders below a folder, itself, and the two folders above it."""
         entries = [entry.path for entry in self.walk(path) if entry.kind != "other"]
         entries += [path, *(os.path.join(path, *up) for up in ([".."], ["..", ".."]))]
         with _translate_errors("write", path), ThreadPoolExecutor(_SYNCS) as pool:
@@ -179,7 +179,7 @@ class LocalStorage(Storage):
                 pass
 
     def delete(self, path: str, version: str = "") -> None:
-        """See ``Storage.delete``."""
+        """Delete a file if it exists; given a version, under a lock if it still has it."""
         with _translate_errors("delete", path), contextlib.suppress(FileNotFoundError):
             if not version:
                 os.unlink(path)
@@ -189,19 +189,19 @@ class LocalStorage(Storage):
                     os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
-        """See ``Storage.delete_tree``; files that are added at the same time may remain."""
+        """Delete a folder and its content; files that are added at the same time may remain."""
         with _translate_errors("delete", path):
             shutil.rmtree(path, ignore_errors=True)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """See ``Storage.list_dir``."""
+        """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
         for name in _names(path):
             entry = self.stat(os.path.join(path, name))
             if entry is not None:
                 yield entry
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """See ``Storage.walk``."""
+        """Yield all entries below a folder; links are not followed."""
         folders = [path]
         while folders:
             folder = folders.pop()
@@ -213,7 +213,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[bool]:
-        """See ``Storage.lock``; the operating system releases it when the process ends."""
+        """Lock a path; the operating system releases the lock when the process ends."""
         with _translate_errors("lock", path):
             descriptor = os.open(path, os.O_RDONLY)
         locked = False
@@ -238,7 +238,7 @@ class LocalReader:
         self.size, self.version = status.st_size, str(status.st_mtime_ns)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
+        """Return bytes at an offset, read again where the system returns fewer."""
         try:
             data = os.pread(self._descriptor, length, offset)
             while len(data) < length and (

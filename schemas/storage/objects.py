@@ -102,18 +102,18 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
-        """See ``Storage.open_at``; all reads are of the current version."""
+        """Open an object for random access; all reads are of the version that it has now."""
         yield ObjectReader(self._file(path), self._read_range)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See ``Storage.create``; an upload is atomic, so no temporary object is needed."""
+        """Upload an object unless it exists. Uploads are atomic: no temporary object is needed."""
         return self.replace_if(path, data, "")
 
     def sync(self, path: str) -> None:
-        """See ``Storage.sync``."""
+        """Do nothing: a finished upload is durable."""
 
     def delete_tree(self, path: str) -> None:
-        """See ``Storage.delete_tree``; objects that are written after the listing remain."""
+        """Delete the objects below a folder; those that are written after the listing remain."""
         if split_uri(path)[1].rstrip("/"):
             self._delete_all(list(self._objects("delete", path)))
 
@@ -124,11 +124,11 @@ class ObjectStorage(Storage):
                 pass
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """See ``Storage.walk``; yields files only, sorted by name, from one listing."""
+        """Return the objects below a folder, sorted by name, from one listing."""
         return (each for each in self._objects("list", path) if not each.path.endswith("/"))
 
     def lock(self, path: str) -> contextlib.AbstractContextManager[bool]:
-        """See ``Storage.lock``: object stores have none."""
+        """Return False: object stores have no locks."""
         del path
         return contextlib.nullcontext(enter_result=False)
 
@@ -144,6 +144,6 @@ class ObjectReader:
         self.size, self.version = entry.size, entry.version
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
+        """Return bytes at an offset by one request; fewer at the end of the object."""
         stop = min(offset + length, self.size)
         return self._read_range(self._entry, offset, stop) if offset < stop else b""

@@ -66,7 +66,7 @@ class S3Storage(ObjectStorage):
         return answer
 
     def stat(self, path: str) -> Entry | None:
-        """See ``Storage.stat``; a prefix that has objects below it is a folder."""
+        """Return the object at a path, or a folder if objects have it as a prefix."""
         try:
             return entry_of(path, self._head(path))
         except (FileNotFoundError, DeniedError) as error:
@@ -125,12 +125,12 @@ class S3Storage(ObjectStorage):
             raise replaced_error("read", entry.path) from error
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """See ``Storage.read_version``."""
+        """Return an object's bytes and its version."""
         entry, body = self._open(path)
         return b"".join(self._whole(entry, body)), entry.version
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
-        """See ``Storage.read_unchanged``; ETag and modification time are the version."""
+        """Return an object's bytes if its size, ETag and modification time are as given."""
         entry, body = self._open(path, version)
         if (entry.size, entry.version) != (size, version):
             body.close()
@@ -139,7 +139,7 @@ class S3Storage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """See ``Storage.open_read``; all chunks are of one version, or reading fails."""
+        """Open an object as chunks of one version; reading fails if it is replaced."""
         entry, body = self._open(path)
         chunks = self._whole(entry, body)
         # A generator that was not started does not close the body.
@@ -151,7 +151,7 @@ class S3Storage(ObjectStorage):
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
-        """See ``Storage.open_write``; collected in a temporary file until it is complete."""
+        """Collect an object in a temporary file; upload it when the block ends."""
         with tempfile.SpooledTemporaryFile(max_size=SPOOL) as file:
             yield file
             file.seek(0)
@@ -198,7 +198,7 @@ class S3Storage(ObjectStorage):
             raise
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
-        """See ``Storage.replace_if``.
+        """Upload an object on the condition that its ETag has not changed.
 
         If the response of a successful call is lost, its retry fails the condition. The mark in the
         object's metadata shows whether this call wrote it.
@@ -223,18 +223,18 @@ class S3Storage(ObjectStorage):
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """See ``Storage.replace``."""
+        """Upload an object or replace the one at its path."""
         bucket, key = split_object(path)
         with translate_errors("write", path):
             self._client().put_object(Bucket=bucket, Key=key, Body=data)
 
     def concat(self, sources: Sequence[str], path: str) -> None:
-        """See ``Storage.concat``; all bytes pass through this process, a part at a time."""
+        """Concatenate objects; all bytes pass through this process, a part at a time."""
         contents = (self._whole(*self._open(source)) for source in sources)
         self._put(path, itertools.chain.from_iterable(contents))
 
     def copy(self, source: str, path: str) -> None:
-        """See ``Storage.copy``; the service copies."""
+        """Copy an object in the service, if its version does not change meanwhile."""
         try:
             self._copy_version(self._file(source), path)
         except PreconditionError as error:
@@ -255,7 +255,7 @@ class S3Storage(ObjectStorage):
         self._multipart(path, "upload_part_copy", parts)
 
     def delete(self, path: str, version: str = "") -> None:
-        """See ``Storage.delete``; by name only where a service has no conditional DELETE."""
+        """Delete an object if it exists; by name only where a service has no conditional DELETE."""
         bucket, key = split_uri(path)
 
         def delete(condition: dict[str, str]) -> None:
@@ -274,7 +274,7 @@ class S3Storage(ObjectStorage):
             yield from listed(bucket, page)
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """See ``Storage.list_dir``."""
+        """Yield the objects and prefixes directly below a folder, sorted by name."""
         bucket, _ = split_uri(path)
         found: list[Entry] = []
         for page in self._pages("list", path, Delimiter="/"):

@@ -46,7 +46,7 @@ class _CheckedReader:
         self._head = b""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
+        """Return bytes at an offset, from the head that was read before where it has them."""
         if offset + length <= len(self._head):
             return self._head[offset : offset + length]
         with _as_faults():
