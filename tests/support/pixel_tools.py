@@ -1,8 +1,16 @@
 """Tools for tests of images: encoded images as arrays, and files written byte by byte."""
 
+import ctypes
 import io
+import json
+import os
+import platform
 import struct
+import subprocess
+import sys
 import zlib
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +21,7 @@ from shardmill.transforms.images.convert import EncodedImage, ImageSpec, encode_
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
 ORIENTATION = 0x0112
+UNWRITTEN = "they do not give all pixels"
 RED, GREEN, BLUE, YELLOW = (230, 20, 20), (20, 200, 20), (20, 20, 230), (230, 220, 20)
 
 
@@ -136,3 +145,32 @@ def stored_as(upright: np.ndarray, orientation: int) -> np.ndarray:
     stored = upright.transpose(1, 0, 2) if row in ("left", "right") else upright
     stored = stored[::-1] if row in ("bottom", "right") else stored
     return np.ascontiguousarray(stored[:, ::-1] if column in ("bottom", "right") else stored)
+
+
+def decode_over_fills(paths: list[str]) -> list[list[str]]:
+    """Return of each file what it gives in memory filled with three different bytes.
+
+    A separate process decodes them: of small blocks only the environment can fill the memory.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc fills memory")
+    tunables = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+    command = [sys.executable, "-W", "ignore", "-m", __name__]
+    done = subprocess.run(
+        command, input=json.dumps(paths), env=tunables, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def _outcome(data: bytes, fill: int) -> str:
+    """Return a hash of the pixels, or the message of the reject; the fill is for malloc."""
+    ctypes.CDLL(None).mallopt(-6, fill)  # M_PERTURB of malloc.h
+    try:
+        return sha256(encode_image(data, full(4)).data).hexdigest()
+    except RejectedError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    contents = (Path(path).read_bytes() for path in json.load(sys.stdin))
+    json.dump([[_outcome(data, fill) for fill in (1, 85, 170)] for data in contents], sys.stdout)

@@ -13,7 +13,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images.jpeg import HUFFMAN_DCT, decode_jpeg, jpeg_frame
-from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader
+from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
@@ -93,7 +93,7 @@ def decode_image(
     if width * height > max_pixels:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {max_pixels:,}")
     multi_frame = _is_animated(image)
-    fix_reader(image, data)
+    fix_reader(image)
     tile = image.tile[0] if image.tile else None
     box: Box | None = None
     if image.format in ("JPEG", "MPO"):
@@ -102,10 +102,10 @@ def decode_image(
         if usual:
             box = _draft(image, spec, gap, swapped=orientation >= 5)
         before_load(image)
-        loaded = (decode_jpeg(data, image) if usual else None) or _load(image)
+        loaded = (decode_jpeg(data, image) if usual else None) or _load(image, data)
     else:
         before_load(image)
-        loaded = _load(image)
+        loaded = _load(image, data)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         orientation = _orientation(image)
         width, height = image.size
@@ -114,9 +114,9 @@ def decode_image(
     return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
 
 
-def _load(image: Image.Image) -> Image.Image:
+def _load(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
     with reject_failures("decode", "decode"):
-        image.load()
+        load_pixels(image, data)
     return image
 
 

@@ -35,6 +35,8 @@ _ENVIRONMENT = frozenset(
 # Threads and memory of a process depend on the image alone, not on the cores of the machine.
 _SETTINGS = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
              "PYTHONSAFEPATH": "1",
+             # Small blocks are filled too where pillow_fixes.load_pixels fills memory.
+             "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
              # Freed pixels are kept for the next image: page faults would take 10 % of the time.
              "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
              "MALLOC_MMAP_THRESHOLD_": str(16 << 20)}  # fmt: skip

@@ -1,10 +1,12 @@
-"""Fixes for valid files that Pillow decodes to wrong pixels without an error."""
+"""Fixes for files that Pillow decodes to wrong pixels without an error."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,18 @@ from shardmill.schemas.rejects import RejectedError
 # The transparent value of a grey PNG has the depth of the file, but Pillow's pixels have 8 bits.
 _GREY_STEPS = {"L;2": 85, "L;4": 17}
 _RGB_16, _RGB_16_LOW = "RGB;16B", "RGB;16L"  # Pillow's raw modes of the high and the low bytes
-_TIFF_PHOTOMETRIC, _TIFF_YCBCR = 262, 6
+_TIFF_COMPRESSION, _TIFF_PHOTOMETRIC, _TIFF_YCBCR = 259, 262, 6
+_TIFF_DECISIVE = (_TIFF_COMPRESSION, _TIFF_PHOTOMETRIC)
+_TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
+_TIFF_SHORT = 3
+# LZW, Deflate, PackBits, LZMA, Zstandard: libtiff fails if their data end before the strip is full.
+_TIFF_COMPLETE = frozenset({5, 8, 32773, 32946, 34925, 50000})
+# malloc.h of glibc: the complement of the byte that fills memory which malloc returns; 0 for none.
+_M_PERTURB = -6
+_mallopt: Callable[[int, int], int] = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
 
 
-def fix_reader(image: ImageFile.ImageFile, data: bytes) -> None:
+def fix_reader(image: ImageFile.ImageFile) -> None:
     """Replace the decoder of an image that is not loaded yet, if Pillow has chosen a wrong one.
 
     Uncompressed YCbCr TIFFs are decoded by libtiff, as compressed ones are. Pillow reads their
@@ -28,15 +38,80 @@ def fix_reader(image: ImageFile.ImageFile, data: bytes) -> None:
         return
     if image.tag_v2.get(_TIFF_PHOTOMETRIC) != _TIFF_YCBCR or image.tile[0].codec_name != "raw":
         return
-    order = "<" if data[:2] == b"II" else ">"
-    classic = struct.unpack_from(order + "H", data, 2) == (42,)
-    (directory,) = struct.unpack_from(order + ("4xI" if classic else "8xQ"), data)
     image.use_load_libtiff = True
     # The extents of the strips: image.size already has the orientation of the file applied.
     covered = [tile.extents for tile in image.tile if tile.extents]
     extents = (0, 0, max(box[2] for box in covered), max(box[3] for box in covered))
-    arguments = ("RGBX", "raw", False, directory)
+    arguments = ("RGBX", "raw", False, image.tag_v2.offset)
     image.tile = [ImageFile._Tile("libtiff", extents, 0, arguments)]  # noqa: SLF001
+
+
+def load_pixels(image: ImageFile.ImageFile, data: bytes) -> None:
+    """Load an image, and reject it if libtiff leaves pixels as they were in the memory.
+
+    libtiff accepts fax data that end early and JPEG data of fewer rows than the strip has. The rest
+    of the strip then shows what the memory held before, such as parts of earlier images. So the
+    image is decoded twice, in memory filled with different bytes, and rejected on a difference.
+    Only glibc fills memory; with other C libraries the difference is not certain.
+
+    Args:
+        image: The image, after ``fix_reader``.
+        data: Content of the file.
+
+    Raises:
+        RejectedError: Pixels are not defined by the file.
+    """
+    if (
+        not isinstance(image, TiffImagePlugin.TiffImageFile)
+        or not image.tile
+        or image.tile[0].codec_name != "libtiff"
+        or _fails_if_incomplete(data, image.tag_v2.offset)
+    ):
+        image.load()
+        return
+    again = Image.open(io.BytesIO(data), formats=("TIFF",))
+    fix_reader(again)
+    with _filled_memory(0x55):
+        image.load()
+    with _filled_memory(0xAA):
+        again.load()
+    if image.tobytes() != again.tobytes():
+        raise RejectedError("decode", "decode", "the data are damaged: they do not give all pixels")
+
+
+def _fails_if_incomplete(data: bytes, directory: int) -> bool:
+    """Return whether libtiff fails if the data of a TIFF do not define all its pixels.
+
+    It does for most compressions. Pillow and libtiff may read a tag that is repeated, or of an odd
+    type, differently, so the directory must have each of those that decide once, as a number of
+    16 bits.
+
+    Args:
+        data: Content of the file.
+        directory: Offset of the image's directory.
+    """
+    order = _TIFF_ORDERS.get(data[:4])
+    if order is None:  # a BigTIFF
+        return False
+    (number,) = struct.unpack_from(order + "H", data, directory)
+    table = data[directory + 2 : directory + 2 + 12 * number]
+    if len(table) % 12:
+        return False
+    entries = [e for e in struct.iter_unpack(order + "HHIH2x", table) if e[0] in _TIFF_DECISIVE]
+    if [entry[:3] for entry in entries] != [(tag, _TIFF_SHORT, 1) for tag in _TIFF_DECISIVE]:
+        return False
+    compression, photometric = (entry[3] for entry in entries)
+    return compression in _TIFF_COMPLETE and photometric != _TIFF_YCBCR
+
+
+@contextlib.contextmanager
+def _filled_memory(value: int) -> Iterator[None]:
+    """Let malloc fill the memory that it returns, and that is freed, until the block ends."""
+    _mallopt(_M_PERTURB, value)
+    try:
+        yield
+    finally:
+        _mallopt(_M_PERTURB, 0)
 
 
 def fix_pixels(image: Image.Image, tile: Any, data: bytes) -> Image.Image:

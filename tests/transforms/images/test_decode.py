@@ -24,9 +24,11 @@ from tests.support.pixel_tools import (
     GREEN,
     ORIENTATION,
     RED,
+    UNWRITTEN,
     YELLOW,
     as_array,
     corners,
+    decode_over_fills,
     full,
     lossless_jpeg,
     pixels,
@@ -360,6 +362,54 @@ def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
     except RejectedError as error:
         return error.stage, error.error, error.message
     return "ok"
+
+
+COMPRESSIONS = {
+    "1": ["group3", "group4", "tiff_ccitt"],
+    "L": ["jpeg", "lzma", "packbits", "tiff_adobe_deflate", "tiff_deflate", "tiff_lzw", "zstd"],
+    "RGB": ["jpeg", "lzma", "packbits", "tiff_adobe_deflate", "tiff_lzw", "zstd"],
+    "YCbCr": ["jpeg", "packbits", "tiff_adobe_deflate", "tiff_lzw"],
+}
+
+
+def with_more_rows(tiff: bytes, rows: int, *, repeated: bool = False) -> bytes:
+    """Return a TIFF of one strip whose header claims more rows than its data give.
+
+    Args:
+        tiff: A classic, little-endian TIFF.
+        rows: Number of rows that are missing.
+        repeated: Whether to give the compression twice: Pillow takes LZW, libtiff what is true.
+    """
+    (start,) = struct.unpack_from("<I", tiff, 4)
+    (number,) = struct.unpack_from("<H", tiff, start)
+    table = list(struct.iter_unpack("<HHII", tiff[start + 2 : start + 2 + 12 * number]))
+    table = [(t, k, n, v + rows if t in (257, 278) else v) for t, k, n, v in table]
+    if repeated:
+        table.insert([entry[0] for entry in table].index(259) + 1, (259, 3, 1, 5))
+    body = struct.pack("<H", len(table)) + b"".join(struct.pack("<HHII", *e) for e in table)
+    return tiff[:4] + struct.pack("<I", len(tiff)) + tiff[8:] + body + bytes(4)
+
+
+def test_rejects_pixels_that_libtiff_does_not_write(tmp_path):
+    """They are what the memory held before: parts of the images that were decoded earlier."""
+    picture = Image.effect_noise((99, 77), 60).convert("RGB")
+    files = []
+    for mode, compressions in COMPRESSIONS.items():
+        for name in compressions:
+            good = saved(picture.convert(mode), "TIFF", compression=name, strip_size=1 << 20)
+            assert pixels(good).shape == (77, 99, 3)
+            for rows, repeated in ((1, False), (300, False), (300, True)):
+                files.append(tmp_path / f"{mode}-{name}-{rows}-{repeated}.tif")
+                files[-1].write_bytes(with_more_rows(good, rows, repeated=repeated))
+    found = decode_over_fills([str(path) for path in files])
+    outcomes = {path.stem: results for path, results in zip(files, found, strict=True)}
+    assert [name for name, results in outcomes.items() if len(set(results)) > 1] == []
+    for name, (outcome, *_) in outcomes.items():
+        # Fax data end with a row, and libtiff itself clears the samples of most YCbCr images.
+        if not name.startswith(("1-", "YCbCr-")):
+            assert "decode" in outcome, name
+        if "-jpeg-300" in name or name.startswith("1-group4-300"):
+            assert UNWRITTEN in outcome or name == "YCbCr-jpeg-300-True", name
 
 
 def test_messages_are_reproducible_and_contain_no_addresses():
