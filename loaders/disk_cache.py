@@ -12,6 +12,7 @@ import google_crc32c
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
 _SUFFIX = ".copy"
 
@@ -47,6 +48,7 @@ class DiskCache:
             shard: Its entry in the manifest.
 
         Raises:
+            DamagedError: The shard does not exist.
             InputError: The shard does not match the manifest, or the disk is full.
             StorageError: The storage failed.
         """
@@ -55,6 +57,9 @@ class DiskCache:
         if not _is_used(copy):
             try:
                 self._copy(path, shard, copy)
+            except FileNotFoundError as error:
+                fault = FileFault("not_found", 0, 0, "the file does not exist")
+                raise DamagedError(fault) from error
             except OSError as error:
                 raise InputError(
                     f"{path} cannot be copied to {self._folder}: {error.strerror}; free space, or "

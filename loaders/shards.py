@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache
+from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
@@ -338,6 +339,8 @@ class ShardFiles:
         return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
+        if isinstance(error.__cause__, FileNotFoundError):
+            check_not_deleted(self._folder)
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
             f"{self._paths[shard]}, record {record:,}: {reason}; run `shardmill verify "

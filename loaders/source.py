@@ -13,6 +13,7 @@ from shardmill.loaders.steps import (
     find_manifest,
     read_manifest,
 )
+from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
@@ -176,6 +177,7 @@ def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
         text = open_storage(path).read(path).decode("utf-8")
         return parse_feature_specs(text, SCHEMA)
     except FileNotFoundError as error:
+        check_not_deleted(folder)
         why = "the files were counted, not built" if manifest.root else "it was deleted"
         raise InputError(
             f"{path} does not exist ({why}), so the features are unknown: build the dataset again, "
@@ -206,6 +208,7 @@ def _check_shards(source: Source) -> None:
     for path, shard in zip(source.paths, source.shards, strict=True):
         size = sizes.get(path)
         if size is None:
+            check_not_deleted(source.folder)
             raise InputError(f"{path} is missing, but {MANIFEST} lists it: {remedy}")
         if size < 0:
             raise InputError(f"{path} is not a file, but {MANIFEST} lists it: {remedy}")

@@ -9,7 +9,7 @@ from typing import Literal, SupportsIndex, get_args
 from shardmill.loaders.selection import find_split, select
 from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Split
-from shardmill.schemas.dataset.shard_names import MANIFEST
+from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join, open_storage, scheme_of
@@ -151,6 +151,9 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
             f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
         )
     entry = open_storage(text).stat(text)
+    if entry is not None and entry.kind == "dir" and os.path.islink(text):
+        found = os.path.realpath(text)  # a publication changes the link to the current generation
+        text = found if is_generation(os.path.basename(found)) else text
     if entry is not None and entry.kind == "dir":
         return text, join(text, MANIFEST)
     above, name = os.path.split(text)

@@ -1,4 +1,4 @@
-"""Generations in an output, and manifests that were lost next to them."""
+"""Generations in an output, those that were deleted, and manifests that were lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import InputError, StorageError
-from shardmill.schemas.storage import Storage, open_storage
+from shardmill.schemas.storage import Storage, join, open_storage
 
 
 def list_generations(storage: Storage, output: str) -> list[str]:
@@ -49,3 +49,26 @@ def check_not_lost(path: str, data: bytes = b"") -> None:
             f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
             "latest version again, or build again."
         )
+
+
+def check_not_deleted(folder: str) -> None:
+    """Check that a generation whose files are missing was not deleted by later publications.
+
+    Args:
+        folder: The folder of the generation; others are ignored.
+
+    Raises:
+        InputError: The manifest of its output neither names it nor keeps it.
+    """
+    output, _, name = folder.rpartition("/")
+    if not shard_names.is_generation(name):
+        return
+    path = join(output or ".", shard_names.MANIFEST)
+    with contextlib.suppress(FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
+        body = json.loads(open_storage(path).read(path))
+        if name not in (body["generation"], *body.get("previous", ())):
+            raise InputError(
+                f"{output or '.'} was published again, and its version {name} was deleted while it "
+                "was read: open the dataset again, or build with a larger --keep to keep more "
+                "versions."
+            )

@@ -1,21 +1,33 @@
 """Damaged, incomplete and foreign datasets: the loaders report one sentence for each fault."""
 
+import dataclasses
 import gzip
 import json
 import random
+import re
 import shutil
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from shardmill.loaders import Stream, class_weights, keras_dataset, open_dataset, steps_per_epoch
-from shardmill.loaders.source import open_source
+from shardmill.loaders.source import _check_shards, open_source
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import new_generation
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES
-from tests.support.loader_tools import DATA, PACKS, make_dataset, make_shard, write_dataset
+from tests.support.loader_tools import (
+    DATA,
+    PACKS,
+    make_dataset,
+    make_shard,
+    write_dataset,
+    write_numbered,
+)
 from tests.support.record_tools import flip, framed, in_groups, listed
 
 PAYLOADS = [encode_example({"x": random.Random(i).randbytes(900)}) for i in range(40)]
@@ -158,6 +170,52 @@ def test_rejects_weights_without_labels(stored):
     check_sentence(error.value)
     with pytest.raises(UsageError, match="no split 'test'"):
         class_weights(stored, "test")
+
+
+# Versions.
+
+
+def publish(folder: Path, numbers: range, name: str, previous: tuple[str, ...] = ()) -> None:
+    """Publish a generation of two shards, and delete those that are not kept."""
+    write_numbered(folder / name, [len(numbers) // 2] * 2, 5, example=lambda n: {"id": numbers[n]})
+    own = Manifest.from_json((folder / name / "manifest.json").read_bytes())
+    published = dataclasses.replace(own, generation=name, previous=previous)
+    (folder / "manifest.json").write_text(published.to_json())
+    (folder / "current").unlink(missing_ok=True)
+    (folder / "current").symlink_to(name)
+    for path in folder.glob("gen-*"):
+        if path.name not in (name, *previous):
+            shutil.rmtree(path)
+
+
+def test_a_reader_of_a_deleted_version_says_that_the_dataset_was_published_again(tmp_path):
+    folder, names = tmp_path / "ds", [new_generation() for _ in range(3)]
+    publish(folder, range(20), names[0])
+    readers = [open_dataset(path, cache_bytes=0) for path in (folder, folder / "current")]
+    ids = [iter(Stream(records)) for records in readers]
+    batches = keras_dataset(folder, label=None, batch_size=1)
+    publish(folder, range(20, 40), names[1], (names[0],))
+    assert [[int(row["id"]) for row in records] for records in readers] == [list(range(20))] * 2
+    for records in readers:
+        records.close()  # as the limit of open files does
+    (folder / names[0] / "train-1.tfrecord").rename(tmp_path / "lost")
+    with pytest.raises(InputError, match="shardmill verify"):  # the version is kept, but damaged
+        readers[0].payload(19)
+    publish(folder, range(40, 60), names[2], (names[1],))
+    words = f"{folder} was published again, and its version {names[0]} was deleted", "--keep"
+    for failing in (
+        *(partial(each.payload, 19) for each in readers),
+        *(partial(list, i) for i in ids),
+    ):
+        with pytest.raises(InputError) as error:
+            failing()
+        check_sentence(error.value, *words)
+    with pytest.raises(Exception, match=re.escape(words[0])):
+        list(batches)
+    with pytest.raises(InputError) as error:  # the manifest was read just before the publication
+        _check_shards(readers[0].source)
+    check_sentence(error.value, *words)
+    assert [int(row["id"]) for row in open_dataset(folder)] == list(range(40, 60))
 
 
 # Faults that reading finds.

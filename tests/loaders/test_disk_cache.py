@@ -12,6 +12,7 @@ import pytest
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.support.loader_tools import write_numbered
 
 
@@ -109,7 +110,7 @@ def test_a_damaged_shard_is_not_copied(damage, ds, tmp_path):
 def test_a_copy_that_fails_leaves_no_file(ds, tmp_path):
     (path, shard), *_ = shards(ds)
     Path(path).unlink()
-    with pytest.raises(InputError, match="cannot be copied"):
+    with pytest.raises(DamagedError, match="does not exist"):
         DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
 
