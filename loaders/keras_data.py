@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import os
 import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -193,6 +194,11 @@ def _open_streams(
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError(f"the stream has {unused} already: give it to open_dataset or Stream.")
+        if dataset.records.transform is not None:
+            raise UsageError(
+                "keras_dataset does not apply the transform of the records: open them without it, "
+                "and use the map method of the result."
+            )
         return [dataset]
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
@@ -243,13 +249,12 @@ def _repeat(stream: Stream) -> Payloads:
 def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[Any]:
     """Yields the serialized examples of several batches; to pad, with their weights."""
     _keep_freed_memory()
-    where, decode = stream.where, stream.records.decode
     most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
     block_size = max(1, most // batching.of_host) * batching.of_host
     kept = (
         (payload, place.weight)
         for place, payload in payloads
-        if where is None or where(decode(place.chunk.part, place.record, payload))
+        if stream.where is None or _keeps(stream, place.chunk.part, place.record, payload)
     )
     while block := list(itertools.islice(kept, block_size)):
         beyond = len(block) % batching.of_host
@@ -259,6 +264,24 @@ def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[
             block += [(block[0][0], 0.0)] * (batching.of_host - beyond)
         found, weights = zip(*block, strict=True) if block else ((), ())
         yield (found, weights) if batching.remainder == "pad" else found
+
+
+def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
+    """Returns whether the stream's predicate keeps a record.
+
+    Raises:
+        UsageError: The predicate failed: TensorFlow, which shows no more of an exception than its
+            text, would hide the place in a long traceback.
+    """
+    example = stream.records.decode(part, record, payload)
+    try:
+        return stream.where is None or stream.where(example)
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"where raised {error!r:.200} in {at.filename}, line {at.lineno}, for record "
+            f"{record:,} of {stream.records.source.paths[part]}: repair it."
+        ) from error
 
 
 def _keep_freed_memory() -> None:

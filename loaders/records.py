@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 from bisect import bisect_right
@@ -11,6 +12,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import Self
 
 from shardmill.loaders.disk_cache import DiskCache
@@ -30,6 +32,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 
 Transform = Callable[[dict[str, Any]], Any]
+Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
 
 
 class View(NamedTuple):
@@ -51,20 +54,32 @@ class Records:
 
     A data source for ``torch.utils.data.DataLoader`` and ``grain.MapDataset.source``: it may be
     pickled, forked and read by several threads. Memory use does not depend on the number of
-    records. ``records[100:200]`` are some of them, and ``a + b`` those of two selections of one
-    dataset. Made by ``open_dataset``.
+    records. ``records[100:200]``, ``records[::2]`` and ``records[[1, 5]]`` are some of them, and
+    ``a + b`` those of two selections of one dataset. Made by ``open_dataset``.
+
+    Attributes:
+        source: What is read.
+        files: The files of the shards.
+        picks: Numbers of the examples in the source, if they are not all of it in its order: a
+            range, or int64 of shape [examples]; else None.
     """
 
     def __init__(self, source: Source, view: View, caches: Caches) -> None:
         self.source = source
         self._view, self._caches = view, caches
         self.files = ShardFiles(source.folder, source.paths, source.shards, caches)
+        self.picks: range | npt.NDArray[np.int64] | None = None
         self._ends = list(accumulate(part.records for part in source.selection.parts))
 
     @property
     def decoder(self) -> RecordDecoder:
         """Decodes serialized examples."""
         return self._view.decoder
+
+    @property
+    def transform(self) -> Transform | None:
+        """Function that is applied to each example; None for none."""
+        return self._view.transform
 
     @property
     def manifest(self) -> Manifest:
@@ -78,13 +93,17 @@ class Records:
 
     def __len__(self) -> int:
         """Returns the number of examples."""
-        return len(self.source)
+        return len(self._numbers)
+
+    @property
+    def _numbers(self) -> range | npt.NDArray[np.int64]:
+        return range(len(self.source)) if self.picks is None else self.picks
 
     def __repr__(self) -> str:
         """Returns the number of examples, the folder, the split and the features."""
         names = ", ".join(spec.name for spec in self.decoder.specs)
-        selection = self.source.selection
-        return f"<{len(self):,} examples of {self.source.folder} ({selection.split}): {names}>"
+        split, picked = self.source.selection.split, "" if self.picks is None else "picked from "
+        return f"<{len(self):,} examples of {self.source.folder} ({picked}{split}): {names}>"
 
     def __enter__(self) -> Self:
         """Returns the records; the end of the block closes their files."""
@@ -114,35 +133,55 @@ class Records:
                 "one dataset, and opened with the same options."
             )
         parts = (*ours.selection.parts, *theirs.selection.parts)
-        return self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
+        joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
+        if self.picks is not None or other.picks is not None:
+            numbers = np.asarray(self._numbers), np.asarray(other._numbers) + len(ours)
+            joined.picks = np.concatenate(numbers, dtype=np.int64)
+        return joined
 
     @overload
-    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: slice | Numbers) -> Records: ...
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
-    def __getitem__(self, index: slice | SupportsIndex) -> Any:
-        """Returns an example, or the records of a slice.
+    def __getitem__(self, index: Any) -> Any:
+        """Returns an example, or the records of a slice or list.
 
         Args:
-            index: Number of the example; negative numbers count from the end. Or a slice with a
-                step of 1.
+            index: Number of the example; negative numbers count from the end. Or a slice, or
+                several numbers in any order, or a bool for each example.
 
         Raises:
             IndexError: The index is out of range.
             InputError: The shard does not match the manifest, or the record is damaged.
-            UsageError: The slice has another step.
+            UsageError: A list has other values.
         """
         if isinstance(index, slice):
-            return self._slice(index)
+            start, stop, step = index.indices(len(self))
+            if step == 1 and self.picks is None:
+                return self._slice(start, stop)
+            return self._pick(self._numbers[index])
+        if np.ndim(index):
+            return self._pick(self._listed(index))
         return self._example(*self._place(index))
 
-    def _slice(self, index: slice) -> Records:
-        start, stop, step = index.indices(len(self))
-        if step != 1:
+    def _pick(self, numbers: range | npt.NDArray[np.int64]) -> Records:
+        picked = copy.copy(self)  # with the same open files and caches
+        picked.picks = numbers
+        return picked
+
+    def _listed(self, index: Any) -> npt.NDArray[np.int64]:
+        """Returns the numbers in the source of a list of numbers, or of bools for all examples."""
+        listed = np.asarray(index)
+        if listed.dtype == bool and listed.shape == (len(self),):
+            listed = np.flatnonzero(listed)
+        if listed.ndim != 1 or (listed.size and listed.dtype.kind not in "iu"):
             raise UsageError(
-                f"a slice with the step {step} is not supported: "
-                "use [records[i] for i in range(...)]."
+                f"records[{index!r:.60}]: give numbers, or a bool for each of {len(self):,} "
+                "examples."
             )
+        return np.array([self._number(each) for each in listed.tolist()], np.int64)
+
+    def _slice(self, start: int, stop: int) -> Records:
         parts = []
         for end, part in zip(self._ends, self.source.selection.parts, strict=True):
             begin = end - part.records
@@ -165,7 +204,10 @@ class Records:
         return examples
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields all examples in the order of shards."""
+        """Yields all examples, in the order of shards if none were picked."""
+        if self.picks is not None:
+            yield from map(self.__getitem__, range(len(self)))
+            return
         for number, part in enumerate(self.source.selection.parts):
             for first, payloads in self.files.members(number, part.first, part.stop):
                 for record, payload in enumerate(payloads, first):
@@ -216,13 +258,16 @@ class Records:
         example: Any = values if supervised is None else _pair(values, *supervised)
         return example if transform is None else transform(example)
 
-    def _place(self, index: SupportsIndex) -> tuple[int, int]:
+    def _number(self, index: SupportsIndex) -> int:
+        """Returns the number of an example in the source."""
         number = operator.index(index)
         total = len(self)
-        if number < 0:
-            number += total
-        if not 0 <= number < total:
-            raise IndexError(f"there is no example {operator.index(index):,}: there are {total:,}.")
+        if not -total <= number < total:
+            raise IndexError(f"there is no example {number:,}: there are {total:,}.")
+        return int(self._numbers[number])
+
+    def _place(self, index: SupportsIndex) -> tuple[int, int]:
+        number = self._number(index)
         part = bisect_right(self._ends, number)
         return part, self.source.selection.parts[part].stop - self._ends[part] + number
 

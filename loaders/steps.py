@@ -6,9 +6,9 @@ import operator
 import os
 from typing import Literal, SupportsIndex, get_args
 
-from shardmill.loaders.selection import find_split, select
+from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.generations import check_not_lost
-from shardmill.schemas.dataset.manifest import Manifest, Split
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.numbers import plural
@@ -118,22 +118,6 @@ def files_folder(folder: str, file: str, manifest: Manifest) -> str:
 def is_positive_int(value: object) -> bool:
     """Returns whether a value is an integer of 1 or more; NumPy integers count."""
     return isinstance(value, SupportsIndex) and operator.index(value) > 0
-
-
-def get_split(manifest: Manifest | str | os.PathLike[str], name: str) -> tuple[Manifest, Split]:
-    """Returns a manifest and one split of it.
-
-    Args:
-        manifest: The dataset's manifest, or a path as in ``load_manifest``.
-        name: Name of the split.
-
-    Raises:
-        InputError: The manifest does not exist, or this release cannot read it.
-        UsageError: The split is unknown.
-    """
-    if not isinstance(manifest, Manifest):
-        manifest = load_manifest(manifest)
-    return manifest, find_split(manifest, name)
 
 
 def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:

@@ -90,6 +90,11 @@ class Stream:
     ) -> None:
         if not isinstance(records, Records):
             raise UsageError(f"records={records!r:.60} must be what open_dataset returns.")
+        if records.picks is not None:
+            raise UsageError(
+                "a Stream reads consecutive records: give it slices with the step 1, or read "
+                "picked records by number, as a DataLoader of them does."
+            )
         if not isinstance(shuffle, bool):
             raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
         if buffer is not None and not is_positive_int(buffer):

@@ -6,11 +6,12 @@ A map-style DataLoader needs ``open_dataset`` only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_dataset
+from shardmill.loaders.steps import Remainder
 from shardmill.loaders.stream import Stream
 
 require_framework("torch")
@@ -52,7 +53,8 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
 
 def torch_dataset(
     dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False, seed: int = 0,
-    host: tuple[int, int] | None = None, **options: Any,
+    host: tuple[int, int] | None = None, remainder: Remainder | None = None,
+    where: Callable[[Any], bool] | None = None, **options: Any,
 ) -> TorchStream:  # fmt: skip
     """Returns a dataset for a DataLoader, which reads shards sequentially.
 
@@ -62,6 +64,8 @@ def torch_dataset(
         shuffle: Whether to shuffle; each pass over the DataLoader has another order.
         seed: Seed of the order.
         host: Number of this host, and number of hosts; None to ask torch.distributed.
+        remainder: What happens to examples that the hosts cannot divide evenly; see ``Stream``.
+        where: Predicate on an example after its transform; the others are left out. See ``Stream``.
         options: Options of ``open_dataset``, such as ``transform`` and ``as_supervised``.
 
     Raises:
@@ -69,7 +73,8 @@ def torch_dataset(
         UsageError: An option is invalid.
     """
     records = open_dataset(dataset, split, **options)
-    return TorchStream(records, shuffle=shuffle, seed=seed, host=host)
+    order = {"shuffle": shuffle, "seed": seed, "host": host, "remainder": remainder, "where": where}
+    return TorchStream(records, **order)
 
 
 def torch_stream(records: Records, **options: Any) -> TorchStream:

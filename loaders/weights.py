@@ -1,11 +1,11 @@
-"""Class weights from the label counts in the manifest."""
+"""Class weights from the label counts of splits."""
 
 from __future__ import annotations
 
 import os
 
-from shardmill.loaders.steps import get_split
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.loaders.split_statistics import count_labels
+from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.errors import UsageError
 
 
@@ -20,14 +20,16 @@ def class_weights(
 
     Args:
         manifest: The dataset's manifest, its folder or the path of its manifest.json.
-        split: Name of one split.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:80%]``,
+            whose labels are read from the catalog of images or from the records.
 
     Raises:
-        InputError: The manifest does not exist, or this release cannot read it.
-        UsageError: The split is unknown, has no label counts, or a label has no class id.
+        InputError: The dataset cannot be read.
+        UsageError: The split is unknown or has no label counts, a label has no class id, or a slice
+            is of a manifest without a path.
     """
-    manifest, selected = get_split(manifest, split)
-    weights = selected.class_weights
+    manifest, counts = count_labels(manifest, split)
+    weights = Split(0, 0, counts, ()).class_weights
     if not weights:
         raise UsageError(f"the split {split!r} has no label counts, which class weights need.")
     return {_class_id(manifest, label): weight for label, weight in weights.items()}

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -335,6 +336,19 @@ def test_forms_of_row_labels(kind, values, listed, expected, tmp_path):
         gc.collect()  # the dataset keeps the lookup table alive
         assert "y" not in inputs
         assert found.numpy().tolist() == labels
+
+
+@pytest.mark.parametrize("error", [KeyError("colour"), StopIteration(), ValueError("a\nb")])
+def test_a_failing_predicate_is_shown_with_its_place(error, ids):
+    def where(row):
+        if row["id"] == 33:
+            raise error
+        return True
+
+    line = where.__code__.co_firstlineno + 2
+    place = re.escape(f"where raised {error!r} in {__file__}, line {line}, for record")
+    with pytest.raises(Exception, match=place + r" \d+ of .*train-\d"):
+        list(keras_dataset(ids, label=None, where=where))
 
 
 # Shards by label.

@@ -175,12 +175,19 @@ MISTAKES = [
     ("Stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
     ("Stream(list(opened()) * 100)", UsageError, "must be what open_dataset returns"),
     ("keras_dataset(Stream(opened()), 'test', shuffle=True)", UsageError, "the stream has split, shuffle already: give it to open_dataset or Stream"),
+    ("keras_dataset(Stream(opened(transform=bool)))", UsageError, "keras_dataset does not apply the transform of the records", "use the map method"),
     ("len(Stream(opened(), where=bool))", TypeError, "is unknown before reading"),
     # Examples by number.
     ("opened()[10**9]", IndexError, "there is no example 1,000,000,000: there are 72"),
     ("opened()[-73]", IndexError, "there is no example -73: there are 72"),
     ("opened()['a']", TypeError, "'str' object"),
-    ("opened()[::2]", UsageError, "a slice with the step 2 is not supported: use [records[i]"),
+    ("opened()[['a']]", UsageError, "records[['a']]: give numbers, or a bool for each of 72 examples"),
+    ("opened()[[True, False]]", UsageError, "records[[True, False]]: give numbers"),
+    ("opened()[[1.5]]", UsageError, "records[[1.5]]: give numbers"),
+    ("opened()[[[1]]]", UsageError, "records[[[1]]]: give numbers"),
+    ("opened()[[3, 72]]", IndexError, "there is no example 72: there are 72"),
+    ("opened()[::0]", ValueError, "slice step cannot be zero"),
+    ("Stream(opened()[::2])", UsageError, "a Stream reads consecutive records: give it slices with the step 1"),
     ("opened() + open_dataset('empty')", UsageError, "records of ds and empty cannot be joined"),
     ("opened() + [1]", TypeError, "unsupported operand"),
     # Caches.
@@ -198,6 +205,8 @@ MORE_MISTAKES = [
     ("keras_dataset('ds')", UsageError, "the records have no label: give label=None"),
     ("keras_dataset('ds', label='class')", UsageError, "no label: give label=None"),
     ("torch_stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
+    ("torch_dataset('ds', where='x')", UsageError, "where='x' must be a function"),
+    ("torch_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown"),
     ("torch_stream(opened(), batch_size=2)", TypeError, "unexpected keyword argument 'batch_size'"),
 ]  # fmt: skip
 

@@ -209,6 +209,43 @@ def test_indexes_like_a_sequence(many):
     assert sizes.__getitems__([4, 2]) == [50 + 4 * 700, 50 + 2 * 700]
 
 
+def picks(total: int) -> st.SearchStrategy:
+    """Slices, lists, arrays and masks of some records, as NumPy takes them."""
+    numbers = st.lists(st.integers(-total, total - 1), max_size=9) if total else st.just([])
+    masks = st.lists(st.booleans(), min_size=total, max_size=total)
+    listed = st.one_of(numbers, numbers.map(lambda found: np.array(found, np.int16)))
+    return st.one_of(st.slices(total), listed, masks.map(lambda mask: np.array(mask, bool)))
+
+
+@settings(max_examples=examples(150))
+@given(st.data())
+def test_records_are_picked_as_by_numpy(many, data):
+    records, expected = open_dataset(many), np.arange(120)
+    for _ in range(data.draw(st.integers(1, 4))):
+        index = data.draw(picks(len(expected)))
+        records = records[index]
+        expected = expected[np.array(index, int) if isinstance(index, list) else index]
+        if data.draw(st.booleans()):
+            records += open_dataset(many)[100:]
+            expected = np.append(expected, range(100, 120))
+    assert len(records) == len(expected)
+    records = pickle.loads(pickle.dumps(records)) if data.draw(st.booleans()) else records
+    wanted = [50 + 700 * number for number in expected]
+    assert lengths(records, range(len(records))) == wanted == [len(row["x"]) for row in records]
+    assert [len(row["x"]) for row in records.__getitems__(range(-len(wanted), 0))] == wanted
+
+
+def test_picked_records_share_files_and_take_no_memory_for_each(many):
+    records = open_dataset(many)
+    tracemalloc.start()
+    picked = records[::-2]
+    assert tracemalloc.get_traced_memory()[0] < 10_000
+    tracemalloc.stop()
+    assert picked.files is records.files
+    assert repr(picked) == f"<60 examples of {many} (picked from train): x>"
+    assert picked.picks == range(119, -1, -2)
+
+
 def lengths(records, numbers, results=None) -> list[int]:
     found = [len(records[i]["x"]) for i in numbers]
     if results is not None:

@@ -78,6 +78,15 @@ def test_map_style_data_loader(options, ds):
     assert isinstance(next(iter(DataLoader(records, batch_size=2)))["x"], torch.Tensor)
 
 
+def test_options_of_a_stream_by_path(ds):
+    from shardmill.loaders import torch_dataset
+
+    odd = torch_dataset(ds, where=lambda row: row["id"] % 2, features=["id"])
+    assert [int(row["id"]) for row in odd] == list(range(1, TOTAL, 2))
+    padded = torch_dataset(ds, host=(1, 2), remainder="pad")
+    assert [float(row["weight"]) for row in padded][-2:] == [1, 0]
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(
     "options",
