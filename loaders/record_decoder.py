@@ -250,19 +250,23 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
 
 
 def decode_image(name: str, data: bytes, channels: int) -> Any:
-    """Returns the pixels of a JPEG or PNG image: uint8, [height, width, channels].
+    """Returns the pixels of a JPEG or PNG image, as Pillow: uint8, [height, width, channels].
 
     Raises:
         SchemaMismatchError: Pillow cannot decode it, or it has another number of channels.
     """
     from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            pixels = np.array(image)
-    except Exception as error:  # Pillow's decoders raise many types
-        raise SchemaMismatchError(f"the feature {name!r} is not an image ({error})") from error
-    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    from shardmill.schemas.jpeg import decode_pixels
+
+    pixels: Any = decode_pixels(data)
+    if pixels is None:
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                pixels = np.array(image)
+        except Exception as error:  # Pillow's decoders raise many types
+            raise SchemaMismatchError(f"the feature {name!r} is not an image ({error})") from error
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if channels and pixels.shape[2] != channels:
         raise SchemaMismatchError(
             f"the feature {name!r} has {pixels.shape[2]} channels, not {channels}"

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardmill.schemas.file_signatures import describe_format
+from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.images.jpeg import HUFFMAN_DCT, decode_jpeg, jpeg_frame
+from shardmill.transforms.images.jpeg import decode_jpeg
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
 

@@ -2,9 +2,11 @@
 
 import io
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from shardmill.schemas.jpeg import decode_pixels
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.resize import ResizeSpec, Size
@@ -38,6 +40,14 @@ def compare(data: bytes, monkeypatch) -> int:
             patch.setattr(decode, "decode_jpeg", lambda *_: None)
             assert ours == decoded(data, size, gap)
         used += any(result is not None for result in results)
+    pixels = decode_pixels(data)  # of a reader, in full
+    assert (pixels is None) == (used == 0)
+    if pixels is not None:
+        with Image.open(io.BytesIO(data)) as image:
+            expected = np.array(image)
+        assert np.array_equal(pixels, expected.reshape(*expected.shape[:2], -1))
+        assert pixels.flags.writeable
+        assert pixels.flags.c_contiguous
     return used
 
 
