@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -37,6 +39,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Child processes can load compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A session of pytest that starts closes the folder of all sessions to other users, as which some
+# tests act meanwhile: each checkout has a separate one.
+TEMPORARY = Path(tempfile.gettempdir(), f"shardmill-tests-{zlib.crc32(__file__.encode()):08x}")
+TEMPORARY.mkdir(exist_ok=True)
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEMPORARY))
 
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
 

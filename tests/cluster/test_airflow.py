@@ -17,6 +17,7 @@ from tests.conftest import ROOT, build_dataset, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
 from tests.support.examples_data import write_titanic
 from tests.support.flink_cluster import finished_parts
+from tests.support.hostile_files import CODEC, write_hostile
 from tests.support.readers import tf_examples
 
 DAY = "2026-01-20"
@@ -39,8 +40,7 @@ PLANTED = ("AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY", "_AIRFLOW_WWW_USER_PASSWORD")
 def settings(base: Path, timeout: str) -> str:
     """Return the TOML settings of all tests; JSON strings and lists are valid TOML."""
     python, show = sys.executable, json.dumps
-    # Some 30 s of work on a fast machine: longer than Airflow takes to stop a task.
-    big = ["--image_size=1000", "--encoding=png", "--shard_examples=10", "--workers=1"]
+    slow = ["--shard_examples=10", "--workers=1"]
     tables: dict[str, dict] = {
         "datasets.titanic": {
             "command": "rows", "input": f"{base}/in/titanic/{{{{ day() }}}}",
@@ -52,13 +52,13 @@ def settings(base: Path, timeout: str) -> str:
             "flags": ["--image_size=24", "--num_shards=2"], "schedule": "0 0 * * *",
             "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
         },
-        "datasets.steady": {"command": "images", "input": f"{base}/in/big", "flags": big},
+        "datasets.steady": {"command": "images", "input": f"{base}/in/slow", "flags": slow},
         "datasets.slow": {
-            "command": "images", "input": f"{base}/in/big",
-            "flags": big, "timeout": timeout,
+            "command": "images", "input": f"{base}/in/slow",
+            "flags": slow, "timeout": timeout,
         },
         "datasets.wrong": {
-            "command": "images", "input": f"{base}/in/big", "flags": ["--image_size=large"],
+            "command": "images", "input": f"{base}/in/slow", "flags": ["--image_size=large"],
         },
         "datasets.nowhere": {
             "command": "images", "input": f"{base}/in/flowers/{DAY}",
@@ -89,7 +89,7 @@ def settings(base: Path, timeout: str) -> str:
         'grace = "10s"', "max_active_runs = 4", "[runners]", "local = []",
         f"prism = {show(['--runner=PrismRunner', f'--prism_location={PRISM}'])}",
     ]  # fmt: skip
-    lines += ["[env]", 'TOKEN = "planted-TOKEN"']
+    lines += ["[env]", 'TOKEN = "planted-TOKEN"', f"PYTHONPATH = {show(str(CODEC))}"]
     for name, table in tables.items():
         kind, _, key = name.partition(".")
         lines.append(f"[{name}]")
@@ -106,7 +106,9 @@ def base(tmp_path_factory) -> Path:
     base = tmp_path_factory.mktemp("airflow")
     (base / "in" / "titanic" / DAY).mkdir(parents=True)
     write_titanic(base / "in" / "titanic" / DAY / "titanic.csv")
-    make_photos(base / "in" / "big", {"cat": 60, "dog": 60}, size=(200, 150))
+    for number in range(120):  # decoded in 24 s: longer than Airflow takes to stop a task
+        label = ("cat", "dog")[number % 2]
+        write_hostile(base / "in" / "slow" / label / f"{number}.bmp", "sleep", 0.2, number)
     for day in (DAY, "2026-01-01", "2026-01-02", "2026-01-03", *last_days()):
         make_photos(base / "in" / "flowers" / day, {"cat": 12, "dog": 9})
     (base / "in" / "flowers" / "2026-02-02").mkdir()

@@ -4,38 +4,42 @@ Changes are counted and not named, so a new one is covered too.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.fault_cases import CALLS, Case, spread
+from tests.support.fault_cases import CALLS, Case, moments
 from tests.support.fault_tools import SOAK, Ended, Watched, zygote
 from tests.support.gcs_builds import PIPELINES
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
 
-MOMENTS = 8  # of each kind of input, and those around the publication
 MANIFEST = "whole/manifest.json"
 ONCE, FROM_THERE = "one", "all"
 
 
-def moments(
-    count: int, publication: Iterable[int], in_soak: int | None = None
+def choose(
+    changes: Sequence[str], kind: str, publication: Iterable[int], in_soak: int | None = None
 ) -> list[tuple[int, str]]:
     """Return the numbers of changes, and whether all later changes fail too.
 
     Args:
-        count: Number of changes.
-        publication: Those around the publication, which are always included.
-        in_soak: See ``spread``.
+        changes: Kinds of the changes, in their order.
+        kind: Kind of input.
+        publication: Numbers of those that publish, which are always included, as is the last.
+        in_soak: See ``moments``.
     """
-    numbers = spread(count, MOMENTS, in_soak)
+    publication = [*publication]
+    numbers = moments(changes, kind, [*publication, len(changes)], in_soak)
     if SOAK and in_soak is None:
         return list(itertools.product(numbers, (ONCE, FROM_THERE)))
-    some = [(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(numbers)]
-    return sorted({*some, *itertools.product(publication, (ONCE, FROM_THERE))})
+    turns = {"images": 0, "rows": 0, "arrays": 1}[kind]
+    some = {(n, (ONCE, FROM_THERE)[turn % 2]) for turn, n in enumerate(numbers, turns)}
+    if kind == "images":
+        some |= {*itertools.product(publication, (ONCE, FROM_THERE))}
+    return sorted(some)
 
 
 def check_failure(case: Case, ended: Ended, version: str, *, unknown: bool = False) -> None:
@@ -61,7 +65,7 @@ def test_changes_of_the_disk_fail(case, tmp_path):
     assert case.run(case.publish_old(whole), watch=Watched(whole, log=log)).code == 0
     lines = log.read_text().splitlines()
     publication = [n for n, line in enumerate(lines, 1) if line.endswith(f"{whole}/manifest.json")]
-    for number, how in moments(len(lines), publication):
+    for number, how in choose([line.split()[1] for line in lines], case.kind, publication):
         output = case.publish_old(tmp_path / f"{number}{how}")
         ended = case.run(output, watch=Watched(output, at=(number,), fail=how))
         print(number, how, ended.code, ended.said)
@@ -91,7 +95,7 @@ def test_calls_fail_after_they_were_carried_out(case, tmp_path):
     assert ended.code == 0, ended.stderr
     assert {"sync", "replace_if", "copy", "delete_tree"} <= {*calls}
     codes = []
-    for number, how in moments(len(calls), [calls.index("replace_if") + 1]):
+    for number, how in choose(calls, case.kind, [calls.index("replace_if") + 1]):
         output = case.publish_old(tmp_path / f"{number}{how}")
         ended, calls = run(output, number, how)
         unknown = calls[number - 1] == "replace_if"
@@ -112,7 +116,7 @@ def test_calls_of_a_bucket_fail(kind, cases, strict_bucket, front, tmp_path):
     calls = list(enumerate(front.calls, 1))
     publication = [n for n, call in calls if (call.kind, call.name) == ("upload", MANIFEST)]
     assert publication
-    for number, how in moments(len(calls), publication, CALLS):
+    for number, how in choose([call.kind for _, call in calls], kind, publication, CALLS):
         output = case.publish_old(f"{strict_bucket}/{number}{how}")
         front.reset()
         if how == ONCE:

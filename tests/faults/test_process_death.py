@@ -6,15 +6,13 @@ import time
 
 import pytest
 
-from tests.support.fault_cases import CALLS, spread
+from tests.support.fault_cases import CALLS, moments
 from tests.support.fault_proxy import READS
 from tests.support.fault_tools import Watched, zygote
 from tests.support.gcs_builds import PIPELINES
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
-
-MOMENTS = 10  # of each kind of input; a copy of a folder is what a kill there leaves
 
 
 def check_order(found: list[str]) -> None:
@@ -24,29 +22,31 @@ def check_order(found: list[str]) -> None:
 
 
 def test_kill_before_any_change_of_the_disk(case, tmp_path):
-    """All moments are checked, and the next run of some."""
-    output, copies = tmp_path / "out", tmp_path / "copies"
+    """All moments are checked, and the next run of some: a copy is what a kill there leaves."""
+    output, copies, log = tmp_path / "out", tmp_path / "copies", tmp_path / "log"
     case.publish_old(output)
-    assert case.run(output, watch=Watched(output, copies=copies)).code == 0
-    moments = sorted(copies.iterdir())
-    assert len(moments) > 50
-    check_order([case.version(moment) for moment in moments])
-    for number in spread(len(moments), MOMENTS):
-        case.finish(moments[number - 1])
+    assert case.run(output, watch=Watched(output, copies=copies, log=log)).code == 0
+    copied = sorted(copies.iterdir())
+    assert len(copied) > 50
+    check_order([case.version(copy) for copy in copied])
+    changes = [line.split()[1] for line in log.read_text().splitlines()]
+    assert len(changes) == len(copied)
+    for number in moments(changes, case.kind):
+        case.finish(copied[number - 1])
 
 
 def test_kill_before_any_change_of_the_first_publication(case, tmp_path):
     output, copies = tmp_path / "out", tmp_path / "copies"
     watch = Watched(output, since="/gen-", copies=copies)
     assert case.run(output, watch=watch).code == 0
-    moments = sorted(copies.iterdir())
-    published = [(moment / "manifest.json").exists() for moment in moments]
+    copied = sorted(copies.iterdir())
+    published = [(copy / "manifest.json").exists() for copy in copied]
     assert published == sorted(published)
     assert {*published} == {False, True}
     first = published.index(True)
-    assert {case.version(moment) for moment in moments[first:]} == {"new"}
+    assert {case.version(copy) for copy in copied[first:]} == {"new"}
     for number in (1, first, first + 1):
-        case.finish(moments[number - 1])
+        case.finish(copied[number - 1])
 
 
 def test_repeated_kills(case, tmp_path):
@@ -85,8 +85,10 @@ def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp
     whole = case.publish_old(f"{strict_bucket}/whole")
     front.calls.clear()
     assert case.run(whole).code == 0
-    count = sum(call.kind not in READS for call in front.calls)
-    for number in spread(count, MOMENTS, CALLS):
+    changes = [call for call in front.calls if call.kind not in READS]
+    (publication,) = [n for n, call in enumerate(changes, 1) if call.name == "whole/manifest.json"]
+    around = (publication, publication + 1)
+    for number in moments([call.kind for call in changes], kind, around, CALLS):
         output = case.publish_old(f"{strict_bucket}/{number}")
         front.hook = hold = Hold(number)
         command = zygote().start(*case.argv(output))

@@ -1,7 +1,10 @@
 """Builds of each kind of input that replace a published dataset, for the tests of failures."""
 
 import functools
+import os
 import shutil
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -94,21 +97,34 @@ def fetch(output: Path | str, folder: Path | None) -> Path:
     return download(output, folder)
 
 
-CALLS = 40  # of a bucket at which a test injects a failure, in `make soak`
+def moments(
+    changes: Sequence[str], kind: str, always: Iterable[int] = (), in_soak: int | None = None
+) -> list[int]:
+    """Return the numbers, from 1, of the changes of a build at which a test injects a failure.
 
-
-def spread(count: int, wanted: int, in_soak: int | None = None) -> list[int]:
-    """Return some of the numbers from 1 to count, at equal distances.
+    They are all changes in `make soak`. Else a hash chooses one of each kind of change: of all
+    kinds for images, and of every other kind for rows, the rest for arrays.
 
     Args:
-        count: The largest number.
-        wanted: How many.
-        in_soak: How many in `make soak`; None for all.
+        changes: Kinds of the changes, in their order.
+        kind: Kind of input.
+        always: Numbers of changes that are always included.
+        in_soak: How many in `make soak`, at equal distances; None for all.
     """
-    wanted = (in_soak or count) if SOAK else wanted
-    if count <= wanted:
-        return list(range(1, count + 1))
-    return sorted({1 + round(step * (count - 1) / (wanted - 1)) for step in range(wanted)})
+    if SOAK:
+        step = 1 if in_soak is None else max(1, len(changes) // in_soak)
+        return sorted({*range(1, len(changes) + 1, step), *always})
+    names = sorted({*changes})
+    start, step = {"images": (0, 1), "rows": (0, 2), "arrays": (1, 2)}[kind]
+    test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
+    chosen = {*always}
+    for name in names[start::step]:
+        numbers = [number for number, change in enumerate(changes, 1) if change == name]
+        chosen.add(numbers[zlib.crc32(f"{test} {name}".encode()) % len(numbers)])
+    return sorted(chosen)
+
+
+CALLS = 40  # of a bucket at which a test injects a failure, in `make soak`
 
 
 @dataclass(frozen=True)

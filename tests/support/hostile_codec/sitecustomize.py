@@ -67,7 +67,7 @@ ACTIONS = {
     "noise": _noise,
     "segv": lambda: ctypes.string_at(0),
     "signal": lambda number: os.kill(os.getpid(), int(number)),
-    "sleep": lambda: time.sleep(3600),
+    "sleep": lambda seconds="3600", *_: time.sleep(float(seconds)),
 }
 
 
