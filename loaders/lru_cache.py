@@ -8,17 +8,23 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_MOST_DROPPED = 100_000
 
 
 class LruCache:
     """A thread-safe cache that drops the least recently used values above a size limit.
 
+    The limit grows by each dropped value that is asked for again. So it remains small if each value
+    is used at one time, and becomes the size of all values if they are used at random.
+
     Args:
         limit: Maximum total cost of the values; the newest value is kept in any case.
+        most: Maximum of the limit; None for a limit that does not grow.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, most: int | None = None) -> None:
+        self._limit, self._most = limit, limit if most is None else most
+        self._dropped: set[Any] = set()
         self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
         self._making: dict[Any, threading.Event] = {}
         self._total = 0
@@ -49,7 +55,14 @@ class LruCache:
 
     def _keep(self, key: Any, value: Any, size: int) -> None:
         with self._lock:
+            if key in self._dropped:
+                self._limit = max(self._limit, min(self._limit + size, self._most))
             self._total += size
             self._entries[key] = value, size
             while self._total > self._limit and len(self._entries) > 1:
-                self._total -= self._entries.popitem(last=False)[1][1]
+                dropped, (_, cost) = self._entries.popitem(last=False)
+                self._total -= cost
+                if self._limit < self._most:
+                    self._dropped.add(dropped)
+            if len(self._dropped) > _MOST_DROPPED:  # of a dataset that will never fit
+                self._dropped.clear()

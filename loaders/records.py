@@ -26,7 +26,7 @@ from shardmill.loaders.record_decoder import (
     select_features,
 )
 from shardmill.loaders.selection import Selection, ShardSlice
-from shardmill.loaders.shards import CACHE_BYTES, Caches, ShardFiles
+from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
@@ -290,7 +290,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     as_supervised: bool = False,
     fill: Fill | None = None,
     transform: Transform | None = None,
-    cache_bytes: int = CACHE_BYTES,
+    cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_dir_bytes: int = 100 << 30,
 ) -> Records:
@@ -315,7 +315,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
             ``b""`` for bytes.
         transform: Function that is applied to each example; must be picklable for worker processes.
         cache_bytes: Maximum bytes of inflated members that each process caches, and of record
-            offsets.
+            offsets. None for 64 MiB, and for as many more as random access uses again, up to a
+            quarter of the memory of the machine or container, over all workers of a DataLoader.
         cache_dir: Folder for copies of remote shards, which all processes of this machine share;
             None for none.
         cache_dir_bytes: Maximum size of these copies; those that were not used for the longest time
@@ -325,7 +326,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split, label or feature is unknown, or a missing integer has no ``fill``.
     """
-    _check_options(transform, cache_bytes=cache_bytes, cache_dir_bytes=cache_dir_bytes)
+    _check_options(transform, cache_bytes=cache_bytes or 0, cache_dir_bytes=cache_dir_bytes)
     source = open_source(path, split, labels)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
@@ -359,7 +360,7 @@ def open_encoded(
     known = {spec.name for spec in specs}
     defaults = default_values(specs, {name: v for name, v in given.items() if name in known})
     decoder = RecordDecoder(specs, defaults, False, source.sides, {})
-    return Records(source, View(decoder, None, None), Caches(CACHE_BYTES))
+    return Records(source, View(decoder, None, None), Caches(None))
 
 
 def _supervised(source: Source, decoder: RecordDecoder) -> tuple[tuple[str, ...], str]:

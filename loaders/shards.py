@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +36,8 @@ from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
 
-CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
+_CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _MAX_OPEN_FILES = 64
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADER_READ_BYTES = 1 << 12
@@ -91,23 +94,42 @@ class Caches(NamedTuple):
     """Limits of caches.
 
     Attributes:
-        memory: Maximum bytes of inflated members in memory, and of record offsets.
+        memory: Maximum bytes of inflated members in memory, and of record offsets. None to begin
+            with 64 MiB, and to let members that are inflated again take up to ``spare_bytes``.
         disk: Copies of remote shards; None for none.
     """
 
-    memory: int
+    memory: int | None
     disk: DiskCache | None = None
 
 
 class _ProcessCaches:
     """The caches of one process."""
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, given: int | None) -> None:
         self.pid = os.getpid()
+        memory = _CACHE_BYTES if given is None else given
         self.files = LruCache(_MAX_OPEN_FILES)
         self.tables = LruCache(memory)
         self.layouts = LruCache(memory)
-        self.contents = LruCache(memory)
+        self.contents = LruCache(memory, spare_bytes() if given is None else memory)
+
+
+def spare_bytes() -> int:
+    """Returns the bytes that a cache may take: a process's share of a quarter of the memory.
+
+    The memory is that of the container or machine; the processes are those of torchrun on this
+    machine, each with the workers of a DataLoader.
+    """
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            sizes.append(int(Path(path).read_text()))
+    torch = sys.modules.get("torch.utils.data")
+    info = None if torch is None else torch.get_worker_info()
+    hosts = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = (int(hosts) if hosts.isdecimal() else 1) * (info.num_workers if info else 1)
+    return min(sizes) // 4 // max(1, processes)
 
 
 class ShardFiles:
@@ -269,7 +291,8 @@ class ShardFiles:
 
     def _content(self, shard: int, number: int) -> bytes:
         key = shard, number
-        return self._cache.contents.get(key, lambda: self._read_content(shard, number)[1], len)
+        make = lambda: self._read_content(shard, number)[1]  # noqa: E731
+        return self._cache.contents.get(key, make, sys.getsizeof)
 
     def _read_members(self, shard: int) -> _Members:
         file = self._open(shard)
@@ -324,7 +347,7 @@ class ShardFiles:
         blocks = find_blocks(member, len(content)) if members.is_gzip else 0
         data_offset = int(members.offset[number]) + blocks if blocks >= 0 else -1
         if self._caches_content(shard, data_offset):  # the caller reads one of its records next
-            self._cache.contents.get((shard, number), lambda: content, len)
+            self._cache.contents.get((shard, number), lambda: content, sys.getsizeof)
         dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
         return _Layout(np.array(offsets, dtype), data_offset)
 

@@ -2,6 +2,7 @@
 
 import io
 import multiprocessing
+import os
 import pickle
 import random
 import threading
@@ -394,3 +395,45 @@ def test_memory_is_bounded(pack, tmp_path):
         tracemalloc.stop()
     with pytest.raises(UsageError, match="cache_bytes=-1 must be"):
         open_dataset(folder, cache_bytes=-1)
+
+
+def test_the_cache_grows_with_members_that_are_used_again(tmp_path, counted, monkeypatch):
+    groups = in_groups([random_example(i, 10_000) for i in range(200)], 10)  # 20 members of 100 kB
+    folder = write_dataset(tmp_path / "ds", [groups], DATA, deflated_member)
+    monkeypatch.setattr(shards, "_CACHE_BYTES", 300_000)
+    order = random.Random(4).sample(range(200), 200)
+
+    def read(most: int | None, numbers: list[int]) -> tuple[int, int]:
+        """Returns the bytes that are held after three passes, and those the last one read."""
+        monkeypatch.setattr(shards, "spare_bytes", lambda: most)
+        records = open_dataset(folder, cache_bytes=300_000 if most is None else None)
+        tracemalloc.start()
+        for _ in range(3):
+            counted.clear()
+            for number in numbers:
+                assert len(records.payload(number)) > 10_000
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        return held, sum(counted)
+
+    held, again = read(10 << 20, order)
+    assert (held > 2_000_000, again) == (True, 0)  # all of them
+    held, again = read(1_000_000, order)
+    assert held < 1_300_000 < again
+    held, again = read(None, order)  # the size that the caller gave is kept
+    assert held < 500_000 < again
+    held, _ = read(10 << 20, list(range(200))[:20])
+    assert held < 500_000  # what is used fits
+
+
+def test_caches_share_a_quarter_of_the_memory_of_a_container(tmp_path, monkeypatch):
+    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "limit").write_text("4000000000\n")
+    paths = [str(tmp_path / name) for name in ("max", "limit", "missing")]
+    monkeypatch.setattr(shards, "_MEMORY_LIMITS", paths[:1])
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert shards.spare_bytes() == machine // 4
+    monkeypatch.setattr(shards, "_MEMORY_LIMITS", paths)
+    assert shards.spare_bytes() == min(1_000_000_000, machine // 4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert shards.spare_bytes() == min(1_000_000_000, machine // 4) // 8
