@@ -135,8 +135,8 @@ class Records:
         parts = (*ours.selection.parts, *theirs.selection.parts)
         joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
         if self.picks is not None or other.picks is not None:
-            numbers = np.asarray(self._numbers), np.asarray(other._numbers) + len(ours)
-            joined.picks = np.concatenate(numbers, dtype=np.int64)
+            numbers = (*self._numbers, *(len(ours) + number for number in other._numbers))
+            joined.picks = np.array(numbers, np.int64)
         return joined
 
     @overload
