@@ -18,7 +18,7 @@ pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-SEEDS = range(30) if SOAK else range(3)
+SEEDS = range(30) if SOAK else range(2)
 
 
 @pytest.mark.parametrize("how", [*TRANSIENT, *SEEDS])

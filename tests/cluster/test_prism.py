@@ -96,11 +96,11 @@ def test_a_worker_without_disk_or_memory_is_one_sentence(failure, small_disk, tm
     assert message.count("\n") == 1
 
 
-def test_the_same_counters(image_case, tmp_path):
-    done = shardmill(*image_case.args(tmp_path / "out"), *FLAGS, "--debug")
+def test_the_same_counters(rows_case, tmp_path):
+    done = shardmill(*rows_case.args(tmp_path / "out"), *FLAGS, "--debug")
     assert done.returncode == 0, done.stderr
-    assert counters_in(done.stderr) == image_case.counters
-    assert image_case.counters["inputs_rejected"] == "2"
+    assert counters_in(done.stderr) == rows_case.counters
+    assert rows_case.counters["inputs_rejected"] == "3"
 
 
 def test_count(image_case, tmp_path):

@@ -38,7 +38,7 @@ ELSEWHERE = {
     ("docs/flink.md", "kubectl -n shardmill delete"): KUSTOMIZE,
     ("docs/airflow.md", "python3 -m venv /opt/shardmill"): INSTALLATION,
     ("docs/airflow.md", "deploy/airflow/install.sh"): AIRFLOW,
-    ("docs/airflow.md", "airflow dags trigger"): "tests/cluster/test_airflow.py::test_a_backfill_of_three_days",
+    ("docs/airflow.md", "airflow dags trigger"): "tests/cluster/test_airflow.py::test_a_backfill_of_two_days",
     ("docs/airflow.md", "make test-airflow"): AIRFLOW,
     ("docs/gcs.md", "pip install"): "tests/pipelines/test_builds_gcs.py::test_repeated_command_reports_up_to_date",
     ("docs/gcs.md", "deploy/gcs/install_emulator.sh"): (
