@@ -18,11 +18,17 @@ from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
-from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, HEIGHT, WIDTH
+from shardmill.schemas.schema_pbtxt.image_features import (
+    CLASS_ID,
+    CLASS_TEXT,
+    HEIGHT,
+    IMAGE_FEATURES,
+    WIDTH,
+)
 from shardmill.schemas.storage import join, open_storage
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
-LONG_NAMES = {"image": "image/encoded", "label": "image/class/label"}
+LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
 _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 

@@ -10,7 +10,7 @@ from shardmill.pipelines.build_config import BuildConfig, config_id, read_option
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureNames
+from shardmill.schemas.schema_pbtxt.image_features import Encoding, FeatureSet
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_protocol import Limits
@@ -58,7 +58,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             if not fits:
                 raise UsageError(f"--{flag}={getattr(self, flag)} is out of range: {rule}.")
         # The parsers of these values check them.
-        _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_names
+        _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
         _ = LabelSpec(cast("LabelFrom", self.label_from), self.label_pattern)
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("--shard_by=label needs labels: choose another --label_from.")
@@ -110,9 +110,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         return PlaceSpec(Splits.parse(self.splits), self.seed, self.group_pattern, self.by_label)
 
     @cached_property
-    def feature_names(self) -> FeatureNames:
-        """Names and sources of a record's features."""
-        return FeatureNames.parse(self.features, labelled=self.label_from != "none")
+    def feature_set(self) -> FeatureSet:
+        """The features of a record."""
+        return FeatureSet.parse(self.features, labelled=self.label_from != "none")
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -133,7 +133,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
-        return ImageEncoder(self.image_spec, self.feature_names, packing, self.workers, self.limits)
+        return ImageEncoder(self.image_spec, self.feature_set, packing, self.workers, self.limits)
 
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""
@@ -157,7 +157,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         """Return the digest of the options and codecs that decide the features of a record."""
         encoder = self.encoder
         options = {
-            "spec": asdict(encoder.spec), "features": encoder.feature_names.pairs,
+            "spec": asdict(encoder.spec), "features": encoder.feature_set.pairs,
             "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
         return config_id("images", encoder.versions(), options)

@@ -147,7 +147,9 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
             raise InputError(f"{path} cannot be read: {error}; run `shardmill verify`.") from error
         for number, row in enumerate(rows):
             if row.key == key:
-                return {"shard": shard.file, "record": number, **row._asdict()}
+                columns = {**row._asdict(), **row.features}
+                del columns["features"]
+                return {"shard": shard.file, "record": number, **columns}
     if not manifest.catalogs:
         raise InputError(f"--key={key}: the dataset has no catalog; only images have one.")
     raise InputError(

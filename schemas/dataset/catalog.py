@@ -7,11 +7,12 @@ with pandas, Polars or DuckDB; docs/catalog.md describes the columns.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.schema_pbtxt.image_features import catalog_columns
 
 _BATCH_ROWS = 1024
 
@@ -33,6 +34,7 @@ class CatalogRow(NamedTuple):
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
         record_bytes: Bytes of the record in the uncompressed shard, with the frame.
+        features: Columns that record features of the record, see ``image_features.Feature.column``.
     """
 
     key: str
@@ -48,6 +50,10 @@ class CatalogRow(NamedTuple):
     pixel_sums: Sequence[int]
     pixel_squares: Sequence[int]
     record_bytes: int
+    features: Mapping[str, Any] = {}
+
+
+_COLUMNS = [name for name in CatalogRow._fields if name != "features"]
 
 
 class Catalog:
@@ -73,8 +79,10 @@ class Catalog:
 
     def __iter__(self) -> Iterator[CatalogRow]:
         """Yield the rows."""
-        for batch in self._table.select(CatalogRow._fields).to_batches(_BATCH_ROWS):
-            yield from map(CatalogRow, *(column.to_pylist() for column in batch.columns))
+        for batch in self._table.to_batches(_BATCH_ROWS):
+            columns = {name: batch.column(name).to_pylist() for name in _COLUMNS}
+            columns["features"] = batch.select(list(catalog_columns())).to_pylist()
+            yield from map(CatalogRow, *(columns[name] for name in CatalogRow._fields))
 
 
 def catalog_name(shard: str) -> str:
@@ -87,13 +95,16 @@ def _schema() -> Any:
 
     text, whole = pa.string(), pa.int64()
     repeated = pa.dictionary(pa.int32(), text)
+    kinds = {"bytes": text, "float32": pa.float32(), "int64": whole}
     return pa.schema(
         {
             "record": whole, "key": text, "source": text, "input_bytes": whole,
             "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
             "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
             "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
-            "record_bytes": whole, "record_id": repeated,
+            "record_bytes": whole,
+            **{name: kinds[kind] for name, kind in catalog_columns().items()},
+            "record_id": repeated,
         }
     )  # fmt: skip
 
@@ -108,9 +119,11 @@ def format_catalog(rows: Iterable[Sequence[Any]], record_id: str) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: list[Any] = list(map(list, zip(*rows, strict=True)))
-    number = len(columns[0]) if columns else 0
-    values = dict(zip(CatalogRow._fields, columns or [[] for _ in CatalogRow._fields], strict=True))
+    columns = list(map(list, zip(*rows, strict=True))) or [[] for _ in CatalogRow._fields]
+    values: dict[str, Any] = dict(zip(CatalogRow._fields, columns, strict=True))
+    features = values.pop("features")
+    values |= {name: [each.get(name) for each in features] for name in catalog_columns()}
+    number = len(features)
     values |= {"record": range(number), "record_id": [record_id] * number}
     target = io.BytesIO()
     schema = _schema()
@@ -125,7 +138,7 @@ def parse_catalog(data: bytes) -> Catalog:
     Raises:
         FormatError: It is not a catalog.
     """
-    return Catalog(_read_table(data, (*CatalogRow._fields, "record_id")))
+    return Catalog(_read_table(data, (*_COLUMNS, *catalog_columns(), "record_id")))
 
 
 def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +17,13 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.color import MODES, to_channels
-from shardmill.transforms.images.resize import INTERPOLATIONS, ResizeSpec, Size
+from shardmill.transforms.images.resize import (
+    INTERPOLATIONS,
+    Geometry,
+    ResizeSpec,
+    Size,
+    turned,
+)
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
 # A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
@@ -117,17 +124,20 @@ class EncodedImage(NamedTuple):
 
     Attributes:
         data: The encoded image, or its pixels.
-        size: Width and height.
+        geometry: Where the pixels of the file are in it.
         multi_frame: Whether the file has several frames, of which the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
-        source: Width and height of the image in the file, after rotation.
     """
 
     data: bytes
-    size: Size
+    geometry: Geometry
     multi_frame: bool
     channels: tuple[Sums, ...]
-    source: Size
+
+    @property
+    def size(self) -> Size:
+        """Width and height."""
+        return self.geometry.size
 
 
 def encode_image(
@@ -145,39 +155,31 @@ def encode_image(
     """
     decoded = decode.decode_image(data, spec.resize, spec.gap, spec.max_pixels, before_load)
     image = to_channels(decoded.image, spec.channels, icc=spec.icc)
-    image = _pad_or_crop(_scale(image, decoded, spec), spec.resize)
+    image = _resize(image, decoded, spec)
     channels = sum_pixels(image.histogram())
     encoded = _encode_pixels(image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
         raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
-    return EncodedImage(encoded, Size(*image.size), decoded.multi_frame, channels, decoded.size)
+    return EncodedImage(encoded, decoded.geometry, decoded.multi_frame, channels)
 
 
-def _scale(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:
-    """Scale and rotate; to rotate the scaled image is cheaper and gives the same pixels."""
-    scaled = spec.resize.scaled(decoded.size)
-    width, height = (scaled.height, scaled.width) if decoded.orientation >= 5 else scaled
-    if width * height > max(spec.max_pixels, spec.resize.size.width * spec.resize.size.height):
+def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:
+    """Scale, rotate, then pad or crop; to rotate the scaled image is cheaper."""
+    geometry = decoded.geometry
+    scaled = turned(geometry.scaled, decoded.turn)
+    if scaled.width * scaled.height > max(spec.max_pixels, math.prod(spec.resize.size)):
         raise RejectedError(
-            "decode", "too_large", f"to crop it, it would be scaled to {width}x{height} pixels"
-        )
-    if (width, height) != image.size:
+            "decode", "too_large",
+            f"to crop it, it would be scaled to {scaled.width}x{scaled.height} pixels",
+        )  # fmt: skip
+    if scaled != image.size:
         resampling = Image.Resampling[spec.interpolation.upper()]
-        image = image.resize((width, height), resampling, box=decoded.box)
-    return decode.apply_orientation(image, decoded.orientation)
-
-
-def _pad_or_crop(image: Image.Image, spec: ResizeSpec) -> Image.Image:
-    if spec.resize == "pad" and image.size != spec.size:
-        canvas = Image.new(image.mode, spec.size)
-        left, top = (spec.size.width - image.width) // 2, (spec.size.height - image.height) // 2
-        canvas.paste(image, (left, top))
-        return canvas
-    if spec.resize == "crop":
-        width, height = min(spec.size.width, image.width), min(spec.size.height, image.height)
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        return image.crop((left, top, left + width, top + height))
-    return image
+        image = image.resize(scaled, resampling, box=decoded.box)
+    image = decode.apply_orientation(image, decoded.turn)
+    if geometry.size == geometry.scaled:
+        return image
+    left, upper = -geometry.left, -geometry.top  # what is outside of the image becomes black
+    return image.crop((left, upper, left + geometry.size.width, upper + geometry.size.height))
 
 
 def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:

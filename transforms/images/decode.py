@@ -15,7 +15,14 @@ from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.images.jpeg import decode_jpeg
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
-from shardmill.transforms.images.resize import ResizeSpec, Size, draft_size
+from shardmill.transforms.images.resize import (
+    Box,
+    Geometry,
+    ResizeSpec,
+    Size,
+    draft_size,
+    turned,
+)
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
@@ -38,25 +45,23 @@ _TRANSPOSE = {
 _ORIENTATION = 274
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
-Box = tuple[float, float, float, float]
-
 
 class Decoded(NamedTuple):
     """A decoded image, and what is needed to resize it.
 
     Attributes:
-        image: The pixels, not rotated; a JPEG may be decoded at a fraction of its size.
-        size: Size of the image in the file, after rotation.
-        box: Region of ``image`` that shows the file's pixels (left, upper, right, lower). It is up
-            to one pixel smaller than ``image`` if the size of a scaled JPEG is not a whole number.
-        orientation: The EXIF orientation, 1 to 8.
+        image: The pixels; a JPEG may be decoded at a fraction of its size.
+        geometry: Where the pixels of the file are in the record.
+        box: Region of ``image`` that shows the file's pixels. It is up to one pixel smaller than
+            ``image`` if the size of a scaled JPEG is not a whole number.
+        turn: The EXIF orientation that ``image`` still has; 1 if Pillow has rotated it.
         multi_frame: Whether the file has several frames.
     """
 
     image: Image.Image
-    size: Size
+    geometry: Geometry
     box: Box
-    orientation: int
+    turn: int
     multi_frame: bool
 
 
@@ -97,22 +102,26 @@ def decode_image(
     fix_reader(image)
     tile = image.tile[0] if image.tile else None
     box: Box | None = None
+    orientation = _orientation(image) if image.format in ("JPEG", "MPO", "TIFF") else 1
     if image.format in ("JPEG", "MPO"):
-        orientation = _orientation(image)
+        turn = orientation
+        geometry = spec.geometry(Size(*image.size), orientation)
         usual = jpeg_frame(data) in HUFFMAN_DCT
         if usual:
-            box = _draft(image, spec, gap, swapped=orientation >= 5)
+            box = _draft(image, geometry, gap)
         before_load(image)
         loaded = (decode_jpeg(data, image) if usual else None) or _load(image, data)
     else:
         before_load(image)
         loaded = _load(image, data)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
-        orientation = _orientation(image)
-        width, height = image.size
+        turn = _orientation(image)
+        orientation = orientation if turn == 1 else turn
+        geometry = spec.geometry(
+            turned(Size(*image.size), orientation if turn == 1 else 1), orientation
+        )
     pixels = fix_pixels(loaded, tile, data)
-    upright = Size(height, width) if orientation >= 5 else Size(width, height)
-    return Decoded(pixels, upright, box or (0, 0, *pixels.size), orientation, multi_frame)
+    return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, multi_frame)
 
 
 def _load(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
@@ -185,21 +194,17 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and value in _TRANSPOSE else 1
 
 
-def _draft(image: Image.Image, spec: ResizeSpec, gap: float, *, swapped: bool) -> Box | None:
+def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
     """Let libjpeg decode at a smaller size if that is allowed, and return the box of the result.
 
     Args:
         image: A JPEG that is not loaded yet.
-        spec: How the image will be resized.
+        geometry: Where its pixels are in the record.
         gap: See ``resize.draft_size``.
-        swapped: Whether the orientation swaps width and height.
     """
-    source = Size(*image.size)
-    upright = Size(source.height, source.width) if swapped else source
-    smallest = draft_size(upright, spec.scaled(upright), gap)
+    smallest = draft_size(geometry.upright, geometry.scaled, gap)
     if smallest is None:
         return None
-    wanted = (smallest.height, smallest.width) if swapped else (smallest.width, smallest.height)
     with reject_failures("decode", "decode"):
-        drafted = image.draft(None, wanted)
+        drafted = image.draft(None, turned(smallest, geometry.orientation))
     return drafted[1] if drafted else None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import IO, Literal, NamedTuple, NoReturn, cast
+from typing import IO, Any, Literal, NamedTuple, NoReturn, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ChangedError, ShardmillError
@@ -23,7 +23,17 @@ from shardmill.schemas.storage.descriptors import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Kind, Opened
+from shardmill.transforms.images.decoder_protocol import (
+    DecoderSpec,
+    Delivery,
+    Encoded,
+    FieldsT,
+    Input,
+    Kind,
+    Opened,
+    Rejected,
+    Request,
+)
 from shardmill.transforms.sink.encoder import Example
 
 _MODULE = "shardmill.transforms.images.decoder_process"
@@ -45,6 +55,7 @@ _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU ti
 _EXIT_SECONDS = 5.0
 _BUFFER_BYTES = 1 << 20  # most requests, and the replies to most, are one call
 _KINDS = frozenset(map(int, Kind))
+_HASH = re.compile(r"[0-9a-f]{64}")
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
@@ -71,14 +82,10 @@ class Item(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """A reply; see ``protocol.REPLY``."""
+    """A reply; see ``decoder_protocol``."""
 
     kind: int
-    frames: int
-    width: int
-    height: int
-    digest: bytes
-    channels: bytes
+    fields: bytes
     payload: bytes
 
 
@@ -180,52 +187,51 @@ class Decoder:
         self._request(spec, items, alone=alone)
         for item in items:
             self.opened = Opened()
-            reply = self._receive(spec.image.channels)
+            reply = self._receive()
             if reply.kind == Kind.OPENED:
-                self.opened = Opened(*protocol.OPENED.unpack(reply.payload))
+                self.opened = _parse(Opened, reply)
                 with large:
-                    self._write([bytes(protocol.REQUEST.size)])
-                    reply = self._receive(spec.image.channels)
-            yield self._parse(reply, item.ref)
+                    self._write([protocol.GO])
+                    reply = self._receive()
+            yield self._result(reply, item.ref, spec)
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
-        head = [protocol.REQUEST.pack(len(spec.pickled), len(items), alone), spec.pickled]
-        body: list[bytes] = []
+        inputs: list[dict[str, Any]] = []
+        payload = [spec.pickled]
         files: list[int] = []
         try:
             for ref, class_id, data in items:
-                key, label = ref.key.encode(), (ref.label or "").encode()
-                place = protocol.CONTENT if data is not None else _open_file(ref, files)
                 size = ref.size if data is None else len(data)
-                head.append(protocol.INPUT.pack(len(key), len(label), size, class_id, place))
-                body += (key + label, data or b"")
-            self._write([b"".join(head), *body], files)
+                delivery = _open_file(ref, files) if data is None else Delivery.CONTENT
+                modified = int(ref.version) if delivery == Delivery.DESCRIPTOR else 0
+                sent = Input(ref.key, ref.label, class_id, size, modified, delivery)
+                inputs.append(sent._asdict())
+                payload.append(data or b"")
+            request = Request(len(spec.pickled), alone, inputs)
+            self._write([request.pack(Kind.ENCODE, sum(map(len, payload))), *payload], files)
         finally:
             for descriptor in files:
                 os.close(descriptor)
 
-    def _parse(self, reply: _Reply, ref: InputRef) -> Example | Reject | None:
+    def _result(self, reply: _Reply, ref: InputRef, spec: DecoderSpec) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""
         if reply.kind == Kind.UNREAD:
             return None
         if reply.kind == Kind.NO_MEMORY:
-            self.opened = Opened(*protocol.OPENED.unpack(reply.payload))
+            self.opened = _parse(Opened, reply)
             raise FailureError("machine" if self.opened.inherited else "memory")
         if reply.kind == Kind.REJECTED:
-            return _parse_reject(reply.payload, ref)
+            why = _parse(Rejected, reply)
+            if why.error not in REASONS:
+                raise FailureError("crash")
+            # A hostile file may have written halves of surrogate pairs, which cannot be stored.
+            texts = [text.encode(errors="replace").decode() for text in vars(why).values()]
+            return Reject(ref.key, ref.uri, *texts)
         if reply.kind == Kind.BUG:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
             raise FailureError("crash")
-        numbers, sums, squares = zip(*protocol.CHANNEL.iter_unpack(reply.channels), strict=True)
-        if max(*numbers, *sums, *squares) >> 63 or max(reply.width, reply.height) >> 31:
-            raise FailureError("crash")
-        size = _FRAME_BYTES + len(reply.payload)
-        row = CatalogRow(
-            ref.key, ref.uri, ref.size, ref.version, reply.digest.hex(), ref.label, reply.width,
-            reply.height, reply.frames > 1, numbers[0], sums, squares, size,
-        )  # fmt: skip
-        return Example(reply.payload, ref.label, row)
+        return Example(reply.payload, ref.label, _make_row(reply, ref, spec))
 
     def _write(self, pieces: list[bytes], files: Sequence[int] = ()) -> None:
         views = [memoryview(piece) for piece in pieces if piece]
@@ -247,17 +253,13 @@ class Decoder:
             if views:
                 views[0] = views[0][written:]
 
-    def _receive(self, channels: int = 0) -> _Reply:
+    def _receive(self) -> _Reply:
         """Return the next reply."""
-        reply = protocol.REPLY.unpack(self._read(protocol.REPLY.size))
-        kind, frames, found, size, width, height, digest = reply
+        kind, fields, size = protocol.HEAD.unpack(self._read(protocol.HEAD.size))
         # A codec may have written to the memory of the process, or to its socket.
-        wanted = channels if kind == Kind.ENCODED else 0
-        fixed = kind in (Kind.OPENED, Kind.NO_MEMORY) and size != protocol.OPENED.size
-        if kind not in _KINDS or found != wanted or size > _MAX_PAYLOAD or fixed:
+        if kind not in _KINDS or fields > protocol.MAX_FIELDS or size > _MAX_PAYLOAD:
             raise FailureError("crash")
-        sums, payload = self._read(found * protocol.CHANNEL.size), self._read(size)
-        return _Reply(kind, frames, width, height, digest, sums, payload)
+        return _Reply(kind, self._read(fields), self._read(size))
 
     def _read(self, size: int) -> bytes:
         try:
@@ -277,16 +279,13 @@ class Decoder:
         raise FailureError(_failure_kind(code, self.opened))
 
 
-def _open_file(ref: InputRef, files: list[int]) -> int:
-    """Open a file for the process; return the place of the input, see ``protocol.INPUT``."""
-    place = int(ref.version)
+def _open_file(ref: InputRef, files: list[int]) -> Delivery:
+    """Open a file for the process; return how it comes."""
     try:
-        if place < 0:  # a modification time before 1970 would look like another place
-            return protocol.MISSING
         files.append(open_input(ref.uri))
     except (ChangedError, OSError):
-        return protocol.MISSING
-    return place
+        return Delivery.MISSING
+    return Delivery.DESCRIPTOR
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:
@@ -313,9 +312,38 @@ def _not_started(reason: str) -> ShardmillError:
     )
 
 
-def _parse_reject(data: bytes, ref: InputRef) -> Reject:
-    with contextlib.suppress(ValueError, TypeError):
-        stage, reason, message = json.loads(data)
-        if reason in REASONS and isinstance(stage, str) and isinstance(message, str):
-            return Reject(ref.key, ref.uri, stage, reason, message)
-    raise FailureError("crash")
+def _parse(kind: type[FieldsT], reply: _Reply) -> FieldsT:
+    try:
+        return protocol.parse_fields(kind, reply.fields)
+    except ValueError as error:
+        raise FailureError("crash") from error
+
+
+def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
+    """Return the row of the catalog for an encoded image, or raise its failure."""
+    sent = _parse(Encoded, reply)
+    columns = spec.features.catalogued
+    hashes: list[Any] = [sent.content_hash]
+    numbers: list[Any] = [
+        sent.width,
+        sent.height,
+        sent.pixels,
+        *sent.pixel_sums,
+        *sent.pixel_squares,
+    ]
+    for name, value in sent.features.items():
+        (hashes if columns.get(name) == "bytes" else numbers).append(value)
+    if (
+        sent.features.keys() != columns.keys()
+        or len(sent.pixel_sums) != spec.image.channels
+        or len(sent.pixel_squares) != spec.image.channels
+        or not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+        or max(sent.width, sent.height) >> 31
+        or not all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes)
+    ):
+        raise FailureError("crash")
+    record_bytes = _FRAME_BYTES + len(reply.payload)
+    return CatalogRow(
+        key=ref.key, source=ref.uri, input_bytes=ref.size, input_version=ref.version,
+        label=ref.label, record_bytes=record_bytes, **vars(sent),
+    )  # fmt: skip

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import pickle
 import resource
@@ -22,18 +21,27 @@ import threading
 import time
 import traceback
 import warnings
-from typing import NamedTuple
 
 from blake3 import blake3
 from PIL import AvifImagePlugin, Image
 
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt import image_features as names
+from shardmill.schemas.schema_pbtxt.image_features import input_fields
 from shardmill.schemas.storage.descriptors import read_descriptor
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import EncodedImage, encode_image
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Kind, Opened
+from shardmill.transforms.images.decoder_protocol import (
+    NONE,
+    DecoderSpec,
+    Delivery,
+    Encoded,
+    Fields,
+    Input,
+    Kind,
+    Opened,
+    Rejected,
+)
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
@@ -44,17 +52,6 @@ _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients a
 _PENDING_BYTES = 1 << 18
 _PENDING_SECONDS = 0.004
 _DAMAGE = frozenset({"color", "decode", "encode", "icc"})
-
-
-class Input(NamedTuple):
-    """An image of a request; see ``protocol.INPUT``."""
-
-    class_id: int
-    place: int
-    size: int
-    key: bytes
-    label: bytes
-    data: bytes
 
 
 class Server:
@@ -89,38 +86,35 @@ class Server:
             spec = _parse_spec(spec_text)
             self._set_limits(spec)
             self._sent = time.monotonic()
-            for each in inputs:
+            for each, content in inputs:
                 self._opened = Opened(inherited=self._opened.inherited)
                 signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-                self._answer(each, spec, announce=announce)
+                self._answer(each, content, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._flush()
 
-    def _receive(self) -> tuple[bytes, bool, list[Input]] | None:
+    def _receive(self) -> tuple[bytes, bool, list[tuple[Input, bytes]]] | None:
         """Return the spec, whether to announce images, and the images; None at the end."""
-        read = self._requests.read
         head, self._files = b"", []
-        while len(head) < protocol.REQUEST.size:
-            left = protocol.REQUEST.size - len(head)
+        while len(head) < protocol.HEAD.size:
+            left = protocol.HEAD.size - len(head)
             data, files, _, _ = socket.recv_fds(self._socket, left, protocol.MAX_FILES)
             self._files = files[::-1] or self._files
             if not data:
                 return None
             head += data
-        spec_bytes, number, announce = protocol.REQUEST.unpack(head)
-        spec = read(spec_bytes)
-        table = list(protocol.INPUT.iter_unpack(read(number * protocol.INPUT.size)))
-        inputs = []
-        for key, label, size, class_id, place in table:
-            content = size if place == protocol.CONTENT else 0
-            inputs.append(Input(class_id, place, size, *map(read, (key, label, content))))
-        return spec, announce, inputs
+        read = self._requests.read
+        request = protocol.parse_fields(protocol.Request, read(protocol.HEAD.unpack(head)[1]))
+        spec = read(request.spec)
+        inputs = [Input(**each) for each in request.inputs]
+        sizes = [each.size if each.delivery == Delivery.CONTENT else 0 for each in inputs]
+        return spec, request.announce, list(zip(inputs, map(read, sizes), strict=True))
 
-    def _read_file(self, source: Input) -> bytes | None:
+    def _read_file(self, source: Input, content: bytes) -> bytes | None:
         """Return the content of an input; None if it cannot be read, or has changed."""
-        if source.place == protocol.CONTENT:
-            return source.data
-        if source.place == protocol.MISSING or not self._files:
+        if source.delivery == Delivery.CONTENT:
+            return content
+        if source.delivery == Delivery.MISSING or not self._files:
             return None
         descriptor = self._files.pop()
         try:
@@ -129,7 +123,7 @@ class Server:
             return None
         finally:
             os.close(descriptor)
-        same = len(data) == now.st_size == source.size and now.st_mtime_ns == source.place
+        same = len(data) == now.st_size == source.size and now.st_mtime_ns == source.modified
         return data if same else None
 
     def _set_limits(self, spec: DecoderSpec) -> None:
@@ -141,31 +135,33 @@ class Server:
         with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
-    def _answer(self, source: Input, spec: DecoderSpec, *, announce: bool) -> None:
+    def _answer(self, source: Input, content: bytes, spec: DecoderSpec, *, announce: bool) -> None:
         announced = functools.partial(self._announce, always=announce)
         try:
-            data = self._read_file(source)
+            data = self._read_file(source, content)
             if data is None:
                 self._send(Kind.UNREAD)
                 return
             image = encode_image(data, spec.image, announced)
-            record = encode_example(spec.features.rename(_features(image, source, spec)))
+            values = spec.features.values(_fields(image, source, spec))
+            record = encode_example(values)
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
             if error.error in _DAMAGE and out:
-                self._send(Kind.NO_MEMORY, protocol.OPENED.pack(*self._opened))
-                return
-            body = [error.stage, error.error, error.message]
-            self._send(Kind.REJECTED, json.dumps(body).encode())
+                self._send(Kind.NO_MEMORY, self._opened)
+            else:
+                self._send(Kind.REJECTED, Rejected(error.stage, error.error, error.message))
         except MemoryError:
-            self._send(Kind.NO_MEMORY, protocol.OPENED.pack(*self._opened))
+            self._send(Kind.NO_MEMORY, self._opened)
         except Exception:  # noqa: BLE001 - the worker raises it again
-            self._send(Kind.BUG, traceback.format_exc().encode())
+            self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            pack = protocol.CHANNEL.pack
-            sums = b"".join(pack(s.values, s.total, s.squares) for s in image.channels)
-            digest = blake3(data).digest()
-            self._send(Kind.ENCODED, record, sums, (1 + image.multi_frame, *image.source, digest))
+            encoded = Encoded(
+                blake3(data).hexdigest(), *image.geometry.upright, image.multi_frame,
+                image.channels[0].values, [int(each.total) for each in image.channels],
+                [int(each.squares) for each in image.channels], spec.features.columns(values),
+            )  # fmt: skip
+            self._send(Kind.ENCODED, encoded, record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""
@@ -173,20 +169,14 @@ class Server:
         width, height = image.width * scale, image.height * scale
         needed = _memory_needed(image, width * height)
         fits = _address_space() + needed <= self._limit
-        self._opened = self._opened._replace(width=width, height=height, needed=needed, fits=fits)
+        self._opened = Opened(width, height, needed, fits, self._opened.inherited)
         if always or needed > LARGE:
-            self._send(Kind.OPENED, protocol.OPENED.pack(*self._opened))
+            self._send(Kind.OPENED, self._opened)
             self._flush()
-            self._requests.read(protocol.REQUEST.size)
+            self._requests.read(len(protocol.GO))
 
-    def _send(
-        self, kind: Kind, payload: bytes = b"", sums: bytes = b"",
-        source: tuple[int, int, int, bytes] = (0, 0, 0, b""),
-    ) -> None:  # fmt: skip
-        frames, width, height, digest = source
-        channels = len(sums) // protocol.CHANNEL.size
-        head = protocol.REPLY.pack(kind, frames, channels, len(payload), width, height, digest)
-        self._pending += head + sums
+    def _send(self, kind: Kind, fields: Fields = NONE, payload: bytes = b"") -> None:
+        self._pending += fields.pack(kind, len(payload))
         if len(payload) > _PENDING_BYTES:
             self._flush()
             self._socket.sendall(payload)
@@ -204,18 +194,20 @@ class Server:
 _parse_spec = functools.lru_cache(pickle.loads)
 
 
-def _features(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, bytes | int]:
-    values: dict[str, bytes | int] = {
-        names.ENCODED: image.data,
-        names.FORMAT: spec.image.encoding.encode(),
-        names.HEIGHT: image.size.height,
-        names.WIDTH: image.size.width,
-        names.KEY: source.key,
+def _fields(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, bytes | int]:
+    """Return what features can have, see ``image_features.Feature.field``."""
+    geometry = image.geometry
+    return {
+        "data": image.data,
+        "format": spec.image.encoding.encode(),
+        "height": geometry.size.height,
+        "width": geometry.size.width,
+        "source_height": geometry.upright.height,
+        "source_width": geometry.upright.width,
+        "orientation": geometry.orientation,
+        "multi_frame": int(image.multi_frame),
+        **input_fields(source.key, source.label, source.class_id),
     }
-    if source.class_id >= 0:
-        values[names.CLASS_ID] = source.class_id
-        values[names.CLASS_TEXT] = source.label
-    return values
 
 
 def _memory_needed(image: Image.Image, pixels: int) -> int:

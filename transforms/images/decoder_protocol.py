@@ -1,50 +1,88 @@
-"""Messages between a worker and its decoder processes: numbers and bytes.
+"""Messages between a worker and its decoder processes: named fields and bytes.
 
 Replies contain no pickles: a decoder that a hostile file took over must not run code in the worker.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 
-# Bytes of the spec, number of inputs, and whether to send ``Opened`` for each; then the spec, the
-# ``INPUT`` of each input, and the key, label and content of each. Each input has one reply.
-# A request of zeros only answers ``Opened``: decode it now.
-REQUEST = struct.Struct("<II?")
-# Bytes of key, label and file; class id, or -1 for no label; where the file is: its modification
-# time in nanoseconds if a descriptor comes with the request, else ``CONTENT`` or ``MISSING``.
-INPUT = struct.Struct("<IIQqq")
-CONTENT, MISSING = -1, -2
+# Kind of a message, bytes of its fields, which are a JSON object, and of the payload that follows.
+HEAD = struct.Struct("<BIQ")
 MAX_FILES = 250  # descriptors that a message can have on every system
-# Kind, number of frames (1, or 2 for more), number of channels, bytes of the payload; of an encoded
-# image also width and height of the file's image and BLAKE3 of the file.
-REPLY = struct.Struct("<BBBQII32s")
-CHANNEL = struct.Struct("<QQQ")  # number, sum and sum of the squares of its values
-OPENED = struct.Struct("<QQQ??")
+MAX_FIELDS = 1 << 20  # bytes of the fields of a reply
 NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself
+FieldsT = TypeVar("FieldsT", bound="Fields")
 
 
 class Kind(IntEnum):
-    """Kind of a reply, and its payload."""
+    """Kind of a message, with its fields and payload."""
 
-    READY = 1  # after the start; empty
+    READY = 1  # after the start
     OPENED = 2  # the header of a large image is read; ``Opened``
-    ENCODED = 3  # the sums of the channels, then the record
-    REJECTED = 4  # JSON of stage, reason and message
+    ENCODED = 3  # ``Encoded``; the record
+    REJECTED = 4  # ``Rejected``
     NO_MEMORY = 5  # ``Opened``
-    BUG = 6  # a traceback
-    UNREAD = 7  # the file cannot be read, or has changed; empty
+    BUG = 6  # the payload is a traceback
+    UNREAD = 7  # the file cannot be read, or has changed
+    ENCODE = 8  # a request: ``Request``; the spec, then the content of each input that has it
+    CONTINUE = 9  # a request that answers ``OPENED``: decode it now
 
 
-class Opened(NamedTuple):
+class Delivery(IntEnum):
+    """How the content of an input comes."""
+
+    MISSING = 0
+    DESCRIPTOR = 1  # comes with the request
+    CONTENT = 2  # follows in the payload
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Named fields of a message; a subclass gives each a default of its type."""
+
+    def pack(self, kind: Kind, payload: int = 0) -> bytes:
+        """Return the message without its payload.
+
+        Args:
+            kind: Kind of the message.
+            payload: Bytes of the payload that follows.
+        """
+        text = json.dumps(vars(self), separators=(",", ":")).encode()
+        return HEAD.pack(kind, len(text), payload) + text
+
+
+def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
+    """Return the fields of a message that a hostile file may have written.
+
+    Raises:
+        ValueError: They are not those of this kind of message.
+    """
+    try:
+        made = kind(**json.loads(text))
+    except (RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    values = vars(made)
+    if any(type(values[name]) is not type(default) for name, default in vars(kind()).items()):
+        raise ValueError("a field has another type")
+    return made
+
+
+NONE = Fields()
+GO = NONE.pack(Kind.CONTINUE)
+
+
+@dataclass(frozen=True)
+class Opened(Fields):
     """What is known of an image before it is decoded.
 
     Attributes:
@@ -61,6 +99,64 @@ class Opened(NamedTuple):
     needed: int = 0
     fits: bool = True
     inherited: bool = False
+
+
+@dataclass(frozen=True)
+class Encoded(Fields):
+    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
+
+    content_hash: str = ""
+    width: int = 0
+    height: int = 0
+    multi_frame: bool = False
+    pixels: int = 0
+    pixel_sums: list[int] = field(default_factory=list)
+    pixel_squares: list[int] = field(default_factory=list)
+    features: dict[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rejected(Fields):
+    """Why an image is rejected; see ``Reject``."""
+
+    stage: str = ""
+    error: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Request(Fields):
+    """Images to encode.
+
+    Attributes:
+        spec: Bytes of the pickled ``DecoderSpec``.
+        announce: Whether to send ``OPENED`` for each image.
+        inputs: Of each input the fields of ``Input``.
+    """
+
+    spec: int = 0
+    announce: bool = False
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Input(NamedTuple):
+    """An image of a request.
+
+    Attributes:
+        key: Its key.
+        label: Its label, or None.
+        class_id: Number of the label.
+        size: Bytes of the file.
+        modified: Modification time of the file in nanoseconds, if a descriptor comes.
+        delivery: How its content comes.
+    """
+
+    key: str
+    label: str | None
+    class_id: int
+    size: int
+    modified: int = 0
+    delivery: Delivery = Delivery.MISSING
 
 
 @dataclass(frozen=True)
@@ -87,7 +183,7 @@ class DecoderSpec:
     """
 
     image: ImageSpec
-    features: FeatureNames
+    features: FeatureSet
     limits: Limits
 
     @cached_property

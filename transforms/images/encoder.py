@@ -12,12 +12,11 @@ import numpy as np
 
 from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.example.serialize import FeatureValue, encode_example
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
-from shardmill.schemas.schema_pbtxt import image_features
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, input_fields
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
@@ -43,14 +42,14 @@ class ImageEncoder:
 
     Attributes:
         spec: How images are converted.
-        feature_names: Names of the features of a record.
+        feature_set: The features of a record.
         packing: How members are packed.
         workers: Decoder processes per worker process; 0 for one per core of the machine it runs on.
         limits: Memory and time of one image.
     """
 
     spec: ImageSpec
-    feature_names: FeatureNames
+    feature_set: FeatureSet
     packing: Packing
     workers: int = 0
     limits: Limits = field(default_factory=Limits)
@@ -68,16 +67,16 @@ class ImageEncoder:
         """See ``Encoder.schema``."""
         spec = self.spec
         tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
-        return image_schema(self.feature_names, labels, tags)
+        return self.feature_set.schema(labels, tags)
 
     def features(self) -> list[dict[str, Any]]:
         """See ``Encoder.features``."""
-        return [dict(feature) for feature in self.feature_names.describe()]
+        return [dict(feature) for feature in self.feature_set.describe()]
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
         ids = {label: number for number, label in enumerate(labels)}
-        task = DecoderSpec(self.spec, self.feature_names, self.limits)
+        task = DecoderSpec(self.spec, self.feature_set, self.limits)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
         with (
@@ -105,18 +104,13 @@ class ImageEncoder:
 
     def _update_record(self, ref: InputRef, record: bytes, ids: dict[str, int]) -> Example:
         """Return the example of a published record, with the current key and label."""
-        values: dict[str, FeatureValue] = {
-            name: feature.values for name, feature in parse_example(record).items()
-        }
-        current: dict[str, bytes | int] = {image_features.KEY: ref.key.encode()}
-        if ref.label is not None:
-            current[image_features.CLASS_ID] = ids[ref.label]
-            current[image_features.CLASS_TEXT] = ref.label.encode()
-        for name, source in self.feature_names.pairs:
-            if source in current:
-                values[name] = current[source]
+        values = {name: feature.values[0] for name, feature in parse_example(record).items()}
+        class_id = -1 if ref.label is None else ids[ref.label]
+        fields = input_fields(ref.key, ref.label, class_id)
+        values |= self.feature_set.values(fields, of_input=True)
         record = encode_example(values)
-        return Example(record, ref.label, known_row(ref, len(record)), taken=True)
+        features = self.feature_set.columns(values)
+        return Example(record, ref.label, known_row(ref, len(record), features), taken=True)
 
     def _batches(self, refs: Sequence[InputRef], largest: int) -> Iterator[list[InputRef]]:
         """Yield references that one request holds, in order."""

@@ -1,11 +1,13 @@
-"""Compute the sizes that images are scaled to, with exact integer arithmetic."""
+"""Where the pixels of a file are in its record: sizes, exact in integers, and coordinates."""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from shardmill.schemas.errors import UsageError
 
@@ -14,6 +16,11 @@ RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
+# EXIF 2.32, tag 0112H: whether the columns and rows of the file are mirrored, before they are
+# exchanged from 5 on.
+_MIRRORED = {1: (0, 0), 2: (1, 0), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (0, 1), 7: (1, 1), 8: (1, 0)}
+
+Box = tuple[float, float, float, float]
 
 
 class Size(NamedTuple):
@@ -25,6 +32,77 @@ class Size(NamedTuple):
     def __str__(self) -> str:
         """Return the ``--image_size`` value."""
         return str(self.width) if self.width == self.height else f"{self.height}x{self.width}"
+
+
+class Geometry(NamedTuple):
+    """Where the pixels of a file are in its record.
+
+    Points are (x, y) in pixels from the upper left corner, so that the first pixel covers 0 to 1;
+    boxes are (left, upper, right, lower). Both are numbers or NumPy arrays of one shape. What is
+    cropped is outside of the record, and what is padded outside of the file.
+
+    Attributes:
+        stored: Size of the image in the file, before it is rotated.
+        orientation: Its EXIF orientation, 1 to 8.
+        scaled: Size that the upright image is scaled to.
+        left: Column of the record where the scaled image begins; negative if it is cropped.
+        top: Row of the record where it begins.
+        size: Size of the record's image.
+    """
+
+    stored: Size
+    orientation: int
+    scaled: Size
+    left: int
+    top: int
+    size: Size
+
+    @property
+    def upright(self) -> Size:
+        """Size of the image in the file, after it is rotated."""
+        return turned(self.stored, self.orientation)
+
+    def to_record(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return where a point of the file is in the record."""
+        mirror_x, mirror_y = _MIRRORED[self.orientation]
+        x = self.stored.width - x if mirror_x else x
+        y = self.stored.height - y if mirror_y else y
+        x, y = (y, x) if self.orientation >= 5 else (x, y)
+        x, y = (
+            x * self.scaled.width / self.upright.width,
+            y * self.scaled.height / self.upright.height,
+        )
+        return x + self.left, y + self.top
+
+    def to_file(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return where a point of the record is in the file."""
+        x = (x - self.left) * self.upright.width / self.scaled.width
+        y = (y - self.top) * self.upright.height / self.scaled.height
+        x, y = (y, x) if self.orientation >= 5 else (x, y)
+        mirror_x, mirror_y = _MIRRORED[self.orientation]
+        return (
+            self.stored.width - x if mirror_x else x,
+            self.stored.height - y if mirror_y else y,
+        )
+
+    def box_to_record(self, box: Box) -> Box:
+        """Return where a box of the file is in the record."""
+        return _corners(self.to_record(*box[:2]), self.to_record(*box[2:]))
+
+    def box_to_file(self, box: Box) -> Box:
+        """Return where a box of the record is in the file."""
+        return _corners(self.to_file(*box[:2]), self.to_file(*box[2:]))
+
+
+def _corners(one: tuple[Any, Any], other: tuple[Any, Any]) -> Box:
+    """Return the box of two opposite corners: mirroring exchanges left and right."""
+    (x, y), (u, v) = one, other
+    return (np.minimum(x, u), np.minimum(y, v), np.maximum(x, u), np.maximum(y, v))
+
+
+def turned(size: Size, orientation: int) -> Size:
+    """Return a size before or after the rotation of an EXIF orientation, which is its inverse."""
+    return Size(size.height, size.width) if orientation >= 5 else size
 
 
 @dataclass(frozen=True)
@@ -70,6 +148,23 @@ class ResizeSpec:
         if self.only_shrink and (scaled.width > source.width or scaled.height > source.height):
             return source
         return scaled
+
+    def geometry(self, stored: Size, orientation: int) -> Geometry:
+        """Return where the pixels of a file are in its record.
+
+        Args:
+            stored: Size of the image in the file, before it is rotated.
+            orientation: Its EXIF orientation, 1 to 8.
+        """
+        scaled = self.scaled(turned(stored, orientation))
+        if self.resize == "pad":
+            left, top = ((a - b) // 2 for a, b in zip(self.size, scaled, strict=True))
+            return Geometry(stored, orientation, scaled, left, top, self.size)
+        if self.resize == "crop":
+            size = Size(*map(min, self.size, scaled))
+            left, top = (-((a - b) // 2) for a, b in zip(scaled, size, strict=True))
+            return Geometry(stored, orientation, scaled, left, top, size)
+        return Geometry(stored, orientation, scaled, 0, 0, scaled)
 
 
 def _scale(side: int, numerator: int, denominator: int) -> int:

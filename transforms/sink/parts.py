@@ -24,7 +24,7 @@ from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import sum_rows
 
-FORMAT_VERSION = 2  # of shards and sidecars; part of every config_id
+FORMAT_VERSION = 3  # of shards and sidecars; part of every config_id
 
 
 class PartFile(NamedTuple):

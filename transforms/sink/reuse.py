@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest
@@ -234,16 +234,17 @@ def _read_records(
             continue
 
 
-def known_row(ref: InputRef, record_bytes: int) -> CatalogRow:
+def known_row(ref: InputRef, record_bytes: int, features: Mapping[str, Any]) -> CatalogRow:
     """Return the row of the catalog for a record that was taken.
 
     Args:
         ref: Its input, with the ``known`` record.
         record_bytes: Bytes of the record now, without the frame.
+        features: See ``CatalogRow``.
     """
     known = KnownRecord.unpack(ref.known)
     return CatalogRow(
         ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
         known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,
-        HEADER_BYTES + record_bytes + FOOTER_BYTES,
+        HEADER_BYTES + record_bytes + FOOTER_BYTES, features,
     )  # fmt: skip

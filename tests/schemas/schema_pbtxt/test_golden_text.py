@@ -7,7 +7,7 @@ import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.arrays.encoder import ArrayEncoder
 from tests.conftest import ROOT
 
@@ -28,11 +28,11 @@ def rows() -> str:
 
 
 def images() -> str:
-    names = FeatureNames.parse(
+    names = FeatureSet.parse(
         "größe=image/height,image/encoded,image/class/label,image/class/text", labelled=True
     )
     tags = array_tags(np.dtype("uint8"), [2, 3, 3], "png", 3)
-    return image_schema(names, ["ä", "b"], tags)
+    return names.schema(["ä", "b"], tags)
 
 
 def arrays(*, texts: tuple[str, ...]) -> str:

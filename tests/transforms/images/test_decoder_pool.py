@@ -21,6 +21,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
+from shardmill.transforms.images.decoder_protocol import Delivery
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
@@ -87,8 +88,9 @@ CRASHES = {
     "exit": ("exit", 1),
     "exit0": ("exit", 0),
     "forge_kind": ("forge", "ff"),
-    "forge_size": ("forge", "030103ffffffffffffffff"),
-    "forge_reject": ("forge", "040000" + "02" + "00" * 7 + "5b5d"),
+    "forge_size": ("forge", "0302000000ffffffffffffffff"),
+    "forge_reject": ("forge", "0402000000" + "00" * 8 + "5b5d"),
+    "forge_encoded": ("forge", "0302000000" + "00" * 8 + "7b7d"),
 }
 
 
@@ -336,9 +338,9 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
-from shardmill.schemas.schema_pbtxt.image_features import FeatureNames
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder_pool
-spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureNames.parse("", labelled=False), Limits())
+spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse("", labelled=False), Limits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
@@ -406,7 +408,7 @@ def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
 def test_files_whose_descriptors_do_not_arrive_are_read_by_the_worker(tmp_path, monkeypatch):
     folder = photos(tmp_path / "in", 40)
     wanted = encode(folder)
-    monkeypatch.setattr(decoders, "_open_file", lambda ref, _: int(ref.version))
+    monkeypatch.setattr(decoders, "_open_file", lambda *_: Delivery.DESCRIPTOR)
     assert encode(folder) == wanted
     assert not [item for item in wanted.values() if isinstance(item, str)]
 

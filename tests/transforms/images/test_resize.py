@@ -3,8 +3,9 @@
 import io
 from fractions import Fraction
 
+import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -19,7 +20,8 @@ from shardmill.transforms.images.resize import (
     draft_size,
     parse_image_size,
 )
-from tests.support.pixel_tools import ORIENTATION, saved, sized
+from tests.conftest import examples
+from tests.support.pixel_tools import EXIF_SIDES, ORIENTATION, as_array, saved, sized
 
 sides = st.integers(1, MAX_SIDE)
 sizes = st.builds(Size, sides, sides)
@@ -159,7 +161,7 @@ def test_size_that_libjpeg_decodes_at(large_jpeg, interpolation, gap, decoded_wi
     spec = sized(100, 80, interpolation=interpolation, reducing_gap=gap)
     decoded = decode_image(large_jpeg, spec.resize, spec.gap)
     assert decoded.image.width == decoded_width
-    assert decoded.size == (2001, 1501)
+    assert decoded.geometry.upright == (2001, 1501)
     assert decoded.box[2] == pytest.approx(2001 / round(2001 / decoded_width))
 
 
@@ -168,7 +170,7 @@ def test_orientation_swaps_the_size_that_libjpeg_decodes_at():
     exif[ORIENTATION] = 6
     data = saved(Image.new("RGB", (400, 1600)), "JPEG", exif=exif)
     decoded = decode_image(data, ResizeSpec(Size(200, 40), "stretch"), 3.0)
-    assert decoded.size == (1600, 400)
+    assert decoded.geometry.upright == (1600, 400)
     assert decoded.image.size == (200, 800)  # at least 160 x 800
 
 
@@ -199,3 +201,65 @@ def test_encoded_images_have_the_requested_size(
         assert encoded.size == spec.size
     else:
         assert encoded.size == tuple(map(min, scaled, spec.size))
+
+
+# Geometry
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF", "PNG"])
+@pytest.mark.parametrize("orientation", EXIF_SIDES)
+@settings(max_examples=examples(15), deadline=None)
+@given(
+    st.builds(
+        ResizeSpec, st.builds(Size, st.integers(40, 90), st.integers(40, 90)), ways, st.booleans()
+    ),
+    st.floats(0.15, 0.85), st.floats(0.15, 0.85),
+)  # fmt: skip
+def test_geometry_gives_the_point_of_a_mark_of_the_file(kind, orientation, resize, x, y):
+    """Judged by the pixels, also of JPEGs that are decoded at a fraction of their size."""
+    width, height = (1203, 807) if kind == "JPEG" else (241, 161)
+    x, y, side = round(x * width), round(y * height), width // 20
+    image = Image.new("L", (width, height))
+    image.paste(255, (x - side, y - side, x + side, y + side))
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    options = {"tiffinfo": {ORIENTATION: orientation}} if kind == "TIFF" else {"exif": exif}
+    spec = ImageSpec(resize, encoding="raw", channels=1, reducing_gap=1.0)
+    encoded = encode_image(saved(image, kind, **options), spec)
+    geometry = encoded.geometry
+    assert geometry.stored == (width, height)
+    assert geometry.orientation == orientation
+    left, top, right, bottom = geometry.box_to_record((x - side, y - side, x + side, y + side))
+    if min(left, top) < 1 or right > encoded.size.width - 1 or bottom > encoded.size.height - 1:
+        return  # cropped
+    found = as_array(encoded, 1)[..., 0] / 255
+    center = [
+        found.sum(axis) @ (np.arange(found.shape[1 - axis]) + 0.5) / found.sum() for axis in (0, 1)
+    ]
+    assert center == pytest.approx(geometry.to_record(x, y), abs=0.35)
+    assert found.sum() == pytest.approx((right - left) * (bottom - top), rel=0.15)
+
+
+@given(
+    sizes, sizes, ways, st.booleans(), st.sampled_from(list(EXIF_SIDES)),
+    st.lists(st.floats(0, MAX_SIDE), min_size=4, max_size=4),
+)  # fmt: skip
+def test_geometry_maps_points_and_boxes_back(
+    stored, target, way, only_shrink, orientation, numbers
+):
+    geometry = ResizeSpec(target, way, only_shrink).geometry(stored, orientation)
+    x, y, right, bottom = numbers
+    close = {"rel": 1e-6, "abs": 1e-6}
+    assert geometry.to_file(*geometry.to_record(x, y)) == pytest.approx((x, y), **close)
+    box = (min(x, right), min(y, bottom), max(x, right), max(y, bottom))
+    inside = geometry.box_to_record(box)
+    assert inside[0] <= inside[2]
+    assert inside[1] <= inside[3]
+    assert geometry.box_to_file(inside) == pytest.approx(box, **close)
+    whole = geometry.box_to_record((0, 0, *stored))
+    padded = (geometry.left, geometry.top)
+    assert whole == pytest.approx((*padded, *np.add(padded, geometry.scaled)), **close)
+    shown = geometry.size if way == "pad" else geometry.scaled
+    assert geometry.size == tuple(map(min, geometry.size, shown))
+    points = geometry.to_record(np.array([x, right]), np.array([y, bottom]))
+    assert points[0][1] == pytest.approx(geometry.to_record(right, bottom)[0])

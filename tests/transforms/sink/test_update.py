@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.schemas.dataset.catalog import catalog_name
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from tests.conftest import ROOT, build_dataset, examples, make_image, make_photos
 from tests.support.fault_tools import check_published
 from tests.support.readers import dataset_files
@@ -238,6 +239,32 @@ def test_says_what_changed(work):
     assert any("all inputs are decoded" in line for line in outcome.changes)
 
 
+def test_a_feature_is_one_entry(work, monkeypatch):
+    """Schema, manifest, records and the catalog have it, also of records that are taken."""
+    from shardmill.loaders import open_dataset
+
+    entry = Feature("image/orientation", "int64", "orientation", column="turn")
+    monkeypatch.setitem(IMAGE_FEATURES, entry.name, entry)
+    exif = Image.Exif()
+    exif[274] = 6
+    make_image(7, 30, 20).save(work / "photos/bee/rotated.jpg", exif=exif)
+    features = "turned=image/orientation,image/key"
+    build = {**OPTIONS, "input": work / "photos", "output": work / "new"}
+    build_dataset(**build, features=features)
+    outcome, _ = build_dataset(**{**build, "seed": 5}, features=features, update=True)
+    assert outcome.reused == 20
+    manifest = json.loads((work / "new/manifest.json").read_text())
+    wanted = {"name": "turned", "type": "int64", "source": "image/orientation"}
+    assert wanted in manifest["features"]
+    assert 'name: "turned"' in (work / "new/current/schema.pbtxt").read_text()
+    records = [*open_dataset(work / "new", "train"), *open_dataset(work / "new", "validation")]
+    found = {record["image/key"].decode(): record["turned"] for record in records}
+    assert found == {key: 6 if key == "bee/rotated.jpg" else 1 for key in found}
+    table = pd.read_parquet(work / "new/current/catalog")
+    assert dict(zip(table.key, table.turn, strict=True)) == found
+    assert table.image_hash.isna().all()  # these records have no image
+
+
 def test_catalog_describes_each_record(work):
     """Judged by pandas, the BLAKE3 library, Pillow and the records themselves."""
     from shardmill.loaders import open_dataset
@@ -251,13 +278,14 @@ def test_catalog_describes_each_record(work):
     for name in ("train", "validation"):
         files = sorted((output / "current" / "catalog").glob(f"{name}-*"))
         table = pd.concat(map(pd.read_parquet, files), ignore_index=True)
-        records = open_dataset(output, name)
+        records = open_dataset(output, name, decode=False)
         assert len(table) == len(records)
         for row, record in zip(table.itertuples(), records, strict=True):
             data = (photos / row.key).read_bytes()
             assert record["image/key"].decode() == row.key
             assert row.source == str(photos / row.key)
             assert row.content_hash == blake3(data).hexdigest()
+            assert row.image_hash == blake3(record["image/encoded"]).hexdigest()
             assert (row.input_bytes, row.label) == (len(data), row.key.split("/")[0])
             rotated = row.key == "bee/rotated.jpg"
             assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.schema_pbtxt.image_features import FeatureNames, image_schema
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.verify.example_checker import ExampleChecker
 from tests.conftest import examples, make_image
 
@@ -40,7 +40,7 @@ IMAGE = {
 
 
 def images_checker(labels: tuple[str, ...] = LABELS) -> ExampleChecker:
-    return ExampleChecker(image_schema(FeatureNames.parse("", labelled=True), labels), labels)
+    return ExampleChecker(FeatureSet.parse("", labelled=True).schema(labels), labels)
 
 
 def violation(checker: ExampleChecker, valid: dict, **changes) -> str:
@@ -133,9 +133,9 @@ def test_reports_image_of_another_format(tmp_path, name) -> None:
         reported = violation(images_checker(), valid, **{"image/encoded": damaged})
         assert reported.startswith("the feature 'image/encoded' begins with ")
         assert reported.endswith(f"which is not {name}")
-    renamed = FeatureNames.parse("picture=image/encoded,image/format", labelled=False)
+    renamed = FeatureSet.parse("picture=image/encoded,image/format", labelled=False)
     picture = {"picture": b"what", "image/format": name.encode()}
-    reported = ExampleChecker(image_schema(renamed, ())).find_violation(encode_example(picture))
+    reported = ExampleChecker(renamed.schema(())).find_violation(encode_example(picture))
     assert reported == f"the feature 'picture' begins with 77 68 61 74, which is not {name}"
     raw = {"image/format": b"raw", "image/encoded": b"12"}
     assert violation(images_checker(), valid, **raw) == ""
