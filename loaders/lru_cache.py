@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _MOST_DROPPED = 100_000
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class LruCache:
@@ -66,3 +71,20 @@ class LruCache:
                     self._dropped.add(dropped)
             if len(self._dropped) > _MOST_DROPPED:  # of a dataset that will never fit
                 self._dropped.clear()
+
+
+def spare_bytes() -> int:
+    """Returns the bytes that a cache may take: a process's share of a quarter of the memory.
+
+    The memory is that of the container or machine; the processes are those of torchrun on this
+    machine, each with the workers of a DataLoader.
+    """
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            sizes.append(int(Path(path).read_text()))
+    torch = sys.modules.get("torch.utils.data")
+    info = None if torch is None else torch.get_worker_info()
+    hosts = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = (int(hosts) if hosts.isdecimal() else 1) * (info.num_workers if info else 1)
+    return min(sizes) // 4 // max(1, processes)

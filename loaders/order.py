@@ -44,6 +44,8 @@ class Order:
         buffer: Returns the number of records in the buffer.
         bounds: Returns the number of the first record of each chunk of a part's shard, and the
             number of all records; it opens the shard.
+        ahead: Called with the next part when one was opened, to fetch it meanwhile; it returns
+            at once.
     """
 
     parts: Sequence[ShardSlice]
@@ -51,6 +53,7 @@ class Order:
     seed: int
     buffer: Callable[[], int]
     bounds: Callable[[int], Sequence[int]]
+    ahead: Callable[[int], object] = lambda _: None
 
     @property
     def interleaved(self) -> bool:
@@ -84,10 +87,12 @@ class Order:
         if self.shuffle:
             self._random(epoch).shuffle(numbers)
         at = 0
-        for number in numbers:
+        for number, following in zip(numbers, [*numbers[1:], None], strict=True):
             size = self.parts[number].records
             if at < stop and at + size > start:
                 chunks = self._chunks_of(number, 0, size)
+                if following is not None and at + size < stop:
+                    self.ahead(following)
                 if self.shuffle:
                     self._random(epoch, number).shuffle(chunks)
                 yield from _cut(chunks, start - at, stop - at)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
-from shardmill.loaders.lru_cache import LruCache
+from shardmill.loaders.lru_cache import LruCache, spare_bytes
 from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
@@ -37,7 +37,6 @@ from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
-_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _MAX_OPEN_FILES = 64
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADER_READ_BYTES = 1 << 12
@@ -113,23 +112,6 @@ class _ProcessCaches:
         self.tables = LruCache(memory)
         self.layouts = LruCache(memory)
         self.contents = LruCache(memory, spare_bytes() if given is None else memory)
-
-
-def spare_bytes() -> int:
-    """Returns the bytes that a cache may take: a process's share of a quarter of the memory.
-
-    The memory is that of the container or machine; the processes are those of torchrun on this
-    machine, each with the workers of a DataLoader.
-    """
-    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _MEMORY_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-            sizes.append(int(Path(path).read_text()))
-    torch = sys.modules.get("torch.utils.data")
-    info = None if torch is None else torch.get_worker_info()
-    hosts = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = (int(hosts) if hosts.isdecimal() else 1) * (info.num_workers if info else 1)
-    return min(sizes) // 4 // max(1, processes)
 
 
 class ShardFiles:
@@ -261,6 +243,15 @@ class ShardFiles:
 
     def _open(self, shard: int) -> _OpenFile:
         return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
+
+    def open_ahead(self, shard: int) -> None:
+        """Starts to copy a shard to the disk cache, if there is one, and returns at once."""
+        if self._is_remote(shard) and self._limits.disk is not None:
+            threading.Thread(target=self._try_to_open, args=(shard,), daemon=True).start()
+
+    def _try_to_open(self, shard: int) -> None:
+        with contextlib.suppress(Exception):  # the reader of the shard meets it too
+            self._open(shard)
 
     def _open_new(self, shard: int) -> _OpenFile:
         path, entry = self._paths[shard], self._shards[shard]

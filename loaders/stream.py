@@ -121,8 +121,10 @@ class Stream:
             )
         self.where, self.epoch = where, 0
         self.buffer = buffer
-        parts, bounds = records.source.selection.parts, records.files.member_bounds
-        self._order = Order(parts, shuffle, seed, self._buffer_size, bounds)
+        parts, files = records.source.selection.parts, records.files
+        self._order = Order(
+            parts, shuffle, seed, self._buffer_size, files.member_bounds, files.open_ahead
+        )
         self._skip = 0  # records of the next epoch that were read before
         self._reading: tuple[int, int] | None = None  # epoch and position of the last iteration
 

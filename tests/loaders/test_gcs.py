@@ -1,5 +1,7 @@
 """The loaders on gs://: the same records, with few requests."""
 
+import time
+
 import pytest
 
 from shardmill.loaders import Stream, feature_spec, keras_dataset, open_dataset, steps_per_epoch
@@ -13,6 +15,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # Tensor
 
 TOTAL, SHARDS = 60, 3
 MEMBERS = 4  # in each shard
+LONG = 700
 
 
 @pytest.fixture(params=PACKS)
@@ -52,6 +55,35 @@ def test_stream_reads_each_member_once(uri, front):
         assert sorted(numbers) == list(range(TOTAL))
     # Two epochs: files and indexes once, members twice.
     assert front.counts().total() <= 2 * SHARDS + 2 * SHARDS * MEMBERS
+
+
+@pytest.fixture
+def long_shards(strict_bucket, tmp_path) -> str:
+    """Shards with more records than a stream reads ahead."""
+    ds = write_numbered(tmp_path / "long", [LONG] * SHARDS, 100)
+    upload(ds, f"{strict_bucket}/long")
+    return f"{strict_bucket}/long"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_next_shard_is_copied_while_one_is_read(shuffle, long_shards, front, tmp_path):
+    """Each shard but the first is on the disk before a slow reader gets to it."""
+    records = open_dataset(long_shards, cache_dir=tmp_path / "cache")
+    front.hook = lambda call: time.sleep(0.1)
+    for number, _ in enumerate(Stream(records, shuffle=shuffle, buffer=1)):
+        wanted, end = min(2 + number // LONG, SHARDS), time.monotonic() + 30
+        while len(list((tmp_path / "cache").glob("*.copy"))) < wanted:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_shard_that_cannot_be_copied_ahead_fails_when_it_is_read(long_shards, tmp_path):
+    records = open_dataset(long_shards, cache_dir=tmp_path / "cache")
+    open_storage(long_shards).delete(records.source.paths[1])
+    rows = iter(Stream(records))
+    assert int(next(rows)["id"]) == 0
+    with pytest.raises(InputError, match=r"train-1.*the file does not exist"):
+        list(rows)
 
 
 def test_copies_on_disk_need_no_requests(uri, front, tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardmill.loaders import open_dataset, shards
+from shardmill.loaders import lru_cache, open_dataset, shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
@@ -430,10 +430,10 @@ def test_caches_share_a_quarter_of_the_memory_of_a_container(tmp_path, monkeypat
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("4000000000\n")
     paths = [str(tmp_path / name) for name in ("max", "limit", "missing")]
-    monkeypatch.setattr(shards, "_MEMORY_LIMITS", paths[:1])
+    monkeypatch.setattr(lru_cache, "_MEMORY_LIMITS", paths[:1])
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert shards.spare_bytes() == machine // 4
-    monkeypatch.setattr(shards, "_MEMORY_LIMITS", paths)
-    assert shards.spare_bytes() == min(1_000_000_000, machine // 4)
+    assert lru_cache.spare_bytes() == machine // 4
+    monkeypatch.setattr(lru_cache, "_MEMORY_LIMITS", paths)
+    assert lru_cache.spare_bytes() == min(1_000_000_000, machine // 4)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert shards.spare_bytes() == min(1_000_000_000, machine // 4) // 8
+    assert lru_cache.spare_bytes() == min(1_000_000_000, machine // 4) // 8
