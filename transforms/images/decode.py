@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import simplejpeg
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.images.jpeg import decode_jpeg
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import (
     Box,
@@ -43,6 +43,7 @@ _TRANSPOSE = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 274
+_COLOR_SPACES = {"RGB": "RGBX", "L": "GRAY"}  # by Pillow's mode; CMYK is left to Pillow
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
 
@@ -208,3 +209,30 @@ def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
     with reject_failures("decode", "decode"):
         drafted = image.draft(None, turned(smallest, geometry.orientation))
     return drafted[1] if drafted else None
+
+
+def decode_jpeg(data: bytes, header: Image.Image) -> Image.Image | None:
+    """Return a JPEG decoded by simplejpeg, see ``schemas.jpeg``; None if Pillow must decode it.
+
+    Args:
+        data: Content of the file.
+        header: The image as Pillow opened it; ``draft`` may have chosen a smaller size.
+    """
+    space = _COLOR_SPACES.get(header.mode)
+    if space is None:
+        return None
+    width, height = header.size
+    try:
+        # libjpeg scales by eighths: only the scale that Pillow chose gives this size.
+        pixels = simplejpeg.decode_jpeg(data, space, min_height=height, min_width=width)
+    except ValueError:  # damaged, or of a rare kind, which Pillow may read
+        return None
+    if pixels.shape[:2] != (height, width):
+        return None
+    mode = "L" if space == "GRAY" else space
+    image = Image.frombuffer(mode, header.size, pixels, "raw", mode, 0, 1)  # without a copy
+    if mode == "RGBX":  # Pillow's own RGB images have a fourth byte too
+        image.im.setmode("RGB")
+        image._mode = "RGB"  # noqa: SLF001 - as Image.putalpha does
+    image.info = header.info
+    return image

@@ -25,7 +25,6 @@ from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     DecoderSpec,
-    Delivery,
     Encoded,
     FieldsT,
     Input,
@@ -202,9 +201,9 @@ class Decoder:
         try:
             for ref, class_id, data in items:
                 size = ref.size if data is None else len(data)
-                delivery = _open_file(ref, files) if data is None else Delivery.CONTENT
-                modified = int(ref.version) if delivery == Delivery.DESCRIPTOR else 0
-                sent = Input(ref.key, ref.label, class_id, size, modified, delivery)
+                opened = data is None and _open_file(ref, files)
+                modified = int(ref.version) if opened else None
+                sent = Input(ref.key, ref.label, class_id, size, modified, data is not None)
                 inputs.append(sent._asdict())
                 payload.append(data or b"")
             request = Request(len(spec.pickled), alone, inputs)
@@ -279,13 +278,13 @@ class Decoder:
         raise FailureError(_failure_kind(code, self.opened))
 
 
-def _open_file(ref: InputRef, files: list[int]) -> Delivery:
-    """Open a file for the process; return how it comes."""
+def _open_file(ref: InputRef, files: list[int]) -> bool:
+    """Open a file for the process; return whether that was possible."""
     try:
         files.append(open_input(ref.uri))
     except (ChangedError, OSError):
-        return Delivery.MISSING
-    return Delivery.DESCRIPTOR
+        return False
+    return True
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:
@@ -324,13 +323,7 @@ def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
     sent = _parse(Encoded, reply)
     columns = spec.features.catalogued
     hashes: list[Any] = [sent.content_hash]
-    numbers: list[Any] = [
-        sent.width,
-        sent.height,
-        sent.pixels,
-        *sent.pixel_sums,
-        *sent.pixel_squares,
-    ]
+    numbers: list[Any] = [*sent.pixel_sums, *sent.pixel_squares]
     for name, value in sent.features.items():
         (hashes if columns.get(name) == "bytes" else numbers).append(value)
     if (

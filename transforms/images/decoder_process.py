@@ -34,7 +34,6 @@ from shardmill.transforms.images.convert import EncodedImage, encode_image
 from shardmill.transforms.images.decoder_protocol import (
     NONE,
     DecoderSpec,
-    Delivery,
     Encoded,
     Fields,
     Input,
@@ -107,14 +106,14 @@ class Server:
         request = protocol.parse_fields(protocol.Request, read(protocol.HEAD.unpack(head)[1]))
         spec = read(request.spec)
         inputs = [Input(**each) for each in request.inputs]
-        sizes = [each.size if each.delivery == Delivery.CONTENT else 0 for each in inputs]
+        sizes = [each.size if each.content else 0 for each in inputs]
         return spec, request.announce, list(zip(inputs, map(read, sizes), strict=True))
 
     def _read_file(self, source: Input, content: bytes) -> bytes | None:
         """Return the content of an input; None if it cannot be read, or has changed."""
-        if source.delivery == Delivery.CONTENT:
+        if source.content:
             return content
-        if source.delivery == Delivery.MISSING or not self._files:
+        if source.modified is None or not self._files:
             return None
         descriptor = self._files.pop()
         try:

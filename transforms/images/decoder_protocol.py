@@ -38,14 +38,6 @@ class Kind(IntEnum):
     CONTINUE = 9  # a request that answers ``OPENED``: decode it now
 
 
-class Delivery(IntEnum):
-    """How the content of an input comes."""
-
-    MISSING = 0
-    DESCRIPTOR = 1  # comes with the request
-    CONTENT = 2  # follows in the payload
-
-
 @dataclass(frozen=True)
 class Fields:
     """Named fields of a message; a subclass gives each a default of its type."""
@@ -74,6 +66,8 @@ def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
     values = vars(made)
     if any(type(values[name]) is not type(default) for name, default in vars(kind()).items()):
         raise ValueError("a field has another type")
+    if any(type(value) is int and value >> 63 for value in values.values()):
+        raise ValueError("a number is out of range")
     return made
 
 
@@ -147,16 +141,16 @@ class Input(NamedTuple):
         label: Its label, or None.
         class_id: Number of the label.
         size: Bytes of the file.
-        modified: Modification time of the file in nanoseconds, if a descriptor comes.
-        delivery: How its content comes.
+        modified: Modification time of the file in nanoseconds, if a descriptor comes; else None.
+        content: Whether its content follows in the payload.
     """
 
     key: str
     label: str | None
     class_id: int
     size: int
-    modified: int = 0
-    delivery: Delivery = Delivery.MISSING
+    modified: int | None
+    content: bool
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Files that crash, stop or starve their decoder, in decoder processes with a plugin of the tests."""
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -19,9 +20,12 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import ResourceError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
-from shardmill.transforms.images.decoder_protocol import Delivery
+from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image
@@ -92,6 +96,34 @@ CRASHES = {
     "forge_reject": ("forge", "0402000000" + "00" * 8 + "5b5d"),
     "forge_encoded": ("forge", "0302000000" + "00" * 8 + "7b7d"),
 }
+
+
+GOOD = {
+    "content_hash": "0" * 64, "width": 3, "height": 2, "multi_frame": False, "pixels": 6,
+    "pixel_sums": [1, 2, 3], "pixel_squares": [4, 5, 6], "features": {"image_hash": "a" * 64},
+}  # fmt: skip
+FORGED = [
+    {}, {"width": -1}, {"width": 1 << 31}, {"pixels": 1 << 63}, {"pixels": True}, {"pixels": 1.5},
+    {"pixel_sums": [1, 2]}, {"pixel_sums": [1, 2, -3]}, {"pixel_squares": [4, 5, "6"]},
+    {"pixel_squares": {}}, {"content_hash": "A" * 64}, {"content_hash": "../" * 21}, {"more": 1},
+    {"features": {}}, {"features": {"image_hash": 5}}, {"features": {"image_hash": "a" * 63}},
+    {"features": {"image_hash": "a" * 64, "key": "b"}}, {"multi_frame": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", FORGED, ids=str)
+def test_fields_that_a_hostile_file_forged_are_a_crash(change):
+    """A decoder that such a file took over must not decide what the worker stores."""
+    features = FeatureSet.parse("", labelled=False)
+    spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
+    fields = json.dumps(GOOD | change if change else [GOOD]).encode()
+    for text in (fields, b"[" * 100_000, b"\xff", b'{"width": 1e999}', b"9" * 5_000):
+        with pytest.raises(decoders.FailureError, match="crash"):
+            decoders._make_row(decoders._Reply(3, text, b""), InputRef("a", "a"), spec)
+    row = decoders._make_row(
+        decoders._Reply(3, json.dumps(GOOD).encode(), b""), InputRef("a", "a"), spec
+    )
+    assert row.features == GOOD["features"]
 
 
 @pytest.mark.heavy
@@ -408,7 +440,7 @@ def test_threads_do_not_deadlock_with_failures_and_large_images(tmp_path):
 def test_files_whose_descriptors_do_not_arrive_are_read_by_the_worker(tmp_path, monkeypatch):
     folder = photos(tmp_path / "in", 40)
     wanted = encode(folder)
-    monkeypatch.setattr(decoders, "_open_file", lambda *_: Delivery.DESCRIPTOR)
+    monkeypatch.setattr(decoders, "_open_file", lambda *_: True)
     assert encode(folder) == wanted
     assert not [item for item in wanted.values() if isinstance(item, str)]
 
