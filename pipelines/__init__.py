@@ -1,4 +1,4 @@
-"""The pipelines that the commands run: a frozen config per pipeline, and a function to wire it.
+"""The pipelines that the commands run: a config per pipeline, and a function to wire it.
 
 ``build_images(root, config)`` and its siblings wire a pipeline into your own. Names are loaded on
 first use.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.dataset_options import ArraysOptions
@@ -11,15 +11,13 @@ from shardmill.schemas.errors import UsageError
 from shardmill.transforms.arrays.resolve_input import ArraysQuery
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class ArraysConfig(ArraysOptions, BuildConfig):
     """``ArraysOptions``, checked.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
-
-    not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {"labels"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,9 +31,9 @@ class ArraysConfig(ArraysOptions, BuildConfig):
     @property
     def query(self) -> ArraysQuery:
         """Where the arrays are, and which to read."""
-        names = tuple(name.strip() for name in self.arrays.split(",")) if self.arrays else ()
+        names = tuple(name.strip() for name in self.arrays)
         return ArraysQuery(
-            self.input, self.root, self.labels, self.label, names, self.absolute_output
+            self.source, self.root, self.labels, self.label, names, self.absolute_output
         )
 
     def identity(self) -> dict[str, Any]:

@@ -6,70 +6,60 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
+from shardmill.pipelines.option_types import as_text, options_of, parse_path
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
-from shardmill.schemas.tfrecord.gzip_member import COMPRESSIONS
 from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.planning import ShardSpec, parse_bytes
+from shardmill.transforms.sink.planning import ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
-_PATHS = frozenset({"input", "output", "root", "labels", "schema", "preprocessing"})
-_MODES = frozenset({"update", "overwrite", "dry_run"})
+_MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
 
 Config = TypeVar("Config", bound="BuildConfig")
 
 
-@dataclass(frozen=True)
+@dataclass
 class BuildConfig(DatasetOptions):
     """The options of every build, checked.
-
-    Attributes:
-        not_identity: Options that do not change the content of the dataset.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
 
-    not_identity: ClassVar[frozenset[str]] = frozenset(
-        {"input", "output", "root", "follow_links", "max_reject_fraction", "update", "overwrite",
-         "keep", "dry_run", "threads"}
-    )  # fmt: skip
-
     def __post_init__(self) -> None:
-        for name in _PATHS & {each.name for each in fields(self)}:
-            object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        super().__post_init__()
         if not self.output:
             raise UsageError("--output is empty: give the folder of the new dataset.")
-        if self.compression not in COMPRESSIONS:
-            raise UsageError(f"--compression={self.compression} is unknown: use gzip or none.")
-        if not 0 <= self.max_reject_fraction <= 1:
-            raise UsageError(
-                f"--max_reject_fraction={self.max_reject_fraction:g} must be between 0 and 1."
-            )
         if self.update and self.overwrite:
             raise UsageError(
-                "--update and --overwrite exclude each other: --update builds if inputs or options "
+                "--update and --overwrite cannot be combined: --update builds if inputs or options "
                 "changed, --overwrite in any case."
             )
-        if self.keep < 0:
-            raise UsageError(f"--keep={self.keep} is negative: give 0 or more.")
-        if self.threads < 0:
-            raise UsageError(f"--threads={self.threads} must be 1 or more, or 0 for one per core.")
+
+    @property
+    def source(self) -> str:
+        """Path or URI of the input."""
+        return os.fspath(self.input)
 
     @property
     def absolute_output(self) -> str:
         """Absolute path or URI of the output."""
-        return absolute(self.output)
+        return absolute(os.fspath(self.output))
+
+    @property
+    def shares(self) -> Splits:
+        """The splits; by default those of every build."""
+        return self.splits or Splits.parse(None)
 
     @property
     def by_label(self) -> bool:
@@ -79,7 +69,7 @@ class BuildConfig(DatasetOptions):
     @property
     def place_spec(self) -> PlaceSpec:
         """How examples are assigned to splits and positions."""
-        return PlaceSpec(Splits.parse(self.splits), self.seed)
+        return PlaceSpec(self.shares, self.seed)
 
     @property
     def one_split(self) -> bool:
@@ -107,12 +97,7 @@ class BuildConfig(DatasetOptions):
             raise UsageError(f"{shown} has {{label}}: that needs --shard_by=label.")
         if "index" not in template.fields and self.num_shards != 1:
             raise UsageError(f"{shown} would give several shards one name: add {{index}}.")
-        return ShardSpec(
-            template,
-            self.num_shards,
-            parse_bytes(self.shard_bytes, "shard_bytes"),
-            self.shard_examples,
-        )
+        return ShardSpec(template, self.num_shards, self.shard_bytes, self.shard_examples)
 
     def without_folder_labels(self) -> Self:
         """Return the options for an input whose folders are splits and have no subfolders."""
@@ -131,7 +116,7 @@ class BuildConfig(DatasetOptions):
             config_id=identity,
             place=self.place_spec,
             shards=self.shard_spec,
-            compression="gzip" if self.compression == "gzip" else "none",
+            compression=self.compression,
             max_reject_fraction=self.max_reject_fraction,
             update=self.update,
             overwrite=self.overwrite,
@@ -147,23 +132,22 @@ class BuildConfig(DatasetOptions):
         Args:
             kind: Name of the kind of input.
         """
-        flags = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in _MODES or value == each.default:
-                continue
-            if each.name in _PATHS and value:
-                value = absolute(value)
-            flags.append(f"--{each.name}" if value is True else f"--{each.name}={value}")
-        return ("shardmill", kind, *flags)
+        words = ["shardmill", kind, f"--input={absolute(self.source)}"]
+        words.append(f"--output={self.absolute_output}")
+        for name, option in options_of(self).items():
+            value = getattr(self, name)
+            if name not in _MODES and value != option.default:
+                value = absolute(value) if option.parse is parse_path else value
+                words.append(f"--{name}" if value is True else f"--{name}={as_text(option, value)}")
+        return tuple(words)
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
+        options = {name: each for name, each in options_of(self).items() if each.decides}
+        values = {name: getattr(self, name) for name in options} | {"splits": self.shares}
         return {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.not_identity
-        } | {
-            "splits": str(Splits.parse(self.splits)),
-            "shard_bytes": parse_bytes(self.shard_bytes, "shard_bytes"),
+            name: value if isinstance(value, int | float | None) else as_text(options[name], value)
+            for name, value in values.items()
         }
 
 

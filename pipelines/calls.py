@@ -1,31 +1,46 @@
 """Commands as Python functions: ``shardmill.images("photos", "ds", image_size=224)``.
 
-Each runs its command in a child process: the calling process, such as the kernel of a notebook,
-imports no Apache Beam and does not end with a decoder that crashes.
+The tables of options are their signatures. Each runs its command in a child process: the calling
+process, such as the kernel of a notebook, imports no Apache Beam and does not end with a decoder
+that crashes.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 from shardmill.loaders.steps import files_folder, load_manifest
+from shardmill.pipelines.dataset_options import (
+    ArraysOptions,
+    CountOptions,
+    ImagesOptions,
+    RowsOptions,
+    VerifyOptions,
+)
+from shardmill.pipelines.option_types import Path, describe_options
 from shardmill.pipelines.report.error_address import PAGE
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import join, open_storage
 
 _BUILT = ("published", "up_to_date")
-Path = str | os.PathLike[str]
+_RAISES = "    ShardmillError: The command failed; the message says why, and what to do.\n"
+P = ParamSpec("P")
+T = TypeVar("T")
 Result = TypeVar("Result", "BuildResult", "VerifyResult")
 
 
@@ -121,77 +136,69 @@ class VerifyResult:
     faults: tuple[dict[str, Any], ...]
 
 
-def images(input: Path, output: Path, **options: Any) -> BuildResult:  # noqa: A002 - as the flag
-    """Build a dataset from images, as ``shardmill images`` does.
+def _command(
+    table: Callable[P, Any], command: str, summary: str, result: Callable[[dict[str, Any]], T]
+) -> Callable[P, T]:
+    """Return a function that runs a command, with the signature of its table of options.
 
     Args:
-        input: A folder, glob, listing (.csv) or image.
-        output: Folder of the new dataset.
-        options: Flags of the command by name, such as ``image_size=224``,
-            ``splits={"train": 0.9, "validation": 0.1}`` and ``update=True``; Apache Beam's too.
-
-    Raises:
-        ShardmillError: The command failed; the message says why, and what to do.
+        table: Class of the options.
+        command: Name of the command.
+        summary: First line of its docstring.
+        result: Returns the result of the object that the command prints.
     """
-    return _build("images", input, output, options)
+    kind: Any = table
+    options = {each.name for each in fields(kind)}
+
+    def call(*args: P.args, **values: P.kwargs) -> T:
+        for name in values.keys() - options:
+            near = difflib.get_close_matches(name, options, 1)
+            hint = (
+                f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
+            )
+            raise UsageError(f"shardmill.{command} has no option {name}; {hint}")
+        return result(_run(command, table(*args, **values)))
+
+    texts = describe_options(kind).items()
+    rows = "".join(f"    {name}: {text[:1].upper()}{text[1:]}.\n" for name, (_, text) in texts)
+    call.__name__ = call.__qualname__ = command
+    call.__doc__ = f"{summary}\n\nArgs:\n{rows}\nRaises:\n{_RAISES}"
+    signature = inspect.signature(kind)
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    vars(call)["__signature__"] = signature.replace(parameters=plain)
+    return call
 
 
-def rows(input: Path, output: Path, **options: Any) -> BuildResult:  # noqa: A002
-    """Build a dataset from CSV files, as ``shardmill rows`` does.
-
-    Args:
-        input: A folder, glob, CSV file, or list of files (.txt).
-        output: Folder of the new dataset.
-        options: Flags of the command by name, such as ``label="survived"``; Apache Beam's too.
-
-    Raises:
-        ShardmillError: The command failed; the message says why, and what to do.
-    """
-    return _build("rows", input, output, options)
+def _build_result(body: dict[str, Any]) -> BuildResult:
+    return _result(BuildResult, body)
 
 
-def arrays(input: Path, output: Path, **options: Any) -> BuildResult:  # noqa: A002
-    """Build a dataset from NumPy arrays, as ``shardmill arrays`` does.
-
-    Args:
-        input: A .npy, an .npz, or a folder of .npy files.
-        output: Folder of the new dataset.
-        options: Flags of the command by name; Apache Beam's too.
-
-    Raises:
-        ShardmillError: The command failed; the message says why, and what to do.
-    """
-    return _build("arrays", input, output, options)
+def _verify_result(body: dict[str, Any]) -> VerifyResult:
+    return _result(VerifyResult, body)
 
 
-def count(*inputs: Path, **options: Any) -> Manifest:
-    """Count the records of TFRecord files, as ``shardmill count`` does.
+def _result(kind: type[Result], body: dict[str, Any]) -> Result:
+    names = {each.name for each in fields(kind)} & body.keys()
+    lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
+    return kind(**{name: body[name] for name in names} | lists)
 
-    Args:
-        inputs: Folders, globs, files, or lists of paths (.txt, .csv).
-        options: Flags of the command by name, such as ``check="index"``.
 
-    Returns:
-        The counts; files that could not be counted are in ``damaged``.
-
-    Raises:
-        ShardmillError: The command failed; the message says why, and what to do.
-    """
-    body = _run("count", ["--input", *(os.fspath(path) for path in inputs)], options)
+def _manifest(body: dict[str, Any]) -> Manifest:
     return Manifest.from_json(json.dumps(body))
 
 
-def verify(dataset: Path, **options: Any) -> VerifyResult:
-    """Check every byte of a dataset against its manifest and schema, as ``shardmill verify`` does.
-
-    Args:
-        dataset: Folder of a dataset, or a manifest of ``count``.
-        options: Flags of the command by name, such as ``processes=4``.
-
-    Raises:
-        ShardmillError: The dataset cannot be checked; damage is in the result.
-    """
-    return _result(VerifyResult, _run("verify", [os.fspath(dataset)], options))
+images = _command(ImagesOptions, "images", "Build a dataset from images.", _build_result)
+rows = _command(RowsOptions, "rows", "Build a dataset from CSV files.", _build_result)
+arrays = _command(ArraysOptions, "arrays", "Build a dataset from NumPy arrays.", _build_result)
+count = _command(
+    CountOptions, "count",
+    "Count TFRecords; ``damaged`` of the manifest lists the files that could not be counted.",
+    _manifest,
+)  # fmt: skip
+verify = _command(
+    VerifyOptions, "verify", "Check every byte of a dataset against its manifest and schema.",
+    _verify_result,
+)  # fmt: skip
 
 
 def report(dataset: Path, output: Path | None = None) -> str:
@@ -201,46 +208,27 @@ def report(dataset: Path, output: Path | None = None) -> str:
     return write_report(dataset, output)
 
 
-def _build(command: str, source: Path, output: Path, options: Mapping[str, Any]) -> BuildResult:
-    places = [f"--input={os.fspath(source)}", f"--output={os.fspath(output)}"]
-    return _result(BuildResult, _run(command, places, options))
-
-
-def _result(kind: type[Result], body: Mapping[str, Any]) -> Result:
-    names = {each.name for each in fields(kind)} & body.keys()
-    lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
-    return kind(**{name: body[name] for name in names} | lists)
-
-
-def _flags(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags of options by name; an option that is None or False has none."""
-    for name, value in options.items():
-        if value is True:
-            yield f"--{name}"
-        elif value is not None and value is not False:
-            yield f"--{name}={_text(name, value)}"
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{part}" for key, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return ("x" if name == "image_size" else ",").join(map(str, value))
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-
-
-def _run(command: str, places: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+def _run(command: str, options: Any) -> dict[str, Any]:
     """Run a command in a child process; return the object that it prints.
+
+    Args:
+        command: Name of the command.
+        options: Its table of options.
 
     Raises:
         ShardmillError: The command failed.
         KeyboardInterrupt: It was interrupted.
     """
-    words = [sys.executable, "-m", "shardmill", command, *places, *_flags(options), "--json"]
+    words = [sys.executable, "-m", "shardmill.pipelines.child"]
     shared = sys.stderr is sys.__stderr__ and os.isatty(2)
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
+    ):
+        pickle.dump((command, vars(options)), given)
+        given.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the words are of this call
-            words, stdin=subprocess.DEVNULL, stdout=answer, text=True, errors="replace",
+            words, stdin=given, stdout=answer, text=True, errors="replace",
             stderr=None if shared else subprocess.PIPE,
         )  # fmt: skip
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from shardmill.pipelines.commands import COMMANDS, load_command
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.schemas.errors import ResourceError, ShardmillError, UsageError
 
 _LIST = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
@@ -25,28 +27,42 @@ shardmill COMMAND --help lists the flags of a command."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    code = _run(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    return report_errors(
+        lambda: _dispatch(arguments), json="--json" in arguments, debug="--debug" in arguments
+    )
+
+
+def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) -> int:
+    """Run a command; print an error as a sentence, and return the exit code.
+
+    Args:
+        run: Returns the exit code of the command.
+        json: Whether to print an error as an object, too.
+        debug: Whether to raise the error instead.
+    """
+    code = _run(run, json=json, debug=debug)
     quiet = sys.modules.get("shardmill.pipelines.report.quiet")  # only if a command imported it
     if quiet is not None:
         quiet.close_stderr_after_failure()
     return code
 
 
-def _run(arguments: list[str]) -> int:
+def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
     try:
-        return _dispatch(arguments)
+        return _with_resources(run)
     except ShardmillError as error:
-        if "--debug" in arguments:
+        if debug:
             raise
         from shardmill.pipelines.report.error_address import address_of
         from shardmill.schemas.printable import printable
 
         message, address = str(error), address_of(str(error))
-        if "--json" in arguments:
-            import json
+        if json:
+            from json import dumps
 
             body = {"status": "failed", "type": type(error).__name__, "error": message}
-            print(json.dumps({**body, "address": address}))
+            print(dumps({**body, "address": address}))
         print(f"shardmill: {printable(message)}\nSee {address}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
@@ -57,6 +73,18 @@ def _run(arguments: list[str]) -> int:
 
         print("shardmill: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _with_resources(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+            raise
+        raise ResourceError(
+            "This process cannot have more memory or threads: raise its limits (ulimit -v and "
+            "ulimit -u, or those of its container), or use a machine with more memory."
+        ) from error
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -71,15 +99,11 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
-    try:
-        code: int = load_command(argv[0]).main(argv[1:])
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
-            raise
-        raise ResourceError(
-            "This process cannot have more memory or threads: raise its limits (ulimit -v and "
-            "ulimit -u, or those of its container), or use a machine with more memory."
-        ) from error
+    if argv[0] in INPUT_KINDS:
+        from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
+
+        return run_build(argv[0], parse_build(argv[0], argv[1:]))
+    code: int = load_command(argv[0]).main(argv[1:])
     return code
 
 

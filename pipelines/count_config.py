@@ -6,47 +6,32 @@ import posixpath
 from dataclasses import dataclass
 from typing import cast
 
+from shardmill.pipelines.dataset_options import CountOptions
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.transforms.count.manifest import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_input
 
-CHECKS = ("records", "index")
 
-
-@dataclass(frozen=True)
-class CountConfig:
-    """Options of ``shardmill count``.
-
-    Attributes:
-        input: Folders, globs, files, or lists of paths (.txt, .csv).
-        manifest: Path of the manifest to write; empty for none.
-        check: ``records`` reads everything; ``index`` trusts sound member indexes.
-        root: Folder that names in the manifest are relative to; by default the input's.
-        follow_links: Whether links may lead outside the root.
-        processes: Number of concurrent reading processes per worker.
+@dataclass
+class CountConfig(CountOptions):
+    """``CountOptions``, checked.
 
     Raises:
         UsageError: A value breaks a rule.
     """
 
-    input: tuple[str, ...]
-    manifest: str = ""
-    check: str = "records"
-    root: str = ""
-    follow_links: bool = False
-    processes: int = 1
-
     def __post_init__(self) -> None:
-        if not self.input or not all(self.input):
+        super().__post_init__()
+        if not self.paths or not all(self.paths):
             raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
-        if self.check not in CHECKS:
-            raise UsageError(f"--check={self.check} is unknown: use records or index.")
-        if self.processes < 1:
-            raise UsageError(f"--processes={self.processes} must be 1 or more.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The inputs."""
+        return cast("tuple[str, ...]", self.input)
 
 
 @dataclass(frozen=True)
@@ -82,9 +67,9 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
         _check_manifest(manifest)
     spec = CountSpec(
         root=matches[0].root,
-        check=cast("Check", config.check),
+        check=config.check,
         manifest=manifest,
-        processes=config.processes,
+        processes=config.processes or 1,
         runner=runner,
     )
     return CountJob(tuple(matches), spec)
@@ -95,7 +80,7 @@ def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
         find_input(
             _current_generation(pattern), root, follow_links=config.follow_links, wanted="records"
         )
-        for pattern in config.input
+        for pattern in config.paths
     ]
 
 

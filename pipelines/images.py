@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList
@@ -25,7 +24,7 @@ from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards
 
@@ -58,22 +57,22 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         ShardmillError: The input is missing or an option breaks a rule.
     """
     match = find_input(
-        config.input, config.root, listing="listing" in (config.label_from, config.splits),
+        config.source, config.root, listing="listing" in (config.label_from, config.shares.mode),
         follow_links=config.follow_links, exclude=config.absolute_output,
     )  # fmt: skip
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and config.duplicates != "keep":
         raise UsageError(
-            f"--duplicates={config.duplicates} excludes a listing, which says itself what belongs "
-            "together: remove the copies from the listing."
+            f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
+            "what belongs together: remove the copies from the listing."
         )
     if match.kind == "listing":
-        labelled, split = config.label_from == "listing", config.splits == "listing"
+        labelled, split = config.label_from == "listing", config.shares.mode == "listing"
         warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, record_id=config.record_id(), command=config.command("images"),
-        duplicates=cast("DuplicatesMode", config.duplicates),
+        duplicates=config.duplicates,
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings, hooks=ImagesHooks(labels_are_names=config.label_from == "filename"),
     )  # fmt: skip
@@ -84,7 +83,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     config = job.config
     matched = root | "MatchFiles" >> MatchFiles(
-        job.match, config.label_spec, listed_splits=config.splits == "listing"
+        job.match, config.label_spec, listed_splits=config.shares.mode == "listing"
     )
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)

@@ -42,7 +42,7 @@ from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import Plan, parse_bytes
+from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
 
@@ -89,7 +89,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
     match = find_input(
-        config.input, config.root, follow_links=config.follow_links,
+        config.source, config.root, follow_links=config.follow_links,
         exclude=config.absolute_output, wanted="rows",
     )  # fmt: skip
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
@@ -205,7 +205,7 @@ def _sample(
     """
     usable = [ref for ref in refs if not ref.error]
     needed = [config.label, config.key, config.group_by, config.split_by]
-    size = parse_bytes(config.sample_bytes, "sample_bytes")
+    size = config.sample_bytes
     if given is not None:
         size = MIN_FILE_BYTES
         sample = sample_files(usable[:1], config.dialect, config.nulls, size, ())
@@ -216,7 +216,7 @@ def _sample(
     missing = missing_columns(given or (), sample.base)
     if sample.base and missing:
         raise InputError(
-            f"No file of --input={config.input} has the columns of --schema={config.schema}: most "
+            f"No file of --input={config.source} has the columns of --schema={config.schema}: most "
             f"have no column {format_names(missing)}, only {format_names(sample.base)}; change "
             "one of them, or make such columns optional in the schema."
         )
@@ -257,17 +257,17 @@ def _explain_no_rows(
     """
     if sample.problem:
         return (
-            f"No row of --input={config.input} can be read: {sample.problem}; check --input, "
+            f"No row of --input={config.source} can be read: {sample.problem}; check --input, "
             "--delimiter and --quote."
         )
     census = _census(sample)
-    problem = why_unusable(census.with_counts(counts), RowsHooks(), config.input)
+    problem = why_unusable(census.with_counts(counts), RowsHooks(), config.source)
     if not problem:
         names = (
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
         )
         return (
-            f"--input={config.input} has no rows{names}: check --input, --header and --skip_lines."
+            f"--input={config.source} has no rows{names}: check --input, --header and --skip_lines."
         )
     rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
     if not rejected or census.counts.fatal:
@@ -278,7 +278,7 @@ def _explain_no_rows(
 
 
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
-    if preprocessing is None or config.split_by or config.splits == "directory":
+    if preprocessing is None or config.split_by or config.shares.mode == "directory":
         return
     if "train" not in [name for name, share in config.place_spec.splits.shares if share]:
         raise UsageError(

@@ -6,20 +6,19 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.transforms.rows.csv.dialect import Dialect, HeaderMode
+from shardmill.transforms.rows.csv.dialect import Dialect
 from shardmill.transforms.rows.types.typed_cells import Nulls
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.planning import parse_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class RowsConfig(RowsOptions, BuildConfig):
     """``RowsOptions``, checked.
 
@@ -27,37 +26,29 @@ class RowsConfig(RowsOptions, BuildConfig):
         UsageError: A value breaks a rule, or two values conflict.
     """
 
-    not_identity: ClassVar[frozenset[str]] = BuildConfig.not_identity | {
-        "schema", "sample_bytes", "preprocessing", "max_rejected_files",
-    }  # fmt: skip
-
     def __post_init__(self) -> None:
         super().__post_init__()
         # The parsers of these values check them.
         _ = self.dialect, self.place_spec, self.shard_spec
-        if self.splits == "listing":
+        if self.shares.mode == "listing":
             raise UsageError(
                 "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
             )
         if self.split_by and self.splits is not None:
             raise UsageError(
-                f"--split_by={self.split_by} and --splits={self.splits} exclude each other."
+                f"--split_by={self.split_by} and --splits={self.splits} cannot be combined: leave "
+                "one of them out."
             )
         if self.split_by and self.group_by:
             raise UsageError(
                 f"--group_by={self.group_by} has no effect with --split_by={self.split_by}: "
                 "remove it."
             )
-        if parse_bytes(self.sample_bytes, "sample_bytes") < 1:
-            raise UsageError(f"--sample_bytes={self.sample_bytes} must be 1 or more.")
-        if self.max_rejected_files < 0:
-            raise UsageError(f"--max_rejected_files={self.max_rejected_files} must be 0 or more.")
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
         """How rows are assigned to positions, and to splits unless a column names them."""
-        splits = Splits.parse("directory") if self.split_by else Splits.parse(self.splits)
-        return PlaceSpec(splits, self.seed)
+        return PlaceSpec(Splits("directory") if self.split_by else self.shares, self.seed)
 
     @property
     def one_split(self) -> bool:
@@ -67,16 +58,16 @@ class RowsConfig(RowsOptions, BuildConfig):
     @cached_property
     def dialect(self) -> Dialect:
         """The CSV dialect of the files."""
-        columns = tuple(self.columns.split(",")) if self.columns else ()
-        header = cast("HeaderMode", self.header or ("none" if columns else "first"))
+        header = self.header or ("none" if self.columns else "first")
         return Dialect(
-            self.delimiter, self.quote, self.encoding, header, columns, self.skip_lines, self.strip
-        )
+            self.delimiter, self.quote, self.encoding, header, self.columns, self.skip_lines,
+            self.strip,
+        )  # fmt: skip
 
     @cached_property
     def nulls(self) -> Nulls:
         """Which cells are null."""
-        return Nulls() if self.null_values is None else Nulls.of(self.null_values.split(","))
+        return Nulls() if self.null_values is None else Nulls.of(self.null_values or [""])
 
     def read_schema(self) -> tuple[Column, ...] | None:
         """Return the columns of the schema file, or None without ``--schema``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardmill.pipelines.build_config import Config
-from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, split_of_folder
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import format_names
 from shardmill.schemas.storage import join
 from shardmill.transforms.match.inputs import MatchSpec
@@ -27,7 +27,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     """
     one_level = match.kind == "glob" and "/" not in match.input[len(match.top.rstrip("/")) + 1 :]
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
-    if config.splits not in (None, "directory") or not inside:
+    if (config.splits and config.splits.mode != "directory") or not inside:
         return config, ()
     names = sorted(n for n in folder_names(match.top) if join(match.top, n) != match.exclude)
     splits = [name for name in names if split_of_folder(name)]
@@ -41,7 +41,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         f"the folders {format_names(splits)} were taken as splits; --splits={DEFAULT_SPLITS} "
         "divides all files"
     )
-    found: Config = replace(config, splits="directory")
+    found: Config = replace(config, splits=Splits("directory"))
     flat = [name for name in splits if not folder_names(join(match.top, name))]
     unlabelled = found.without_folder_labels()
     if flat and unlabelled != found:

@@ -1,4 +1,4 @@
-"""Formats numbers for people, and parses durations."""
+"""Formats numbers for people, and parses sizes and durations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from shardmill.schemas.errors import UsageError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATION = re.compile(r"(\d{1,9})([smhd])")
 
 
@@ -55,3 +57,21 @@ def parse_duration(text: str, flag: str) -> int:
     if text == "0":
         return 0
     raise UsageError(f"{flag}={text} is not a duration: write it as in 90s, 15m, 1h, 2d, or 0.")
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """Return the bytes of a size such as ``128MiB``, ``1G`` or ``5000`` (powers of 1024).
+
+    Raises:
+        UsageError: The text is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip().upper())
+    if match is None:
+        raise UsageError(f"--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.")
+    return int(float(match.group(1)) * _SIZES[match.group(2)])
+
+
+def format_bytes(size: int) -> str:
+    """Return the shortest text of which ``parse_bytes`` returns a size."""
+    value, unit = max((value, unit) for unit, value in _SIZES.items() if size % value == 0)
+    return f"{size // value}{unit}iB" if unit else str(size)

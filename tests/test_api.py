@@ -47,3 +47,25 @@ def test_each_input_kind_and_loader_is_exported() -> None:
     assert {*loaders.__all__, "ShardmillError", "__version__"} <= set(shardmill.__all__)
     for kind in INPUT_KINDS.values():
         assert {kind.load_config().__name__, f"build_{kind.name}"} <= set(pipelines.__all__)
+
+
+def test_works_without_frameworks() -> None:
+    """What needs one says so when it is called, not when its name is looked up."""
+    code = (
+        "import inspect, pydoc, sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'tensorflow', 'keras'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import shardmill\n"
+        "from shardmill import *\n"
+        "assert hasattr(shardmill, 'torch_dataset') and callable(torch_dataset)\n"
+        "members = dict(inspect.getmembers(shardmill))\n"
+        "assert set(shardmill.__all__) - {'__version__'} <= set(members)\n"
+        "text = pydoc.render_doc(shardmill, renderer=pydoc.plaintext)\n"
+        "assert 'images(input, output, *, root' in text, text\n"
+        "assert 'quality: JPEG quality, 1 to 100 (default: 95).' in text\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -215,13 +215,12 @@ def test_files_and_functions_are_short() -> None:
         ("loaders.keras_dataset(path)", "TensorFlow is not installed: pip install 'shardmill[tensorflow]'."),
         ("loaders.feature_spec(path)", "TensorFlow is not installed: pip install"),
         ("loaders.normalization(path)", "Keras is not installed: pip install 'shardmill[tensorflow]'."),
-        ("import_module('shardmill.loaders.torch_data')", "PyTorch is not installed: pip install"),
+        ("loaders.torch_dataset(path)", "PyTorch is not installed: pip install"),
     ],
 )  # fmt: skip
 def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> None:
     code = (
         "import sys, importlib.util\n"
-        "from importlib import import_module\n"
         "real = importlib.util.find_spec\n"
         "gone = ('tensorflow', 'keras', 'torch')\n"
         "importlib.util.find_spec = lambda name: None if name in gone else real(name)\n"

@@ -9,14 +9,11 @@ names:
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.pipelines.runners.dataflow import LABELS_VARIABLE
 
 COMMANDS = (*INPUT_KINDS, "count")
 IMAGE_VARIABLE = "SHARDMILL_SDK_IMAGE"
@@ -25,9 +22,8 @@ IMAGE_VARIABLE = "SHARDMILL_SDK_IMAGE"
 def translate(argv: list[str]) -> list[str]:
     """Return the arguments of the ``shardmill`` command.
 
-    All parameters of a template are texts: switches are ``true`` or ``false``, a parameter that was
-    left out may be empty, and the launcher passes the job's labels as ``--labels``, which is also a
-    flag of Shardmill's.
+    A parameter that was left out may be empty, and the launcher passes the job's labels as
+    ``--labels``, which is also a flag of Shardmill's.
     """
     command = ""
     rest = []
@@ -36,33 +32,15 @@ def translate(argv: list[str]) -> list[str]:
         if name == "--command":
             command = value
         elif name == "--labels" and value.startswith("{"):
-            os.environ[LABELS_VARIABLE] = value
+            rest.append(f"--beam_options=labels={value}")
         elif value or "=" not in argument:
             rest.append(argument)
     if command not in COMMANDS:
         return [command, *rest]  # which is reported with a list of the commands
-    switches = {
-        name
-        for action in find_parser(command)._actions  # noqa: SLF001 - argparse has no other way
-        if isinstance(action, argparse._StoreTrueAction)  # noqa: SLF001
-        for name in action.option_strings
-    }
     image = os.environ.get(IMAGE_VARIABLE)
     if image and not any(each.startswith("--sdk_container_image") for each in rest):
         rest.append(f"--sdk_container_image={image}")
-    return [command, *_replace_switches(rest, switches)]
-
-
-def _replace_switches(argv: list[str], switches: set[str]) -> list[str]:
-    """Return the arguments with ``--name=true`` as ``--name``, and without ``--name=false``."""
-    replaced = []
-    for argument in argv:
-        name, _, value = argument.partition("=")
-        if name not in switches or value not in ("true", "false"):
-            replaced.append(argument)
-        elif value == "true":
-            replaced.append(name)
-    return replaced
+    return [command, *rest]
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ specification in a bucket: the name of an image and the metadata.
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,26 +19,20 @@ from launch import COMMANDS
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.option_types import Option
 
 METADATA = Path(__file__).with_name("metadata.json")
-LEFT_OUT = {"help", "json", "quiet", "dry_run"}  # a launcher that stages no job fails
+LEFT_OUT = {
+    "help",
+    "json",
+    "quiet",
+    "dry_run",
+    "beam_options",
+}  # a launcher that stages no job fails
 REQUIRED = {"input"}  # by every command
 KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
-SIZE = r"^[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)$"
 PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
-REGEXES = {
-    "input": PLACE, "output": PLACE, "manifest": PLACE, "root": PLACE, "schema": PLACE,
-    "quality": r"^([1-9][0-9]?|100)$", "image_size": r"^[0-9]+(x[0-9]+)?$",
-    "shard_bytes": SIZE,
-    "decoder_memory": SIZE,
-    "sample_bytes": SIZE,
-    "max_reject_fraction": r"^(0(\.[0-9]+)?|1(\.0+)?)$",
-}  # fmt: skip
-CLOSED = {
-    "label_from", "resize", "interpolation", "icc", "channels", "compression", "shard_by", "check",
-    "header",
-}  # fmt: skip
-NUMBERS = {int: r"^[0-9]+$", float: r"^[0-9]+(\.[0-9]+)?$"}
+PLACES = {"input", "output", "manifest", "root", "schema"}  # in buckets
 
 
 def metadata() -> dict[str, Any]:
@@ -82,30 +74,31 @@ def _input_kinds() -> str:
 
 def _parameters() -> Iterator[dict[str, Any]]:
     """Yield each flag once, in the order of the commands' help."""
-    flags: dict[str, dict[str, tuple[str, argparse.Action]]] = {}
-    words: dict[str, set[str]] = {}
+    flags: dict[str, dict[str, tuple[str, str]]] = {}
+    options: dict[str, list[Option[Any, Any]]] = {}
     for command in COMMANDS:
         parser = find_parser(command)
         for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way
             for action in group._group_actions:  # noqa: SLF001
-                if action.dest not in LEFT_OUT and action.help != argparse.SUPPRESS:
-                    flags.setdefault(action.dest, {})[command] = (group.title or "", action)
-                    found = parser.suggestions.get(f"--{action.dest}", ())
-                    words.setdefault(action.dest, set()).update(found)
+                if action.dest not in LEFT_OUT:
+                    texts = group.title or "", action.help or ""
+                    flags.setdefault(action.dest, {})[command] = texts
+                    if action.dest in parser.options:
+                        options.setdefault(action.dest, []).append(parser.options[action.dest])
     for name, found in flags.items():
-        yield _parameter(name, found, sorted(words[name]))
+        yield _parameter(name, found, options.get(name, []))
 
 
 def _parameter(
-    name: str, found: dict[str, tuple[str, argparse.Action]], words: list[str]
+    name: str, found: dict[str, tuple[str, str]], options: list[Option[Any, Any]]
 ) -> dict[str, Any]:
-    group, action = next(iter(found.values()))
+    group, _ = next(iter(found.values()))
     parameter: dict[str, Any] = {
         "name": name,
         "label": name.replace("_", " ").capitalize(),
-        "helpText": _help({command: each.help or "" for command, (_, each) in found.items()}),
+        "helpText": _help({command: text for command, (_, text) in found.items()}),
         "isOptional": name not in REQUIRED,
-        **_kind(name, action, words),
+        **_kind(name, options),
     }
     if list(found) == list(COMMANDS):
         return {**parameter, "groupName": group}
@@ -124,16 +117,21 @@ def _help(texts: dict[str, str]) -> str:
     return f"{joined[:1].upper()}{joined[1:]}."
 
 
-def _kind(name: str, action: argparse.Action, words: list[str]) -> dict[str, Any]:
-    if isinstance(action, argparse._StoreTrueAction):  # noqa: SLF001
+def _kind(name: str, options: list[Option[Any, Any]]) -> dict[str, Any]:
+    """Return the type of a parameter; commands may have different options of one name."""
+    if name in PLACES:
+        return {"paramType": KINDS.get(name, "TEXT"), "regexes": [PLACE]}
+    if not options or options[0].kind == "switch":  # --debug is one too
         return {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
-    if name in CLOSED and words:
-        options = [{"value": word, "label": word} for word in words]
-        regex = f"^({'|'.join(map(re.escape, words))})$"
-        return {"paramType": "ENUM", "enumOptions": options, "regexes": [regex]}
-    kind = "NUMBER" if action.type in NUMBERS else KINDS.get(name, "TEXT")
-    regex = REGEXES.get(name) or NUMBERS.get(action.type)  # type: ignore[arg-type]
-    return {"paramType": kind, **({"regexes": [regex]} if regex else {})}
+    option = options[0]
+    if not option.pattern or any(each.pattern != option.pattern for each in options):
+        return {"paramType": "TEXT"}
+    regexes = [f"^({option.pattern})$"]
+    if option.choices:
+        listed = [{"value": word, "label": word} for word in sorted(option.choices)]
+        return {"paramType": "ENUM", "enumOptions": listed, "regexes": regexes}
+    kind = "NUMBER" if option.kind == "number" else "TEXT"
+    return {"paramType": kind, "regexes": regexes}
 
 
 def _main(arguments: list[str]) -> None:

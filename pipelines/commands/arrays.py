@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines.commands import build_flags
-from shardmill.pipelines.commands.build import parse_build, run_build
-from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.commands.parser import PLACES, SHARDS, Parser, build_parser
 from shardmill.pipelines.dataset_options import ArraysOptions
 
 _EXAMPLE = """\
@@ -12,25 +10,15 @@ example, an archive with the arrays x and y:
   shardmill arrays --input=mnist.npz --output=ds"""
 
 _GROUPS = {
-    "input and output": build_flags.PLACES.replace(" follow_links", ""),
+    "input and output": PLACES,
     "labels and features": "labels label arrays",
     "splits": "splits seed",
-    "records and shards": build_flags.SHARDS,
-    "running": "max_reject_fraction threads",
+    "records and shards": SHARDS,
+    "running": "max_reject_fraction threads beam_options",
 }
-
-
-def main(argv: list[str]) -> int:
-    """Build and publish a dataset of arrays; return the exit code."""
-    return run_build("arrays", *parse_build("arrays", argv))
 
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
     what = "Build a GZIP TFRecord dataset from NumPy arrays."
-    parser = build_flags.build_parser("arrays", what, _EXAMPLE, ArraysOptions, _GROUPS)
-    parser.suggestions = {
-        **build_flags.SHARED_SUGGESTIONS,
-        "--splits": ("train:0.9,validation:0.1",),
-    }
-    return parser
+    return build_parser("arrays", what, _EXAMPLE, ArraysOptions, _GROUPS)

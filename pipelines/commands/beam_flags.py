@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import importlib.util
 import itertools
 import re
@@ -11,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.commands.parser import Parser, reject_others
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.schemas.errors import UsageError
@@ -21,64 +19,64 @@ _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 
 def parse_flags(
-    parser: Parser, argv: list[str], required: Sequence[str]
+    parser: Parser, argv: Sequence[str], *places: str
 ) -> tuple[dict[str, Any], list[str], Answer]:
     """Return the values of Shardmill's flags, Beam's options, and how to answer.
 
     Args:
         parser: Parser of the command.
         argv: Arguments after the command.
-        required: Names of flags that must be given; or all of their values without the names, in
+        places: Names of flags that must be given; or all of their values without the names, in
             this order.
 
     Raises:
-        UsageError: A flag is unknown, missing or malformed.
+        UsageError: A flag is unknown, missing or malformed, or belongs to another command.
     """
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     answer = Answer.take(values)
-    actions = parser._actions  # noqa: SLF001 - argparse has no public list of them
-    own = [flag for action in actions for flag in action.option_strings]
-    if not values.keys() & set(required):
-        wanted = [action for action in actions if action.dest in required]
-        beam_flags = _take_places(values, beam_flags, wanted, own)
-    _reject(find_foreign(beam_flags), own)
+    if not values.keys() & set(places):
+        beam_flags = _take_places(values, beam_flags, parser, places)
+    names = beam_option_names() if beam_flags else frozenset()
+    for flag in beam_flags:  # the name of an option of Beam's may be one of ours
+        reject_others(flag.partition("=")[0], names)
+    _reject_foreign(parser, beam_flags, names)
     # argparse would report a missing --input before a misspelt one.
-    missing = [f"--{name}" for name in required if name not in values]
+    missing = [f"--{name}" for name in places if name not in values]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    check_beam_flags(beam_flags, own)
+    check_beam_flags(beam_flags, parser)
     return values, beam_flags, answer
 
 
 def _take_places(
-    values: dict[str, Any], argv: list[str], wanted: Sequence[argparse.Action], own: Sequence[str]
+    values: dict[str, Any], argv: list[str], parser: Parser, places: Sequence[str]
 ) -> list[str]:
     """Move arguments without a flag at the beginning into values; return the other arguments.
 
     Args:
         values: Values by name.
         argv: Arguments that no flag of Shardmill's took.
-        wanted: Flags that these arguments replace; the only one may be a list.
-        own: Shardmill's flags; a mistyped one is not a place.
+        parser: The parser, whose mistyped flags are not places.
+        places: Names of the flags that these arguments replace; the only one may be a list.
     """
-    places = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
-    if not places:
-        return argv
-    _reject(next((each for each in places if f"--{each.partition('=')[0]}" in own), ""), own)
-    if wanted[0].nargs:
-        values[wanted[0].dest] = places
-        return argv[len(places) :]
-    values |= zip([action.dest for action in wanted], places, strict=False)
-    return argv[min(len(places), len(wanted)) :]
+    given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
+    for each in given:
+        if f"--{each.partition('=')[0]}" in parser.flags:
+            raise UsageError(f"{each!r} is not a flag: write it as --{each}.")
+    if given and len(places) == 1:
+        values[places[0]] = given
+        return argv[len(given) :]
+    values |= zip(places, given, strict=False)
+    return argv[min(len(places), len(given)) :]
 
 
-def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
+def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
     """Check that flags are Beam's and have an effect.
 
     Args:
         argv: Flags that are not Shardmill's.
-        own: Shardmill's flags, for suggestions.
+        parser: Parser of the command, for suggestions.
 
     Raises:
         UsageError: One is not, and the message names the nearest flag; or it configures a
@@ -90,34 +88,21 @@ def check_beam_flags(argv: list[str], own: Sequence[str]) -> None:
     with quiet_import():
         from apache_beam.options.pipeline_options import PipelineOptions
 
-    parser = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
+    beam = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():
-        options._add_argparse_args(parser)  # noqa: SLF001 - how Beam itself collects its flags
-    _, unknown = parser.parse_known_args(argv)
-    _reject(unknown[0] if unknown else "", own)
+        options._add_argparse_args(beam)  # noqa: SLF001 - how Beam itself collects its flags
+    parser.reject(beam.parse_known_args(argv)[1])
 
 
-def _reject(argument: str, own: Sequence[str]) -> None:
-    if not argument:
-        return
-    flag = argument.partition("=")[0]
-    if not flag.startswith("-"):
-        raise UsageError(f"{flag!r} is not a flag: write options as --name=value.")
-    near = difflib.get_close_matches(flag.replace("-", "_").replace("__", "--", 1), own, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else "see --help."
-    raise UsageError(f"The flag {flag} is unknown; {hint}")
-
-
-def find_foreign(argv: Sequence[str]) -> str:
-    """Return an argument that cannot be an option of Beam's, or an empty text.
+def _reject_foreign(parser: Parser, argv: Sequence[str], names: frozenset[str]) -> None:
+    """Report an argument that cannot be an option of Beam's.
 
     Does not import Beam, which takes two seconds: a mistyped flag is reported at once.
     """
     if argv and not argv[0].startswith("-"):
-        return argv[0]
-    names = beam_option_names() if argv else ()
+        parser.reject(argv)
     flags = [argument for argument in argv if argument.startswith("--")] if names else []
-    return next((flag for flag in flags if flag.partition("=")[0] not in names), "")
+    parser.reject([flag for flag in flags if flag.partition("=")[0] not in names])
 
 
 def beam_option_names() -> frozenset[str]:

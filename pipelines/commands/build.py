@@ -1,16 +1,16 @@
-"""What the commands that build a dataset share: option parsing, the run and its summary."""
+"""What the commands that build a dataset share: the config, the run and its summary."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
-from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import parse_flags
+from shardmill.pipelines.commands import find_parser, load_command
+from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress
@@ -24,7 +24,7 @@ class BuildOptions(NamedTuple):
     """The options of a command that builds a dataset.
 
     Attributes:
-        config: Options of the pipeline; of the class that its kind of input has.
+        config: Options of the pipeline.
         beam_flags: Beam's options.
         answer: How to answer.
     """
@@ -44,26 +44,43 @@ def parse_build(kind: str, argv: list[str]) -> BuildOptions:
     Raises:
         UsageError: A flag is unknown, missing or malformed.
     """
-    parser = find_parser(kind)
-    values, beam_flags, answer = parse_flags(parser, argv, required=("input", "output"))
+    return configure(kind, *parse_flags(find_parser(kind), argv, "input", "output"))
+
+
+def configure(
+    kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer
+) -> BuildOptions:
+    """Return the options of a build.
+
+    Args:
+        kind: Name of the kind of input.
+        values: Options by name, as texts or parsed.
+        beam_flags: Beam's options, besides those in the values.
+        answer: How to answer.
+
+    Raises:
+        UsageError: A value breaks a rule.
+    """
     with quiet_import():
-        config = INPUT_KINDS[kind].load_config()
-    return BuildOptions(config(**values), beam_flags, answer)
+        config = INPUT_KINDS[kind].load_config()(**values)
+    check_beam_flags(config.beam_options, find_parser(kind))
+    return BuildOptions(config, [*beam_flags, *config.beam_options], answer)
 
 
-def run_build(
-    command: str, config: Any, beam_flags: list[str], answer: Answer,
-    explain: Callable[[BaseException], Exception | None] | None = None,
-) -> int:  # fmt: skip
+def run_build(command: str, options: BuildOptions) -> int:
     """Build and publish a dataset; return the exit code.
+
+    A module of a command may have ``start``, called with the options before Beam is imported, and
+    ``explain``, which returns the error to report for an exception of another library, or None.
 
     Args:
         command: Name of the kind of input, which is its command.
-        config: Options of the pipeline.
-        beam_flags: Beam's options.
-        answer: How to answer.
-        explain: Returns the error to report for an exception of another library, or None.
+        options: All options.
     """
+    config, beam_flags, answer = options
+    module = load_command(command)
+    if hasattr(module, "start"):
+        module.start(options)
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
@@ -74,7 +91,7 @@ def run_build(
     runner, beam_flags = take_runner(beam_flags)
     if config.dry_run:
         runner = IN_MEMORY
-    find_runner(runner).check_places([("--input", config.input), ("--output", config.output)])
+    find_runner(runner).check_places([("--input", config.source), ("--output", config.output)])
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
@@ -88,7 +105,7 @@ def run_build(
             answer, remedy="run again to resume",
         )  # fmt: skip
     except Exception as error:
-        plain = explain(error) if explain else None
+        plain = module.explain(error) if hasattr(module, "explain") else None
         if plain is None:
             raise
         raise plain from error

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from argparse import SUPPRESS
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from shardmill.pipelines import run
-from shardmill.pipelines.commands.beam_flags import parse_flags
+from shardmill.pipelines import run as runs
+from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.commands.build_flags import RUNNERS
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
+from shardmill.pipelines.dataset_options import CountOptions
 from shardmill.pipelines.input_kinds import MEBIBYTES
+from shardmill.pipelines.option_types import describe_options
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
@@ -21,7 +23,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shardmill.pipelines.count_config import CountConfig, CountJob
 
@@ -37,24 +39,24 @@ def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Count the records of any TFRecord files, and check them."
     parser = command_parser("count", "--input PATH [PATH ...] [FLAGS]", description, _EPILOG)
-    parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
-    add("--input", nargs="+", action="extend", metavar="PATH",
-        help="folders, globs, files, or lists of paths (.txt, .csv)")  # fmt: skip
-    add("--manifest", metavar="FILE", help="write a manifest to this file")
-    add("--check", metavar="HOW", help="records: read all and check every CRC (default); "
-        "index: trust sound member indexes, read as little as counting needs")  # fmt: skip
-    add("--root", metavar="DIR", help="names are relative to it (default: the input's folder)")
-    add("--follow_links", action="store_true", help="follow links that lead outside the root")
-    add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
+    text = describe_options(CountOptions)["input"][1]
+    add("--input", nargs="+", action="extend", default=SUPPRESS, metavar="PATH", help=text)
+    add_options(
+        parser, CountOptions, "manifest check root follow_links processes beam_options", add
+    )
     add_common(add, "tracebacks and Beam's log")
-    parser.suggestions = {"--check": ("records", "index"), "--runner": RUNNERS}
     return parser
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
-    config, runner, beam_flags, answer = parse(argv)
+    return run(*parse_flags(make_parser(), argv, "input"))
+
+
+def run(values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> int:
+    """Count TFRecord files; return the exit code."""
+    config, runner, beam_flags = configure(values, beam_flags)
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.preflight import check_accepts_files
     from shardmill.pipelines.report.summary import render_count
@@ -95,36 +97,37 @@ def main(argv: list[str]) -> int:
 
 def _runner_of(
     job: CountJob, runner: str, beam_flags: list[str], folder: str
-) -> Callable[[], Manifest | run.RunResult]:
+) -> Callable[[], Manifest | runs.RunResult]:
     """Return a function that counts: in this process, or with Beam if the flags ask for it."""
     if runner == IN_MEMORY and not beam_flags:  # to import Beam takes longer than most counts
         from shardmill.transforms.count.counting import count_now
 
-        return lambda: run.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
+        return lambda: runs.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
     with quiet_import():
         from shardmill.pipelines.count import outcomes
-    return lambda: run.run_pipeline(
+    return lambda: runs.run_pipeline(
         lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, unit=MEBIBYTES
     )
 
 
-def parse(argv: list[str]) -> tuple[CountConfig, str, list[str], Answer]:
-    """Return the config, the runner, Beam's options, and how to answer.
+def configure(
+    values: Mapping[str, Any], beam_flags: list[str]
+) -> tuple[CountConfig, str, list[str]]:
+    """Return the config, the runner, and Beam's other options.
 
     Raises:
-        UsageError: A flag breaks a rule.
+        UsageError: A value breaks a rule.
     """
-    values, beam_flags, answer = parse_flags(make_parser(), argv, required=("input",))
     from shardmill.pipelines.count_config import CountConfig
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    runner, beam_flags = take_runner(beam_flags)
-    # Other runners start a process per core themselves.
-    values.setdefault("processes", usable_cores() if runner == IN_MEMORY else 1)
-    config = CountConfig(**{**values, "input": tuple(values["input"])})
-    if runner != IN_MEMORY and not config.manifest:
+    config = CountConfig(**values)
+    check_beam_flags(config.beam_options, make_parser())
+    runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
+    if runner == IN_MEMORY:  # other runners start a process per core themselves
+        return replace(config, processes=config.processes or usable_cores()), runner, beam_flags
+    if not config.manifest:
         raise UsageError(f"--runner={runner} needs --manifest, which returns the result.")
-    paths = [*(("--input", path) for path in config.input), ("--manifest", config.manifest)]
-    if runner != IN_MEMORY:
-        find_runner(runner).check_places(paths)
-    return config, runner, beam_flags, answer
+    paths = [*(("--input", path) for path in config.paths), ("--manifest", config.manifest)]
+    find_runner(runner).check_places(paths)
+    return config, runner, beam_flags

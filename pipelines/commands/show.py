@@ -23,9 +23,8 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 
 from __future__ import annotations
 
-import argparse
-
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.option_types import parse_whole
 
 _EPILOG = """\
 examples:
@@ -41,7 +40,7 @@ def make_parser() -> Parser:
     add = parser.add_argument
     add("path", metavar="PATH",
         help="a dataset, its manifest, a folder, or any TFRecord file")  # fmt: skip
-    add("--records", type=number, default=3, metavar="N",
+    add("--records", default="3", metavar="N",
         help="number of records to show (default: 3)")  # fmt: skip
     add("--split", default="", metavar="SPLIT", help="split whose records are shown")
     add("--key", default="", metavar="KEY",
@@ -50,20 +49,13 @@ def make_parser() -> Parser:
     return parser
 
 
-def number(text: str) -> int:
-    """Return a number of records; argparse names the type by this function's name."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative: give 0 or more")
-    return value
-
-
 def main(argv: list[str]) -> int:
     """Print what is at the path; return the exit code."""
     flags, answer = make_parser().parse(argv)
     from shardmill.pipelines.report.show_data import describe_path
 
-    report = describe_path(flags.path, records=flags.records, split=flags.split, key=flags.key)
+    records = parse_whole("records", flags.records)
+    report = describe_path(flags.path, records=records, split=flags.split, key=flags.key)
     answer.give(report)
     if not answer.json:
         from shardmill.pipelines.report.layout import print_to_stdout

@@ -8,6 +8,7 @@ import sys
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.option_types import parse_whole
 
 _EPILOG = """\
 example:
@@ -24,9 +25,9 @@ def make_parser() -> Parser:
     add("--split", default="train", metavar="SPLIT",
         help="a split, or several as in train+validation, or train[:10%%] "
         "(default: train)")  # fmt: skip
-    add("--batch_size", type=int, required=True, metavar="N", help="the global batch size")
+    add("--batch_size", required=True, metavar="N", help="the global batch size")
     add("--drop_remainder", action="store_true", help="drop a last batch that is not full")
-    add("--hosts", type=int, default=1, metavar="N",
+    add("--hosts", default="1", metavar="N",
         help="hosts that read equal shares: count the full batches of each")  # fmt: skip
     add("--whole_shards", action="store_true",
         help="each host reads whole shards, round-robin: count the batches of "
@@ -38,6 +39,8 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
     flags, answer = make_parser().parse(argv)
+    flags.batch_size = parse_whole("batch_size", flags.batch_size, 1)
+    flags.hosts = parse_whole("hosts", flags.hosts, 1)
     folder, path = find_manifest(flags.manifest)
     manifest = read_manifest(folder, path)
     selection = select(manifest, flags.split)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
+from shardmill.pipelines.dataset_options import VerifyOptions
+from shardmill.pipelines.option_types import describe_options
+from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
-from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.errors import OutputError
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.printable import printable
 
@@ -34,8 +38,8 @@ def make_parser() -> Parser:
     """Return the parser of the command."""
     parser = command_parser("verify", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
     add = parser.add_argument
-    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
-    add("--processes", type=int, metavar="N", help="concurrent readers (default: one per core)")
+    add("dataset", metavar="DIR", help=describe_options(VerifyOptions)["dataset"][1])
+    add_options(parser, VerifyOptions, "processes", add)
     add_common(add)
     return parser
 
@@ -43,18 +47,22 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Check a dataset against its manifest and schema; return the exit code."""
     flags, answer = make_parser().parse(argv)
-    if flags.processes is not None and flags.processes < 1:
-        raise UsageError(f"--processes={flags.processes} must be 1 or more.")
+    return run(vars(flags), [], answer)
+
+
+def run(values: Mapping[str, Any], _: list[str], answer: Answer) -> int:
+    """Check a dataset; return the exit code."""
+    options = VerifyOptions(**values)
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
     from shardmill.transforms.runtime.progress import Progress
     from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 
     started = time.monotonic()
-    dataset = find_dataset(flags.dataset)
+    dataset = find_dataset(os.fspath(options.dataset))
     progress = Progress(unit="MiB", per_unit=1 << 20, rejects_name="damaged")
     try:
         with hide_progress(answer.quiet), show_progress(progress):
-            findings = verify_dataset(dataset, flags.processes or usable_cores(), progress)
+            findings = verify_dataset(dataset, options.processes or usable_cores(), progress)
     except KeyboardInterrupt:
         close_all()
         raise

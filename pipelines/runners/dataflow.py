@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,8 +24,6 @@ _NO_LIST = "disable_logging_submission_environment"
 # Without one, Beam uploads the main module; workers have Shardmill installed.
 _SESSION = ("save_main_session", "no_save_main_session")
 _CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
-# Labels of the job; --label and --labels are also flags of Shardmill's commands.
-LABELS_VARIABLE = "SHARDMILL_JOB_LABELS"
 _REMEDIES = {
     401: "run `gcloud auth application-default login`",
     403: "enable the Dataflow API in the project, and grant your account the role Dataflow "
@@ -81,7 +78,6 @@ class Dataflow(Runner):
             argv.append(f"--experiments={_NO_LIST}")
         if not any(option_given(argv, name) for name in _SESSION):
             argv.append(f"--{_SESSION[1]}")
-        argv += [f"--labels={label}" for label in _labels(os.environ.get(LABELS_VARIABLE, ""))]
         self._argv = argv
         return argv
 
@@ -181,12 +177,6 @@ class Dataflow(Runner):
                 f"run{where}; run again once it has ended."
             )
         return None
-
-
-def _labels(text: str) -> list[str]:
-    """Return the labels in a text: KEY=VALUE,... or, from a launcher, a JSON object."""
-    text = text.strip()
-    return [text] if text.startswith("{") else [each.strip() for each in text.split(",") if each]
 
 
 def _check_names(options: PipelineOptions) -> None:

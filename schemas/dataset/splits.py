@@ -60,8 +60,8 @@ class Splits:
             return cls("listing")
         if _BARE_SHARES.fullmatch(text):
             named = zip(("train", "validation", "test"), text.split(","), strict=False)
-            right = ",".join(f"{name}:{share.strip()}" for name, share in named)
-            raise UsageError(f"--splits={text} has no names: write --splits={right}.")
+            shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in named)
+            raise UsageError(f"--splits={text} has no names: did you mean {_scaled(shares)}?")
         shares = tuple(_parse_share(text, item) for item in text.split(","))
         names = [name for name, _ in shares]
         if len(set(names)) != len(names):
@@ -69,10 +69,8 @@ class Splits:
         total = sum(share for _, share in shares)
         if total != 1:
             shown = int(total) if total.denominator == 1 else float(total)
-            raise UsageError(
-                f"--splits={text} sums to {shown}, not 1: change the shares, "
-                "or write them as fractions such as train:2/3,validation:1/3."
-            )
+            right = _scaled(shares)
+            raise UsageError(f"--splits={text} sums to {shown}, not 1: did you mean {right}?")
         return cls("fractions", shares)
 
     def __str__(self) -> str:
@@ -96,6 +94,12 @@ class Splits:
             if hash64 < bound:
                 return name
         raise ValueError(f"{hash64} is not a 64-bit hash, or the splits have no fractions")
+
+
+def _scaled(shares: tuple[tuple[str, Fraction], ...]) -> Splits:
+    """Return splits of the same proportions whose shares sum to 1."""
+    total = sum(share for _, share in shares) or 1
+    return Splits("fractions", tuple((name, share / total) for name, share in shares))
 
 
 def _shown(share: Fraction) -> str:

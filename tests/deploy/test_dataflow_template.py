@@ -1,6 +1,5 @@
 """The image and the flex template of Dataflow agree with the flags of the commands."""
 
-import argparse
 import json
 import re
 import runpy
@@ -18,10 +17,10 @@ from google.cloud import dataflow
 from google.cloud.devtools import cloudbuild
 from google.protobuf import json_format
 
-from shardmill.pipelines.commands import find_parser, rows
+from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.pipelines.runners.dataflow import LABELS_VARIABLE, Dataflow
+from shardmill.pipelines.runners.dataflow import Dataflow
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "deploy" / "dataflow"
@@ -84,9 +83,7 @@ def test_each_flag_is_a_parameter(modules):
     commands = {option["value"] for option in PARAMETERS["command"]["enumOptions"]}
     assert commands == {*INPUT_KINDS, "count"} == set(launch.COMMANDS)
     for command in commands:
-        actions = find_parser(command)._actions
-        flags = {action.dest for action in actions if action.help != argparse.SUPPRESS}
-        flags -= template.LEFT_OUT
+        flags = {action.dest for action in find_parser(command)._actions} - template.LEFT_OUT
         assert flags == {
             name
             for name, each in PARAMETERS.items()
@@ -135,7 +132,6 @@ LAUNCHED = ["--runner=DataflowRunner", "--project=my-project", "--region=europe-
 def test_launcher_starts_each_command(modules, monkeypatch):
     launch = modules[0]
     monkeypatch.setenv(launch.IMAGE_VARIABLE, IMAGE)
-    monkeypatch.setenv(LABELS_VARIABLE, "")
     places = ["--input=gs://bucket/in", "--output=gs://bucket/out"]
     command, *argv = launch.translate(
         ["--command=images", *places, "--overwrite=true", "--only_shrink=false", "--labels=gs://b/l.txt",
@@ -155,7 +151,7 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     command, *argv = launch.translate(
         ["--command=rows", *places, "--label=c", "--strip=true", "--debug=true", *LAUNCHED]
     )
-    config, _, answer = rows.parse(argv)
+    config, _, answer = parse_build("rows", argv)
     assert (command, config.label, config.strip, answer.debug) == ("rows", "c", True, True)
     command, *argv = launch.translate(
         ["--command=arrays", *places, "--label=c", "--sdk_container_image=mine:1", *LAUNCHED]
@@ -164,7 +160,7 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     assert (command, config.label) == ("arrays", "c")
     assert [flag for flag in beam if "image" in flag] == ["--sdk_container_image=mine:1"]
     assert launch.translate(["--command=count", "--follow_links=true", "--input=gs://b/x"])[:3] == [
-        "count", "--follow_links", "--input=gs://b/x",
+        "count", "--follow_links=true", "--input=gs://b/x",
     ]  # fmt: skip
 
 

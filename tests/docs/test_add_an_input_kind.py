@@ -68,7 +68,7 @@ def test_the_new_kind_builds_a_dataset(checkout) -> None:
     }
     assert "all sound" in run(checkout, "-m", "shardmill", "verify", "ds")
     message = run(checkout, *flags, "--encoding=ebcdic", code=2)
-    assert "--encoding=ebcdic is unknown: use one of utf-8, latin-1." in message
+    assert "--encoding=ebcdic is unknown: use utf-8 or latin-1." in message
 
 
 def test_lists_are_derived(checkout) -> None:

@@ -67,7 +67,7 @@ def test_rows_verify_and_count(folder):
     make_table(folder / "in.csv", ("a", "b"), [(f"n{n}", f"x{n}") for n in range(20)])
     with pytest.raises(shardmill.ShardmillError, match="another release, schema or codecs"):
         shardmill.rows(folder / "in.csv", folder / "rows", label="b", num_shards=1)
-    counted = shardmill.count(*built.files)
+    counted = shardmill.count(built.files)
     assert counted.written == 20
     (folder / "bad.tfrecord").write_bytes(framed([b"x"])[:-1])
     damaged = shardmill.count(folder / "bad.tfrecord")
@@ -87,7 +87,7 @@ def test_notes_are_printed_and_errors_are_not(folder):
 def test_errors_are_exceptions(folder):
     with pytest.raises(UsageError, match="--image_size=big is not a size"):
         shardmill.images(folder / "photos", folder / "no", image_size="big")
-    with pytest.raises(UsageError, match="did you mean --image_size"):
+    with pytest.raises(UsageError, match="did you mean image_size"):
         shardmill.images(folder / "photos", folder / "no", imagesize=3)
     with pytest.raises(InputError, match="does not exist"):
         shardmill.rows(folder / "nowhere.csv", folder / "no")

@@ -329,7 +329,7 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
         (["--input=x", "--manifst=y"], "did you mean --manifest"),
         (["--input=x", "--processes=0"], "--processes=0 must be 1 or more"),
         (["--input=x", "--runner=FlinkRunner"], "needs --manifest"),
-        (["--input=x", "y"], "'y' is not a flag"),
+        (["--input=x", "y"], "'y' is one path too many"),
     ],
 )
 def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:

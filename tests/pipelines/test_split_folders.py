@@ -147,9 +147,9 @@ def test_output_and_globs(tmp_path) -> None:
     source = make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2}, size=(8, 8))
     (source / "ds").mkdir()
     inside = {"output": source / "ds", "image_size": 8}
-    assert resolve_job("images", input=source, **inside).config.splits == "directory"
-    for pattern, splits in (("*/*/*", "directory"), ("*.jpg", None)):
-        assert resolve_job("images", input=source / pattern, **inside).config.splits == splits
+    assert resolve_job("images", input=source, **inside).config.shares.mode == "directory"
+    for pattern, mode in (("*/*/*", "directory"), ("*.jpg", "fractions")):
+        assert resolve_job("images", input=source / pattern, **inside).config.shares.mode == mode
     above = resolve_job("images", input=source, root=tmp_path, **inside)
     assert above.config.splits is None  # the first folder of its keys is "in"
 

@@ -107,7 +107,7 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     """
     if query.labels and query.label:
         raise UsageError(
-            f"--labels={query.labels} and --label={query.label} exclude each other: give one."
+            f"--labels={query.labels} and --label={query.label} cannot be combined: give one."
         )
     path, entry = _entry(query.input, "input", _FIX)
     source = _source(entry, query)

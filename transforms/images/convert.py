@@ -13,12 +13,11 @@ from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
+from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.color import MODES, to_channels
 from shardmill.transforms.images.resize import (
-    INTERPOLATIONS,
     Geometry,
     ResizeSpec,
     Size,
@@ -46,7 +45,7 @@ class ImageSpec:
         max_pixels: Largest width times height that is decoded, or scaled to before cropping.
 
     Raises:
-        UsageError: A value is out of range, or two values exclude each other.
+        UsageError: A value is out of range, or two values cannot be combined.
     """
 
     resize: ResizeSpec
@@ -59,25 +58,10 @@ class ImageSpec:
     max_pixels: int = decode.MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if self.interpolation not in INTERPOLATIONS:
-            raise UsageError(
-                f"--interpolation={self.interpolation} is unknown: use {', '.join(INTERPOLATIONS)}."
-            )
-        if self.encoding not in ENCODINGS:
-            raise UsageError(f"--encoding={self.encoding} is unknown: use {', '.join(ENCODINGS)}.")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"--quality={self.quality} is out of range: JPEG quality is 1 to 100.")
         if self.channels not in MODES:
             raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
         if self.channels == 4 and self.encoding == "jpeg":
             raise UsageError("--channels=4 needs --encoding=png or raw: a JPEG has no alpha.")
-        if not (self.reducing_gap == 0 or 1 <= self.reducing_gap < float("inf")):
-            raise UsageError(
-                f"--reducing_gap={self.reducing_gap:g} is out of range: 1 or more, "
-                "or 0 to decode every JPEG in full."
-            )
-        if self.max_pixels < 1:
-            raise UsageError(f"--max_pixels={self.max_pixels} is out of range: 1 or more.")
         if self.target_bytes > MAX_RECORD_BYTES:
             size = self.resize.size
             raise UsageError(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal, NamedTuple, get_args
 
 from shardmill.schemas.errors import UsageError
 
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
-INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
 # EXIF 2.32, tag 0112H: whether the columns and rows of the file are mirrored, before they are
@@ -97,6 +96,8 @@ class Geometry(NamedTuple):
 def _corners(one: tuple[Any, Any], other: tuple[Any, Any]) -> Box:
     """Return the box of two opposite corners: mirroring exchanges left and right."""
     (x, y), (u, v) = one, other
+    import numpy as np  # slow to import, and --help imports this module
+
     return (np.minimum(x, u), np.minimum(y, v), np.maximum(x, u), np.maximum(y, v))
 
 
@@ -124,8 +125,6 @@ class ResizeSpec:
     only_shrink: bool = False
 
     def __post_init__(self) -> None:
-        if self.resize not in RESIZES:
-            raise UsageError(f"--resize={self.resize} is unknown: use {', '.join(RESIZES)}.")
         if not all(1 <= side <= MAX_SIDE for side in self.size):
             shown = f"{self.size.height}x{self.size.width}"
             raise UsageError(
@@ -194,12 +193,17 @@ def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
     return Size(math.ceil(width), math.ceil(height))
 
 
-def parse_image_size(value: str | int | tuple[int, int]) -> Size:
+def parse_image_size(value: str | int | tuple[int, ...]) -> Size:
     """Return the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
+
+    Args:
+        value: The text, a side of a square, height and width, or a ``Size``.
 
     Raises:
         UsageError: The value has another form.
     """
+    if isinstance(value, Size):
+        return value
     text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
     match = _IMAGE_SIZE.fullmatch(text)
     if match is None:

@@ -44,10 +44,6 @@ class LabelSpec:
     fixed: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.label_from not in LABEL_FROM:
-            raise UsageError(
-                f"--label_from={self.label_from} is unknown: use {', '.join(LABEL_FROM)}."
-            )
         if self.pattern and self.label_from not in _PRESETS:
             raise UsageError(
                 f"--label_pattern has no use with --label_from={self.label_from}: "

@@ -94,7 +94,7 @@ class PlaceSpec:
         by_label: Whether each label has its own shards.
 
     Raises:
-        UsageError: The seed is out of range or the pattern is not a regular expression.
+        UsageError: The pattern is not a regular expression.
     """
 
     splits: Splits
@@ -103,8 +103,6 @@ class PlaceSpec:
     by_label: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"--seed={self.seed} is out of range: use 0 to 2**64 - 1.")
         _ = self._group
 
     @cached_property

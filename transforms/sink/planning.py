@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,11 +14,8 @@ from shardmill.transforms.sink.placement import REJECTED, Series
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
 MAX_SHARDS = 100_000
-MIN_SHARD_BYTES = 1 << 10
 MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
 DEFAULT_SHARD_BYTES = 128 << 20
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class ShardSpec:
         shard_examples: Approximate examples of a shard; takes precedence over ``shard_bytes``.
 
     Raises:
-        UsageError: A number is out of range, or the number and the size of shards are both given.
+        UsageError: The number and the size of shards are both given.
     """
 
     template: ShardTemplate = field(default_factory=ShardTemplate)
@@ -43,29 +39,7 @@ class ShardSpec:
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and self.shard_examples is not None:
-            raise UsageError("--num_shards and --shard_examples exclude each other: give one.")
-        if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
-            raise UsageError(
-                f"--num_shards={self.num_shards} is out of range: 1 to {MAX_SHARDS:,}."
-            )
-        if self.shard_examples is not None and self.shard_examples < 1:
-            raise UsageError(f"--shard_examples={self.shard_examples} must be 1 or more.")
-        if self.shard_bytes < MIN_SHARD_BYTES:
-            raise UsageError(
-                f"--shard_bytes={self.shard_bytes} is too small: use 1KiB or more, as in 128MiB."
-            )
-
-
-def parse_bytes(text: str, flag: str) -> int:
-    """Return the bytes of a size such as ``128MiB``, ``1G`` or ``5000`` (powers of 1024).
-
-    Raises:
-        UsageError: The text is not a size.
-    """
-    match = _SIZE.fullmatch(text.strip().upper())
-    if match is None:
-        raise UsageError(f"--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.")
-    return int(float(match.group(1)) * _UNITS[match.group(2)])
+            raise UsageError("--num_shards and --shard_examples cannot be combined: give one.")
 
 
 def count_parts(

@@ -150,15 +150,15 @@ MISTAKES = [
     (["--split="], "has an empty name"),
     (["--split=train,validation"], "has no split 'train,validation': it has train, validation"),
     (["--split=Train"], "has no split 'Train'"),
-    (["--batch_size=0"], "must be positive"),
-    (["--batch_size=-4"], "must be positive"),
-    (["--hosts=0"], "must be positive"),
+    (["--batch_size=0"], "--batch_size=0 must be 1 or more"),
+    (["--batch_size=-4"], "must be 1 or more"),
+    (["--hosts=0"], "--hosts=0 must be 1 or more"),
     (["--batch_size=5", "--hosts=2"], "use a multiple of 2, such as 6"),
-    (["--batch_size=4.0"], "invalid int value"),
+    (["--batch_size=4.0"], "is not a whole number"),
     (["--batch_size=6", "--hosts=6", "--whole_shards"], "train has 5 shards, fewer than 6 hosts"),
     (["--batch_size=6", "--hosts=6", "--whole_shards"], "build with --num_shards=6 or a multiple"),
     (["--split=test", "--hosts=2", "--whole_shards"], "test has 0 shards"),
-    (["--replica=2"], "Unrecognized arguments"),
+    (["--replica=2"], "The flag --replica is unknown"),
 ]
 
 

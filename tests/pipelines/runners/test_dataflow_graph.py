@@ -17,7 +17,7 @@ from google.cloud import dataflow
 
 from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.runners.dataflow import LABELS_VARIABLE, Dataflow
+from shardmill.pipelines.runners.dataflow import Dataflow
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import ROOT
@@ -130,15 +130,10 @@ def _surroundings(service, monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_job_request_of_each_command(command, strict_bucket, tmp_path, capsys, monkeypatch):
-    flags = [f"--sdk_container_image={IMAGE}", "--label=team=vision", "--max_num_workers=7",
+    flags = [f"--sdk_container_image={IMAGE}", "--beam_options=labels=team=vision", "--max_num_workers=7",
              "--machine_type=e2-standard-4", "--no_use_public_ips", "--flexrs_goal=COST_OPTIMIZED",
              "--subnetwork=regions/europe-west1/subnetworks/x",
              "--service_account_email=worker@my-project.iam.gserviceaccount.com"]  # fmt: skip
-    if command in ("rows", "arrays"):  # where --label is a flag of ours
-        flags[1] = "--labels=team=vision"
-    if command == "arrays":  # and --labels too
-        flags.pop(1)
-        monkeypatch.setenv(LABELS_VARIABLE, "team=vision")
     write_inputs(tmp_path / "in", command, FEW)
     few = send(command, tmp_path / "in", strict_bucket, capsys, *flags)
     check_machines(few)

@@ -60,13 +60,6 @@ class Dialect:
         _check_quote(self.quote)
         _check_delimiter(self.delimiter, self.quote, self.encoding)
         _check_columns(self.columns)
-        if self.header not in ("first", "none"):
-            raise UsageError(
-                f"--header={self.header}: must be 'first' if the first row has the column names, "
-                "or 'none'."
-            )
-        if self.skip_lines < 0:
-            raise UsageError(f"--skip_lines={self.skip_lines}: must be 0 or more.")
 
     def for_name(self, name: str) -> Dialect:
         """Return the dialect of a file of this name: .tsv files have tabs instead of commas."""

@@ -1,0 +1,288 @@
+"""Options: attributes of a class that parse what a flag, a call or another config gives, once.
+
+A dataclass of options is their only table. Its fields have the type, the default and the rule of
+each; its docstring has the placeholder and the help. The flags and their help, the signatures of
+Python functions, configs, identities and the parameters of the Dataflow template follow from it.
+This module is imported for ``--help``, so it imports nothing that is slow.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Literal, TypeVar
+
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import format_bytes, parse_bytes
+
+Value_co = TypeVar("Value_co", covariant=True)
+Given_contra = TypeVar("Given_contra", contravariant=True)
+Path = str | os.PathLike[str]
+SIZE_PATTERN = r"[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)"
+_HELP = re.compile(r"^ {4}(\w+): (?:``(\S+)``: )?(.+(?:\n {8}.+)*)", re.MULTILINE)
+
+
+@dataclass(eq=False)
+class Option(Generic[Value_co, Given_contra]):
+    """An option: a descriptor with the type of what is given and that of the parsed value.
+
+    Attributes:
+        kind: What a form shows for it.
+        parse: Returns the value of the name of a flag and what is given; equal to its argument if
+            that is a value already.
+        default: The value if nothing is given.
+        choices: Values that a shell suggests.
+        pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
+            choice with a pattern has no other values.
+        decides: Whether it changes the content of the dataset, and is part of its identity.
+    """
+
+    kind: Literal["switch", "number", "text"]
+    parse: Callable[[str, Any], Any]
+    default: Any
+    choices: Sequence[str] = ()
+    pattern: str = ""
+    decides: bool = True
+    name: str = field(default="", init=False)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        if self.default is not None:
+            self.default = self.parse(name, self.default)
+
+    def __get__(self, instance: object, owner: type) -> Value_co:
+        value: Value_co = self.default if instance is None else instance.__dict__[self.name]
+        return value
+
+    def __set__(self, instance: object, value: Given_contra) -> None:
+        if self.name in instance.__dict__:
+            raise AttributeError(f"{self.name} cannot be changed: use dataclasses.replace.")
+        parsed = self.default if value is None else self.parse(self.name, value)
+        instance.__dict__[self.name] = parsed
+
+
+Text = Option[str, str]
+File = Option[str, Path]
+Switch = Option[bool, bool]
+Int = Option[int, int]
+MaybeInt = Option[int | None, int | None]
+Float = Option[float, float]
+Bytes = Option[int, int | str]
+Names = Option[tuple[str, ...], str | Sequence[str]]
+T = TypeVar("T")
+Choice = Option[T, T]
+
+
+# The types of their results are those of the annotated fields.
+def text(default: str | None = "", choices: Sequence[str] = (), **rules: Any) -> Any:
+    """Return an option whose value is any text."""
+    return Option("text", _parse_text, default, choices, **rules)
+
+
+def file(**rules: Any) -> Any:
+    """Return an option whose value is a path or URI; empty if none is given."""
+    return Option("text", parse_path, "", **rules)
+
+
+def switch(**rules: Any) -> Any:
+    """Return an option that is on if its flag is given."""
+    return Option("switch", _parse_switch, False, **rules)
+
+
+def choice(
+    choices: Sequence[str], default: str, aliases: Mapping[str, str] | None = None, **rules: Any
+) -> Any:
+    """Return an option whose value is one of some words, in any case of letters.
+
+    Args:
+        choices: The words.
+        default: One of them, or empty.
+        aliases: Words by other spellings.
+        rules: Other attributes of ``Option``.
+    """
+
+    def parse(flag: str, value: Any) -> str:
+        lower = str(value).lower()
+        word = (aliases or {}).get(lower, lower)
+        if word in choices or word == default:
+            return word
+        *rest, last = choices
+        shown = f"{', '.join(rest)} or {last}" if rest else last
+        raise UsageError(f"--{flag}={value} is unknown: use {shown}.")
+
+    pattern = "|".join(map(re.escape, choices))
+    return Option("text", parse, default, choices, pattern, **rules)
+
+
+def whole(default: int | None, least: int = 0, most: int | None = None, **rules: Any) -> Any:
+    """Return an option whose value is a whole number in a range."""
+
+    def parse(flag: str, value: Any) -> int:
+        return parse_whole(flag, value, least, most)
+
+    return Option("number", parse, default, **{"pattern": "[0-9]+", **rules})
+
+
+def real(default: float, fits: Callable[[float], bool], rule: str, **rules: Any) -> Any:
+    """Return an option whose value is a number.
+
+    Args:
+        default: The value if nothing is given.
+        fits: Whether a number may be the value.
+        rule: What the number must be, for the message.
+        rules: Other attributes of ``Option``.
+    """
+
+    def parse(flag: str, value: Any) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--{flag}={value} is not a number.") from error
+        if fits(number):
+            return number
+        raise UsageError(f"--{flag}={value} must be {rule}.")
+
+    return Option("number", parse, default, **{"pattern": r"[0-9]+(\.[0-9]+)?", **rules})
+
+
+def size(default: str, least: str, **rules: Any) -> Any:
+    """Return an option whose value is a number of bytes, given as a number or as in ``128MiB``."""
+
+    def parse(flag: str, value: Any) -> int:
+        number = parse_bytes(value, flag) if isinstance(value, str) else _index(flag, value)
+        if number >= parse_bytes(least, flag):
+            return number
+        raise UsageError(f"--{flag}={value} must be {least} or more, as in {default}.")
+
+    return Option("text", parse, default, pattern=SIZE_PATTERN, **rules)
+
+
+def names(default: str | None = "", **rules: Any) -> Any:
+    """Return an option whose value is a list: separated by commas, or a sequence."""
+
+    def parse(flag: str, value: Any) -> tuple[str, ...]:
+        listed = value.split(",") if isinstance(value, str) else value
+        return tuple(_parse_text(flag, each) for each in listed) if value else ()
+
+    return Option("text", parse, default, **rules)
+
+
+def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rules: Any) -> Any:
+    """Return an option that is read from a text, or from a list or mapping of its items.
+
+    Args:
+        default: A text.
+        separator: Text between a key and its value in an item.
+        read: Returns the value of a text.
+        rules: Other attributes of ``Option``.
+    """
+
+    def parse(flag: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            value = [f"{key}{separator}{part}" for key, part in value.items()]
+        if isinstance(value, list | tuple):
+            value = ",".join(_parse_text(flag, each) for each in value)
+        return read(_parse_text(flag, value))
+
+    return Option("text", parse, default, **rules)
+
+
+def beam_options() -> Any:
+    """Return the option that holds options of Apache Beam: as flags, or a mapping."""
+    return Option("text", _parse_beam_options, (), decides=False)
+
+
+def parse_path(flag: str, value: Any) -> str:
+    """Return a path or URI as text.
+
+    Raises:
+        UsageError: The value is something else, such as a DataFrame.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if isinstance(path, str):
+            return path
+    raise UsageError(
+        f"--{flag} is a {type(value).__name__}, not a path: write the data to a file, and give its "
+        "path or that of its folder."
+    )
+
+
+def parse_whole(flag: str, value: Any, least: int = 0, most: int | None = None) -> int:
+    """Return a whole number.
+
+    Raises:
+        UsageError: The value is not one, or is not in the range.
+    """
+    number = _index(flag, value)
+    if number >= least and (most is None or number <= most):
+        return number
+    rule = f"{least} or more" if most is None else f"from {least} to {most}"
+    raise UsageError(f"--{flag}={value} must be {rule}.")
+
+
+def _index(flag: str, value: Any) -> int:
+    try:
+        return int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--{flag}={value} is not a whole number.") from error
+
+
+def _parse_text(flag: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise UsageError(f"--{flag}={value} is a {type(value).__name__}, not a text: quote it.")
+
+
+def _parse_switch(flag: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise UsageError(f"--{flag}={value} must be True or False.")
+
+
+def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
+    """Return Apache Beam's flags of a mapping, or of texts such as ``name=value``."""
+    if not isinstance(value, Mapping):
+        listed = [value] if isinstance(value, str) else value
+        return tuple(f"--{_parse_text(flag, each).removeprefix('--')}" for each in listed)
+    flags = []
+    for name, given in value.items():
+        listed = given if isinstance(given, (list, tuple)) else [given]
+        values = [each for each in listed if each is not None and each is not False]
+        flags += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
+    return tuple(flags)
+
+
+def options_of(table: Any) -> dict[str, Option[Any, Any]]:
+    """Return the options of a dataclass by name, without the paths that must be given."""
+    static = {each.name: inspect.getattr_static(table, each.name, None) for each in fields(table)}
+    return {name: option for name, option in static.items() if isinstance(option, Option)}
+
+
+def describe_options(table: type) -> dict[str, tuple[str, str]]:
+    """Return the placeholder and the help of each option by name, with its default."""
+    found = {}
+    for each in table.__mro__[::-1]:
+        text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
+        for name, placeholder, help_text in _HELP.findall(text):
+            found[name] = placeholder, " ".join(help_text.split())
+    for name, option in options_of(table).items():
+        placeholder, help_text = found.get(name, ("", ""))  # none in python -OO
+        default = "" if option.default in (None, ()) else as_text(option, option.default)
+        hidden = option.kind == "switch" or not default or "default" in help_text
+        shown = "" if hidden else f" (default: {default})"
+        found[name] = placeholder, help_text + shown
+    return found
+
+
+def as_text(option: Option[Any, Any], value: Any) -> str:
+    """Return what a flag has to be to give a value."""
+    if isinstance(value, tuple) and type(value) is tuple:
+        return ",".join(value)
+    if option.pattern == SIZE_PATTERN:
+        return format_bytes(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,153 @@
+"""The tables of options: what a flag, a call and a copy of a config give is parsed once, alike."""
+
+import dataclasses
+import inspect
+import pickle
+import typing
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import shardmill
+from shardmill.pipelines import dataset_options as tables
+from shardmill.pipelines.arrays_config import ArraysConfig
+from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.option_types import as_text, describe_options, options_of
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import format_bytes, parse_bytes
+from shardmill.transforms.images.decode import MAX_PIXELS
+
+TABLES = {
+    "images": tables.ImagesOptions, "rows": tables.RowsOptions, "arrays": tables.ArraysOptions,
+    "count": tables.CountOptions, "verify": tables.VerifyOptions,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
+    table = TABLES[command]
+    actions = {action.dest: action for action in find_parser(command)._actions}
+    names = [each.name for each in dataclasses.fields(table)]
+    assert {*names} == actions.keys() - {"help", "json", "quiet", "debug"}
+    assert list(inspect.signature(getattr(shardmill, command)).parameters) == names
+    hints = typing.get_type_hints(table, vars(tables) | {"Check": str})
+    for name in names:
+        option = options_of(table).get(name)
+        assert actions[name].help
+        assert "``" not in actions[name].help
+        assert f"    {name}: " in getattr(shardmill, command).__doc__
+        is_switch = typing.get_args(hints[name])[:1] == (bool,)
+        assert (actions[name].nargs == 0) == is_switch == bool(option and option.kind == "switch")
+        if option and option.kind == "number" and option.default:
+            assert as_text(option, option.default) in actions[name].help, name
+
+
+def test_help_lists_all_choices_and_the_limit_of_pixels() -> None:
+    for table in TABLES.values():
+        for name, option in options_of(table).items():
+            if option.choices and option.pattern:
+                text = describe_options(table)[name][1]
+                assert all(word in text for word in option.choices), name
+    assert tables.ImagesOptions.max_pixels == MAX_PIXELS
+
+
+def test_works_without_docstrings(monkeypatch) -> None:
+    """As in ``python -OO``."""
+    for each in tables.ImagesOptions.__mro__[:-1]:
+        monkeypatch.setattr(each, "__doc__", None)
+    assert find_parser("images").parse_args(["--input=a", "--keep=3", "--update"]).keep == "3"
+
+
+SAME = [
+    (ImagesConfig, "image_size", ["180x320", (180, 320), [180, 320], np.array([180, 320])]),
+    (ImagesConfig, "image_size", ["224", 224, np.int64(224), (224, 224)]),
+    (ImagesConfig, "splits", ["train:0.5,test:0.5", {"train": 0.5, "test": 0.5}, "train:1/2,test:1/2"]),
+    (ImagesConfig, "features", ["a=image/key,image/width", ["a=image/key", "image/width"]]),
+    (ImagesConfig, "features", ["a=image/key", {"a": "image/key"}]),
+    (ImagesConfig, "decoder_memory", ["2GiB", 2 << 30, "2g"]),
+    (ImagesConfig, "quality", ["90", 90, np.int32(90)]),
+    (ImagesConfig, "reducing_gap", ["2", 2, 2.0]),
+    (ImagesConfig, "seed", [None, 0, "0"]),
+    (RowsConfig, "null_values", ["?,-", ["?", "-"], ("?", "-")]),
+    (ArraysConfig, "arrays", ["x,y", ["x", "y"]]),
+    (ImagesConfig, "beam_options", [["runner=X", "y"], {"runner": "X", "y": True, "z": None}]),
+    (ImagesConfig, "beam_options", [["labels=a=b", "labels=c=d"], {"labels": ["a=b", "c=d"]}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "name", "given"), SAME, ids=lambda v: str(v)[:40])
+def test_values_mean_the_same_in_every_form(config, name, given, tmp_path) -> None:
+    """Also those of a copy and of a pickle; and the command of the manifest gives them again."""
+    first, *others = (config(tmp_path, "out", **{name: each}) for each in given)
+    for other in (*others, dataclasses.replace(first), pickle.loads(pickle.dumps(first))):
+        assert other == first
+        assert other.identity() == first.identity()
+    if name != "beam_options":
+        kind = config.__name__.removesuffix("Config").lower()
+        flags = vars(find_parser(kind).parse_known_args(first.command(kind)[2:])[0])
+        again = config(**{each: flags[each] for each in flags.keys() & options_of(config).keys()},
+                       input=tmp_path, output="out")  # fmt: skip
+        assert getattr(again, name) == getattr(first, name)
+
+
+WRONG = [
+    ({"quality": "x"}, "--quality=x is not a whole number."),
+    ({"quality": 9.5}, "--quality=9.5 is not a whole number."),
+    ({"image_size": (1, 2, 3)}, "--image_size=1x2x3 is not a size"),
+    ({"overwrite": "yes"}, "--overwrite=yes must be True or False."),
+    ({"label_pattern": 3}, "--label_pattern=3 is a int, not a text: quote it."),
+    ({"splits": 3}, "--splits=3 is a int, not a text: quote it."),
+    ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
+    ({"root": b"x"}, "--root is a bytes, not a path"),
+    ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png or raw."),
+    ({"input": ["a.jpg", "b.jpg"]}, "--input is a list, not a path: write the data to a file"),
+    ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
+    ({"input": pd.DataFrame({"a": [1]})}, "--input is a DataFrame, not a path: write the data"),
+    ({"imag_size": 3}, "shardmill.images has no option imag_size; did you mean image_size?"),
+    ({"runner": "X"}, "shardmill.images has no option runner; Beam's options go in beam_options"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda v: str(v)[:40])
+def test_calls_reject_values_before_a_process_starts(options, message) -> None:
+    with pytest.raises(UsageError) as caught:
+        shardmill.images(**{"input": "in", "output": "out", **options})
+    assert message in str(caught.value)
+
+
+def test_a_config_does_not_change() -> None:
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        ImagesConfig("in", "out").seed = 3
+
+
+@pytest.mark.parametrize("kind", INPUT_KINDS)
+def test_identity_has_all_options_but_those_that_change_no_byte(kind) -> None:
+    """An option is in the identity unless the table says that it changes nothing."""
+    config = INPUT_KINDS[kind].load_config()
+    free = {name for name, option in options_of(config).items() if not option.decides}
+    assert free >= {"root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction"}
+    assert free <= {
+        "root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction", "beam_options",
+        "follow_links", "threads", "workers", "labels", "limit", "schema", "preprocessing",
+        "sample_bytes", "max_rejected_files",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("128MiB", 128 << 20), ("1G", 1 << 30), ("5000", 5000), ("1.5kb", 1536), ("2 TB", 2 << 40)],
+)
+def test_parses_sizes(text: str, size: int) -> None:
+    assert (
+        parse_bytes(text, "shard_bytes") == size == parse_bytes(format_bytes(size), "shard_bytes")
+    )
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1X", "nan", "inf", "-", "1e400"])
+def test_rejects_malformed_sizes(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
+        parse_bytes(text, "shard_bytes")
