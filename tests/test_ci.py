@@ -50,8 +50,11 @@ def targets(folder) -> list[str]:
 
 def processes(folder) -> list[psutil.Process]:
     """Return the processes whose working directory is a folder."""
-    found = [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(folder)]
-    return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
+    found = psutil.process_iter(["cwd", "status"])  # None where it has ended meanwhile
+    return [
+        each for each in found
+        if each.info["cwd"] == str(folder) and each.info["status"] != psutil.STATUS_ZOMBIE
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
