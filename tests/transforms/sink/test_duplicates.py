@@ -110,7 +110,7 @@ def test_a_listing_is_rejected(photos, tmp_path):
     done = shardmill(
         "images", f"--input={listing}", f"--output={tmp_path / 'ds'}", "--duplicates=drop"
     )
-    assert (done.returncode, "excludes a listing" in done.stderr) == (2, True)
+    assert (done.returncode, "a listing cannot be combined" in done.stderr) == (2, True)
     assert not (tmp_path / "ds").exists()
 
 
