@@ -25,15 +25,15 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.pipelines import rows
     from shardmill.pipelines.rows_config import RowsConfig
     from shardmill.schemas.storage import open_storage
-    from shardmill.transforms.columnar.byte_arrays import ByteStrings
     from shardmill.transforms.match.inputs import match_now
-    from shardmill.transforms.rows.csv.row_ranges import read_range, split_ranges
-    from shardmill.transforms.rows.runs.run_writer import encode_segments
-    from shardmill.transforms.rows.runs.segments import FRAME, POSITION, slices
-    from shardmill.transforms.rows.table import make_table
     from shardmill.transforms.sink.placement import Series
     from shardmill.transforms.sink.planning import Plan
     from shardmill.transforms.sink.record_writer import MemberWriter
+    from shardmill.transforms.sources.csv.row_ranges import read_range, split_ranges
+    from shardmill.transforms.tables.byte_arrays import ByteStrings
+    from shardmill.transforms.tables.run_writer import encode_segments
+    from shardmill.transforms.tables.segments import FRAME, POSITION, slices
+    from shardmill.transforms.tables.table import make_table
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
     spec = job.spec

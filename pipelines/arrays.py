@@ -11,13 +11,13 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.schemas.refs import ArrayRef
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.arrays.encoder import ArrayEncoder, ArraysHooks
-from shardmill.transforms.arrays.resolve_input import InputArrays, resolve_input
-from shardmill.transforms.arrays.row_index import RowPlacement
-from shardmill.transforms.arrays.transform import ArraysSpec, WriteArrays
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.planning import count_parts
+from shardmill.transforms.sources.arrays.encoder import ArrayEncoder, ArraysHooks
+from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
+from shardmill.transforms.sources.arrays.row_index import RowPlacement
+from shardmill.transforms.sources.arrays.transform import ArraysSpec, WriteArrays
 
 _MAX_PARTS = 1 << 16
 

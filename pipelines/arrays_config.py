@@ -8,7 +8,7 @@ from typing import Any
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.dataset_options import ArraysOptions
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.arrays.resolve_input import ArraysQuery
+from shardmill.transforms.sources.arrays.resolve_input import ArraysQuery
 
 
 @dataclass(kw_only=True)

@@ -20,31 +20,30 @@ from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.columnar.byte_arrays import ByteStrings
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.rows.csv.cells import Cells
-from shardmill.transforms.rows.csv.row_ranges import read_head
-from shardmill.transforms.rows.encoder import RowsHooks
-from shardmill.transforms.rows.file_columns import missing_columns
-from shardmill.transforms.rows.planning import why_files_lost
-from shardmill.transforms.rows.rows_spec import RowsSpec
-from shardmill.transforms.rows.runs.run_writer import encode_segments
-from shardmill.transforms.rows.runs.segments import FRAME
-from shardmill.transforms.rows.table import TableSpec, make_table
-from shardmill.transforms.rows.tft.preprocessing import Preprocessing, load_preprocessing
-from shardmill.transforms.rows.transform import WriteRows
-from shardmill.transforms.rows.types.sample import MIN_FILE_BYTES, Sample, sample_files
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.census import Census, why_unusable
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
+from shardmill.transforms.sources.csv.cells import Cells
+from shardmill.transforms.sources.csv.file_columns import missing_columns
+from shardmill.transforms.sources.csv.row_ranges import read_head
+from shardmill.transforms.sources.csv.sample import MIN_FILE_BYTES, Sample, sample_files
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+from shardmill.transforms.tables.encoder import RowsHooks
+from shardmill.transforms.tables.planning import why_files_lost
+from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.run_writer import encode_splits
+from shardmill.transforms.tables.segments import FRAME, Origin
+from shardmill.transforms.tables.table import TableSpec, make_table
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
+from shardmill.transforms.tables.transform import WriteRows
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
@@ -159,9 +158,9 @@ def take_sample(
 
     def encode() -> Iterator[Block]:
         cells = read_head(file.uri, spec.dialect_of(file), _SAMPLE_BYTES).cells
-        table = make_table(spec.table, file, cells, Plan("build", default_parts=1))
-        for _, _, segment in encode_segments(table):
-            for frames in map(ByteStrings.of_arrow, segment[FRAME].chunks):
+        table = make_table(spec.table, file, cells)
+        for _, records in encode_splits(table, Origin("", "", "")):
+            for frames in map(ByteStrings.of_arrow, records[FRAME].chunks):
                 yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
 
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"

@@ -13,9 +13,9 @@ from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.transforms.rows.csv.dialect import Dialect
-from shardmill.transforms.rows.types.typed_cells import Nulls
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.typed_cells import Nulls
 
 
 @dataclass(kw_only=True)

@@ -106,48 +106,45 @@ class InputRef(NamedTuple):
 
 
 class SegmentRef(NamedTuple):
-    """A pointer to one segment of a run file: records, or rejects, of one range of a table.
+    """A pointer to the records of one part, or to the rejects, in a run file: consecutive blocks.
+
+    The first and last block may hold records of neighboring parts too.
 
     Attributes:
-        source: Key of the table's file.
-        source_uri: Path or URI of the table's file.
-        start: Offset of the range in the table's text, in bytes.
-        piece: Number of the piece, where a range is read in several; else 0.
-        run: Path of the run file.
-        offset: Offset of the segment in the run file.
-        length: Bytes of the segment in the run file.
-        size: Bytes of the segment's content, uncompressed.
-        crc32c: CRC-32C of the segment in the run file.
-        records: Number of records, or of rejects.
+        run: Identity of the run; segments of a part are ordered by it.
+        path: Path of the run file.
+        offset: Offset of the first block in the run file.
+        length: Bytes of all blocks in the run file.
+        crc32c: CRC-32C of these bytes.
         split: Split of the records; empty where the segment holds rejects.
+        part: Number of the part in the split, from 0.
+        parts: Number of parts of the split.
     """
 
-    source: str
-    source_uri: str
-    start: int
-    piece: int
     run: str
+    path: str
     offset: int
     length: int
-    size: int
     crc32c: int
-    records: int
     split: str
+    part: int
+    parts: int
 
     @property
     def key(self) -> str:
-        """Identity of the run; segments of a part are ordered by it."""
-        return f"{self.source}#{self.start:016x}.{self.piece:08x}"
+        """Identity of the run."""
+        return self.run
 
     @property
     def uri(self) -> str:
         """Path of the run file."""
-        return self.run
+        return self.path
 
     def digest(self) -> int:
-        """Return a 128-bit digest of the run, the split and the content."""
-        version = f"{self.crc32c:08x}-{self.records}"
-        return _digest(self.key, str(self.size), version, "", self.split, "")
+        """Return a 128-bit digest of the run, the content, the split and the part."""
+        version = f"{self.crc32c:08x}"
+        part = f"{self.part}/{self.parts}"
+        return _digest(self.run, str(self.length), version, "", self.split, part)
 
 
 class ArrayRef(NamedTuple):

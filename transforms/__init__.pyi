@@ -1,5 +1,3 @@
-from .arrays.transform import ArraysSpec as ArraysSpec
-from .arrays.transform import WriteArrays as WriteArrays
 from .count.manifest import CountSpec as CountSpec
 from .count.transform import CountRecords as CountRecords
 from .images.convert import ImageSpec as ImageSpec
@@ -10,8 +8,6 @@ from .match.inputs import find_input as find_input
 from .match.labels import LabelSpec as LabelSpec
 from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
-from .rows.rows_spec import RowsSpec as RowsSpec
-from .rows.transform import WriteRows as WriteRows
 from .sink.encoder import Encoder as Encoder
 from .sink.encoder import Example as Example
 from .sink.outcome import Outcome as Outcome
@@ -20,3 +16,7 @@ from .sink.placement import PlaceSpec as PlaceSpec
 from .sink.planning import ShardSpec as ShardSpec
 from .sink.spec import SinkSpec as SinkSpec
 from .sink.transform import WriteShards as WriteShards
+from .sources.arrays.transform import ArraysSpec as ArraysSpec
+from .sources.arrays.transform import WriteArrays as WriteArrays
+from .tables.rows_spec import RowsSpec as RowsSpec
+from .tables.transform import WriteRows as WriteRows

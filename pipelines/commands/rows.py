@@ -29,7 +29,7 @@ def start(options: BuildOptions) -> None:
     if not options.config.preprocessing or options.answer.debug:
         return
     with quiet_import():
-        from shardmill.transforms.rows.tft.preprocessing import load_preprocessing
+        from shardmill.transforms.tables.tft.preprocessing import load_preprocessing
 
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         with quiet_stderr():
@@ -41,7 +41,7 @@ def start(options: BuildOptions) -> None:
 
 def explain(error: BaseException) -> Exception | None:
     """Return the error to report for an exception of TensorFlow Transform, or None."""
-    from shardmill.transforms.rows.tft.analysis import analysis_error
+    from shardmill.transforms.tables.tft.analysis import analysis_error
 
     return analysis_error(error)
 

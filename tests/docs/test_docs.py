@@ -14,7 +14,7 @@ from shardmill.schemas.dataset.shard_names import FIELDS
 from shardmill.schemas.rejects import REASONS
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.schemas.tfrecord.scanner import FAULTS
-from shardmill.transforms.rows.types import typed_cells
+from shardmill.transforms.sources.csv import typed_cells
 from tests.conftest import ROOT
 from tests.support.docs_tools import PAGES
 

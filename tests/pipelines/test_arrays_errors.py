@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.arrays import array_file, row_index, row_reader
-from shardmill.transforms.arrays.transform import place_parts, plan_arrays
+from shardmill.transforms.sources.arrays import array_file, row_index, row_reader
+from shardmill.transforms.sources.arrays.transform import place_parts, plan_arrays
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
 

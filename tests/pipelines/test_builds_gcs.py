@@ -20,7 +20,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.transforms.arrays import row_reader
+from shardmill.transforms.sources.arrays import row_reader
 from tests.conftest import ROOT, SOAK, make_photos, shardmill, start_shardmill
 from tests.support import fault_tools
 from tests.support.array_tools import run_spec, spec_of

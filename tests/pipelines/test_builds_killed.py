@@ -19,11 +19,11 @@ import pytest
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.match.inputs import match_now
-from shardmill.transforms.rows.csv.row_ranges import split_ranges
-from shardmill.transforms.rows.planning import count_file, plan_rows
-from shardmill.transforms.rows.probe import inspect_file
-from shardmill.transforms.rows.transform import write_runs
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sources.csv.probe import inspect_file
+from shardmill.transforms.sources.csv.row_ranges import split_ranges
+from shardmill.transforms.tables.planning import count_file, plan_rows
+from shardmill.transforms.tables.transform import write_runs
 from tests.conftest import start_shardmill
 from tests.support.fault_tools import (
     SOAK,

@@ -12,7 +12,7 @@ import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.rows.runs import run_writer
+from shardmill.transforms.tables import run_writer
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 
 TRAIN = "train:1"

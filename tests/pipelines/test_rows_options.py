@@ -15,7 +15,7 @@ import zstandard
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.rows.rows_spec import RowsSpec
+from shardmill.transforms.tables.rows_spec import RowsSpec
 from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
 from tests.support.rows_tools import (
     build_rows,

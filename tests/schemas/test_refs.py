@@ -5,7 +5,7 @@ import pytest
 from shardmill.schemas.refs import ArrayRef, InputRef, Reference, SegmentRef
 
 FILE = InputRef("cat/1.jpg", "/data/cat/1.jpg", 1234, "1700000000000000001", "cat", "train", group="g")  # fmt: skip
-SEGMENT = SegmentRef("a#b.csv", "/in/a#b.csv", 4096, 3, "/o/r.run", 17, 100, 400, 0xABCDEF, 9, "train")  # fmt: skip
+SEGMENT = SegmentRef("a#b.csv#0000000000001000.00000003", "/o/r.run", 17, 100, 0xABCDEF, "train", 3, 8)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_digests_are_pinned(ref: Reference, key: str, digest: int) -> None:
 def test_a_digest_ignores_where_a_file_is_and_why_it_was_rejected() -> None:
     moved = FILE._replace(uri="gs://b/cat/1.jpg", message="anything")
     assert moved.digest() == FILE.digest()
-    assert SEGMENT._replace(run="/elsewhere", offset=0).digest() == SEGMENT.digest()
+    assert SEGMENT._replace(path="/elsewhere", offset=0).digest() == SEGMENT.digest()

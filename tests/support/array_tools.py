@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.transforms.arrays.transform import ArraysSpec
 from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sources.arrays.transform import ArraysSpec
 from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 

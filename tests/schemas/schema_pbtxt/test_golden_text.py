@@ -8,7 +8,7 @@ import pytest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
-from shardmill.transforms.arrays.encoder import ArrayEncoder
+from shardmill.transforms.sources.arrays.encoder import ArrayEncoder
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests/schemas/schema_pbtxt/golden"

@@ -11,7 +11,7 @@ from shardmill.transforms.sink.placement import PartKey, PlacedRef
 NUMBER = st.integers(0, 2**62)
 REFERENCES = st.one_of(
     st.builds(InputRef, st.text(), st.text(), NUMBER, st.text(), st.none() | st.text()),
-    st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 2, st.text(), *[NUMBER] * 5, st.text()),
+    st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 3, st.text(), *[NUMBER] * 2),
     st.builds(ArrayRef, st.text(), st.text(), st.text(), NUMBER, NUMBER),
 )
 

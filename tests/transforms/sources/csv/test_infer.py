@@ -1,0 +1,137 @@
+"""Inference: a column is numeric only if every sampled cell fits the type."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
+from shardmill.transforms.sources.csv.infer import infer_column, merge_profiles, profile_columns
+from shardmill.transforms.sources.csv.typed_cells import Nulls, type_cells
+from tests.conftest import examples
+
+
+def cells_of(texts):
+    return pa.array(texts, pa.binary()).dictionary_encode()
+
+
+def profile(texts, nulls=None):
+    return profile_columns({"c": cells_of(texts)}, nulls or Nulls())["c"]
+
+
+def infer(texts, nulls=None):
+    return infer_column("c", profile([text.encode() for text in texts], nulls))
+
+
+def optional(kind, **facts):
+    return Column("c", kind, required=False, **facts)
+
+
+# Texts: numbers that lose something, out of range or mixed with words, and dates.
+TEXT_COLUMNS = [
+    ["1", "01234"], ["1", "-01"], ["1.5", "01.5"], ["NA", "007"],
+    ["+491701234567", "+12125550123"], ["1", "18446744073709551615"], ["-9223372036854775809"],
+    ["9223372036854775808.0", "1.0"], ["007.0", "1.0"], ["9223372036854775808", "0.5"], ["1", "1e400"], ["1.5", "1e39"], ["1.5", "inf"], ["no", "no"],
+    ["F", "F"], ["F", "M"], ["yes", "false"], ["y", "f"], ["true", "1"],
+    ["2024-01-31", "2024-02-01"], ["31.01.2024"], ["12:30"], ["1,000"], ["\uff11"], ["0x10"],
+    ["a", "1"], ["a", "NA", "?"], [" ", "1"],
+]  # fmt: skip
+CASES = {
+    "integers": (["1", "-2", "+3", " 4 ", "0", "-0"], Column("c", "int64")),
+    "bounds": (["9223372036854775807", "-9223372036854775808"], Column("c", "int64")),
+    "point_zero": (["1.0", "-2.00", "3.", "123456789012345678.0"], Column("c", "int64")),
+    "point_zero_missing": (["1.0", "", "nan", "2"], optional("int64")),
+    "point_zero_and_fraction": (["1.0", "2.5"], Column("c", "float32")),
+    "integers_missing": (["1", "", "?", "NA"], optional("int64")),
+    "decimals": (["1.5", "2", ".5", "5.", "1e3", "-1E-5"], Column("c", "float32")),
+    "decimals_missing": (["1.5", "nan", " N/A "], optional("float32")),
+    "tiny": (["1e-400", "0.0"], Column("c", "float32")),
+    "zero_and_fraction": (["0", "0.5", "-0.5", "0e1"], Column("c", "float32")),
+    "true": (["True", "False", "True"], Column("c", "int64", booleans=("True", "False"))),
+    "true_only": (["TRUE"], Column("c", "int64", booleans=("TRUE", "FALSE"))),
+    "false_only": (["False", ""], optional("int64", booleans=("True", "False"))),
+    "true_lower_only": (["true"], Column("c", "int64", booleans=("true", "false"))),
+    "spellings": (["no", "Yes", "YES", "No"], Column("c", "int64", booleans=("YES", "No"))),
+    "t": (["t", "f"], Column("c", "int64", booleans=("t", "f"))),
+    "y_missing": (["Y", " N", "NA"], optional("int64", booleans=("Y", "N"))),
+    "0_and_1": (["0", "1"], Column("c", "int64")),
+    "text_missing": (["a", ""], optional("bytes")),
+    "all_empty": (["", ""], optional("bytes")),
+    "all_na": (["NA", "?"], optional("bytes")),
+    "no_rows": ([], optional("bytes")),
+    **{f"text: {texts}": (texts, Column("c", "bytes")) for texts in TEXT_COLUMNS},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_infers_column(case):
+    texts, column = CASES[case]
+    assert infer(texts) == column
+    assert infer(texts[::-1] * 3) == column
+    assert parse_schema(format_schema([column]), "x") == (column,)
+
+
+def test_null_values_flag_replaces_the_defaults():
+    nulls = Nulls.of(["-999", "none"])
+    assert infer(["-999", "1"], nulls) == optional("int64")
+    assert infer(["none", "a"], nulls) == optional("bytes")
+    assert infer(["NA", "1"], nulls) == Column("c", "bytes")
+    assert infer(["", "1"], nulls) == Column("c", "bytes")
+    assert infer(["nan", "1.5"], nulls) == Column("c", "bytes")
+
+
+WORDS = ["true", "False", "YES", "no", "t", "F", "y", "", "NA", "?", "007", "+12345678", "1e39"]
+TEXTS = st.one_of(
+    st.sampled_from(WORDS),
+    st.integers(-(2**65), 2**65).map(str),
+    st.floats().map(repr),
+    st.text("0123456789+-.eE ", max_size=4),
+    st.text(max_size=3),
+).map(lambda text: text.encode("utf-8", "replace"))
+KINDS = [
+    st.sampled_from(WORDS),
+    st.integers(0, 99).map(str),
+    st.floats(0, 1).map(repr),
+    st.sampled_from(["yes", "NO", "Yes", ""]),
+]
+COLUMNS = st.lists(TEXTS, max_size=8) | st.one_of(
+    [st.lists(kind.map(str.encode), max_size=8) for kind in KINDS]
+)
+NULLS = st.sampled_from([Nulls(), Nulls.of([]), Nulls.of(["", "7", "no"])])
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(COLUMNS, NULLS)
+def test_sampled_cells_fit_the_inferred_column(texts, nulls):
+    found = profile(texts, nulls)
+    assert found.counts["cells"] == len(texts)
+    assert found.counts.total() - found.counts["empty"] == 2 * len(texts)
+    column = infer_column("c", found)
+    typed = type_cells(column, cells_of(texts), nulls)
+    assert typed.misfits is None
+    if texts and column.required:
+        assert (typed.column.indices >= 0).all()
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(COLUMNS, min_size=3, max_size=3))
+def test_profiles_merge_in_any_order(parts):
+    a, b, c = map(profile, parts)
+    whole = profile([text for part in parts for text in part])
+    assert (
+        merge_profiles(merge_profiles(a, b), c)[:2]
+        == merge_profiles(a, merge_profiles(b, c))[:2]
+        == merge_profiles(c, merge_profiles(b, a))[:2]
+        == whole[:2]  # without the example of rounding
+    )
+    assert merge_profiles(a, profile([])) == a
+
+
+def test_ignores_dictionary_values_without_rows():
+    dictionary = pa.array([b"x", b"1", b"007"], pa.binary())
+    cells = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), dictionary)[1:]
+    profile = profile_columns({"c": cells}, Nulls())["c"]
+    assert profile == ({"cells": 2, "integers": 2}, set(), "", "'1'")
+
+
+# Whole tables; Python's int() and float() are the judges

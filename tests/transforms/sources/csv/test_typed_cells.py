@@ -1,0 +1,273 @@
+"""Typed cells equal the values of Python's int() and float() and numpy.float32."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.sources.csv.text_parser import parse_float32, parse_int64
+from shardmill.transforms.sources.csv.typed_cells import (
+    NUMERIC_NULLS,
+    Nulls,
+    describe_misfit,
+    reject_reasons,
+    type_cells,
+)
+from tests.conftest import examples
+
+ABSENT = object()
+SPACES = b" \t\n\v\f\r"
+
+
+def cells_of(texts):
+    return pa.array(texts, pa.binary()).dictionary_encode()
+
+
+def rows_of(typed):
+    """Return the value of each row as a Python object, ABSENT where there is none."""
+    values, indices = typed.column.values, typed.column.indices
+    assert values.null_count == 0
+    indices = np.arange(len(values)) if indices is None else indices
+    assert indices.dtype == np.int32
+    values = values.to_pylist()
+    return [ABSENT if i < 0 else values[i] for i in indices]
+
+
+def outcomes(column, texts, nulls=None):
+    """Return the value of each cell, or the reason of its reject."""
+    cells = cells_of(texts)
+    typed = type_cells(column, cells, nulls or Nulls())
+    rows = rows_of(typed)
+    assert len(rows) == len(texts)
+    reasons = [] if typed.misfits is None else reject_reasons(cells, typed.misfits)
+    for row in np.flatnonzero(reasons):
+        assert rows[row] is ABSENT
+        rows[row] = str(reasons[row])
+        assert "\n" not in describe_misfit(column, cells, typed.misfits, int(row))
+    return rows
+
+
+# An independent parser of one cell, written from the documented rules
+
+
+class MisfitError(Exception):
+    pass
+
+
+def slow_number(column, text):
+    text = text.strip(SPACES)
+    if column.booleans:
+        texts = [word.strip().lower().encode() for word in column.booleans]
+        if text.lower() not in texts:
+            raise MisfitError("cast")
+        return 1 - texts.index(text.lower())
+    if not text.isascii() or b"_" in text:
+        raise MisfitError("cast")
+    try:
+        if column.kind == "int64":
+            number = int(re.sub(rb"\A([+-]?\d+)\.0*\Z", rb"\1", text))
+            if re.match(rb"[+-]?0\d", text) and not column.zero_padded:
+                raise MisfitError("cast")
+            within = -(2**63) <= number < 2**63
+        else:
+            with np.errstate(over="ignore"):
+                number = float(np.float32(float(text)))
+            within = np.isfinite(number)
+    except ValueError:
+        raise MisfitError("cast") from None
+    low = -np.inf if column.low is None else column.low
+    high = np.inf if column.high is None else column.high
+    if not within or not low <= number <= high:
+        raise MisfitError("range")
+    return number
+
+
+def slow_value(column, text):
+    if column.kind != "bytes":
+        return slow_number(column, text)
+    if column.values is not None and text not in [value.encode() for value in column.values]:
+        raise MisfitError("domain")
+    return text
+
+
+def slow_values(column, text):
+    if not column.separator:
+        return slow_value(column, text)
+    pieces = text.split(column.separator.encode()) if text else []
+    return [slow_value(column, piece) for piece in pieces]
+
+
+def slow_cell(column, text, nulls):
+    missing = text in nulls.texts
+    if column.kind != "bytes":
+        trimmed = text.strip(SPACES)
+        missing = text in nulls.numbers or (trimmed != b"" and trimmed in nulls.numbers)
+    try:
+        if not missing:
+            return slow_values(column, text)
+    except MisfitError as error:
+        return error.args[0]
+    if column.default is not None:
+        return slow_values(column, column.default.encode())
+    if not column.required:
+        return ABSENT
+    return [] if column.separator else "missing"
+
+
+COLUMNS = [
+    Column("c", "int64"),
+    Column("c", "int64", required=False),
+    Column("c", "int64", default=" 7 "),
+    Column("c", "int64", zero_padded=True),
+    Column("c", "int64", low=-5, high=100),
+    Column("c", "int64", booleans=("Yes", "n")),
+    Column("c", "int64", booleans=("1", "0"), required=False),
+    Column("c", "int64", separator="|"),
+    Column("c", "int64", separator="|", required=False, low=0),
+    Column("c", "int64", separator="|", default="1|2"),
+    Column("c", "float32"),
+    Column("c", "float32", required=False, low=-1.5),
+    Column("c", "float32", default="0.1", high=0.1),
+    Column("c", "float32", separator=";", required=False),
+    Column("c", "bytes"),
+    Column("c", "bytes", required=False),
+    Column("c", "bytes", default="?"),
+    Column("c", "bytes", values=("a", "NA", "7")),
+    Column("c", "bytes", separator="|", values=("a", "7")),
+    Column("c", "bytes", separator="||", required=False),
+]
+NULLS = [Nulls(), Nulls.of(["-", "7", ""]), Nulls.of([]), Nulls.of(["NA", " "])]
+TEXTS = st.one_of(
+    st.text("0123456789+-.eE", max_size=5),
+    st.text("0123456789 |;", max_size=8),
+    st.sampled_from([*sorted(NUMERIC_NULLS), "a", " ", "yes", "N", "inf", "-Infinity", "7", "-"]),
+    st.integers(-(2**64), 2**64).map(str),
+    st.floats().map(repr),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+).map(str.encode) | st.binary(max_size=4)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=range(len(COLUMNS)))
+@settings(max_examples=examples(100), deadline=None)
+@given(texts=st.lists(TEXTS, max_size=12), nulls=st.sampled_from(NULLS))
+def test_cells_equal_the_independent_parser(column, texts, nulls):
+    expected = [slow_cell(column, text, nulls) for text in texts]
+    assert str(outcomes(column, texts, nulls)) == str(expected)  # as text: -0.0 is not 0.0
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_parses_every_int64(numbers):
+    assert outcomes(Column("c", "int64"), [b"%d" % n for n in numbers]) == numbers
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+@example([3.4028235677973362e38, 3.4028235677973366e38, -1e-46, 5e-324, 16777217.0, -0.0])
+def test_rounds_to_float32_like_numpy(numbers):
+    with np.errstate(over="ignore"):
+        expected = np.array(numbers).astype(np.float32)
+    parsed = parse_float32(pa.array([repr(n).encode() for n in numbers]))
+    fits = np.isfinite(expected)
+    assert ((parsed.faults == 0) == fits).all()
+    assert parsed.values[fits].tobytes() == expected[fits].tobytes()
+
+
+@given(st.lists(st.text("0123456789+-.eE \t", max_size=6)))
+def test_arrow_accepts_only_documented_numbers(texts):
+    # Texts of these characters take the fast path, which relies on Arrow's parsers.
+    for text in texts:
+        array = pa.array([text.encode()])
+        whole = re.fullmatch(r"[+-]?(0|[1-9]\d*)(\.0*)?", text.strip())
+        assert parse_int64(array, allow_padding=False).faults.any() == (not whole)
+        decimal = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text.strip(), re.IGNORECASE)
+        fits = bool(decimal) and abs(float(text)) < 3.4e38
+        assert parse_float32(array).faults.any() == (not fits)
+
+
+INT64, FLOAT32 = Column("c", "int64"), Column("c", "float32")
+NOT_INT64 = (b"1e3", b"0x10", b"1_000", b"1,000", b"--1", b"-", b"1 2")
+MISFITS = [
+    *((INT64, text, "cast", "not an int64") for text in NOT_INT64),
+    (INT64, b"3.5", "cast", "'3.5' is not an int64: make it FLOAT or BYTES in the schema"),
+    (INT64, b" ", "cast", "' ' is not an int64"),
+    (INT64, "\uff11\uff12".encode(), "cast", "'\uff11\uff12' is not an int64"),
+    (INT64, b"\xff", "cast", r"'\\xff' is not an int64"),
+    (INT64, b"007", "cast", "'007' has leading zeros: make it BYTES"),
+    (INT64, b"-01", "cast", 'annotation { tag: "zero_padded" }'),
+    (INT64, b"9223372036854775808", "range", "out of range of int64: make it FLOAT or"),
+    (INT64, b"-9223372036854775809", "range", "out of range of int64"),
+    (INT64, b"9" * 5000, "range", "9'… is out"),
+    (INT64, b"NA", "missing", "'NA' is missing, but a value is required"),
+    (INT64, b" ? ", "missing", "is missing"),
+    (FLOAT32, b"inf", "range", "out of range of float32: make it BYTES"),
+    (FLOAT32, b"1e400", "range", "out of range"),
+    (FLOAT32, b"-1e39", "range", "out of range"),
+    (FLOAT32, b"NAN", "range", "out of range"),
+    (FLOAT32, b"nan", "missing", "is missing"),
+    (FLOAT32, b"0x1p3", "cast", "not a float32: make it BYTES"),
+    (FLOAT32, b"1,5", "cast", "--null_values"),
+    (FLOAT32, b"1e", "cast", "not a float32"),
+    (Column("c", "bytes"), b"", "missing", "'' is missing"),
+    (Column("c", "int64", low=1, high=9), b"0", "range", "'0' is not between 1 and 9: widen"),
+    (Column("c", "float32", low=1), b".5", "range", "'.5' is under 1.0"),
+    (Column("c", "float32", high=1), b"2", "range", "'2' is over 1.0"),
+    (Column("c", "bytes", values=("1", "b")), b"c", "domain", "not one of the 2 texts"),
+    (Column("c", "int64", booleans=("1", "no")), b"2", "cast", "neither '1' nor 'no'"),
+    (Column("c", "int64", separator="|"), b"1|b|3|d", "cast", "'b' is not an int64"),
+    (Column("c", "int64", separator="|"), b"1||3", "cast", "'' is not an int64"),
+    (Column("c", "bytes", separator="|", values=("1",)), b"1|" + b"\n" * 99, "domain", "'…"),
+]
+
+
+@pytest.mark.parametrize(("column", "text", "reason", "message"), MISFITS)
+def test_messages_name_the_value_the_rule_and_the_fix(column, text, reason, message):
+    cells = cells_of([b"1", text])
+    typed = type_cells(column, cells, Nulls())
+    described = describe_misfit(column, cells, typed.misfits, 1)
+    assert reject_reasons(cells, typed.misfits).tolist() == ["", reason]
+    assert message in described
+    assert len(described) < 300
+    assert "\n" not in described
+
+
+def test_list_columns_have_the_type_of_their_values():
+    for kind, arrow in (("int64", pa.int64()), ("float32", pa.float32()), ("bytes", pa.binary())):
+        for texts in ([b"1|2"], [b""], [b"", b"1|2"], []):
+            typed = type_cells(Column("c", kind, separator="|"), cells_of(texts), Nulls())
+            assert typed.column.values.type == pa.list_(arrow)
+            assert typed.misfits is None
+
+
+def test_ignores_dictionary_values_without_rows():
+    dictionary = pa.array([b"x", b"", b"2", b"9"], pa.binary())
+    cells = pa.DictionaryArray.from_arrays(pa.array([0, 2, 3, 2], pa.int32()), dictionary)[1:]
+    typed = type_cells(Column("c", "int64"), cells, Nulls())
+    assert rows_of(typed) == [2, 9, 2]
+    assert typed.misfits is None
+    # A sliced dictionary.
+    cells = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), dictionary[2:])
+    for separator in ("", "|"):
+        typed = type_cells(Column("c", "int64", separator=separator), cells, Nulls())
+        assert rows_of(typed) == ([2, 9] if not separator else [[2], [9]])
+
+
+def test_defaults_include_the_nulls_of_pyarrow():
+    from pyarrow import csv
+
+    assert set(csv.ConvertOptions().null_values) < NUMERIC_NULLS
+
+
+def test_time_does_not_grow_with_rows_of_equal_cells():
+    # 2 million rows with 3 distinct texts: a loop over rows would take longer.
+    import time
+
+    cells = pa.DictionaryArray.from_arrays(
+        pa.array(np.arange(2_000_000, dtype=np.int32) % 3), pa.array([b"1", b"NA", b"x"])
+    )
+    start = time.process_time()
+    typed = type_cells(Column("c", "int64", required=False), cells, Nulls())
+    assert time.process_time() - start < 0.5
+    assert (reject_reasons(cells, typed.misfits) == "cast").sum() == 666_666

@@ -1,0 +1,130 @@
+"""Runs hold the same records whatever parts they are cut in, and however many runs there are."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.errors import OutputError
+from shardmill.transforms.sink.placement import PartKey, Series, part_of
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.tables import encoder, run_writer, segments
+from shardmill.transforms.tables.segments import Origin, Run
+from tests.conftest import examples
+from tests.support.rows_tools import build_rows, current, make_table, rejects_of
+
+MERGE = encoder.merge_segments
+POSITIONS = st.lists(
+    st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**63, 2**64 - 1]), min_size=1, max_size=30
+)
+
+
+def write_run(folder, name: str, splits: dict[str, list[int]]) -> Run:
+    """Write a run with a record of 9 bytes or more for each position."""
+
+    def blocks():
+        for split, positions in splits.items():
+            frames = [f"{name}{split}{at:09d}".encode() for at in sorted(positions)]
+            origins = [Origin(name, name, "").to_text()] * len(frames)
+            columns = {
+                segments.POSITION: pa.array(sorted(positions), pa.uint64()),
+                segments.FRAME: pa.chunked_array([pa.array(frames, pa.large_binary())]),
+                segments.ORIGIN: pa.array(origins).dictionary_encode(),
+            }
+            yield from segments.cut_blocks(split, pa.table(columns))
+        yield segments.pack_lines([name])
+
+    made = run_writer._write_run(str(folder), name, blocks())
+    return Run(name, str(folder / made.payload), made.blocks)
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from("ab"), POSITIONS, min_size=1), min_size=1, max_size=4),
+    st.integers(1, 1 << 40),
+    st.sampled_from([1, 40, 1 << 20]),
+    st.booleans(),
+)
+def test_parts_hold_each_record_once_in_order(
+    tmp_path_factory, tables, parts, block_bytes, merge
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    plan = Plan("build", parts={Series("", ""): 1}, default_parts=parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "BLOCK_BYTES", block_bytes)
+        patch.setattr(run_writer, "_MERGE_BYTES", 3 * block_bytes)
+        runs = [write_run(folder, f"r{number}", table) for number, table in enumerate(tables)]
+        runs = [run_writer.merge_runs(str(folder), 7, runs)] if merge else runs
+    placed: dict[PartKey, list] = {}
+    for run in runs:
+        for key, (_, ref) in segments.cut_segments(Run.of_values(run.values), plan):
+            placed.setdefault(key, []).append(ref)
+    lines = [line for ref in placed.pop(PartKey("", "", 0)) for line in segments.read_lines(ref)]
+    assert lines == [f"r{number}" for number in range(len(tables))]
+    found: dict[str, list] = {"a": [], "b": []}
+    for key, refs in sorted(placed.items()):
+        records = [each for each in map(segments.read_records, refs) if len(each)]
+        assert all(
+            part_of(at, parts) == key.part
+            for each in records
+            for at in each["position"].to_pylist()
+        )
+        if records:
+            table, order = segments.sort_records(records)
+            rows = table.take(order).select(["position", "frame"]).to_pylist()
+            found[key.split] += [(row["position"], row["frame"].decode()) for row in rows]
+    for split, records in found.items():
+        given_records = [
+            (at, f"r{number}{split}{at:09d}")
+            for number, table in enumerate(tables)
+            for at in table.get(split, [])
+        ]
+        assert records == sorted(given_records)
+
+
+def test_a_damaged_run_is_an_error(tmp_path) -> None:
+    run = write_run(tmp_path, "r", {"a": [5]})
+    (ref,) = segments.of_slices(run, "a", 1)
+    data = bytearray((tmp_path / ref.path).read_bytes())
+    data[ref.offset + 20] ^= 1
+    (tmp_path / ref.path).write_bytes(data)
+    with pytest.raises(OutputError, match="is damaged: run again"):
+        segments.read_records(ref)
+
+
+def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
+    """More runs are merged first, which changes no byte of the dataset."""
+    for number in range(12):
+        rows = [[n, f"{number // 2}" if n % 9 == 0 else "x"] for n in range(number, number + 40)]
+        make_table(tmp_path / "in" / f"{number:02d}.csv", ["id", "text"], [*rows, ["?", "bad"]])
+    flags = {"input": tmp_path / "in", "key": "id", "max_reject_fraction": 1.0, "num_shards": 2}
+    opened: list[int] = []
+    monkeypatch.setattr(
+        encoder, "merge_segments", lambda refs, key: opened.append(len(refs)) or MERGE(refs, key)
+    )
+    results = []
+    for limit in (256, 3):
+        monkeypatch.setattr(run_writer, "MAX_RUNS", limit)
+        output = tmp_path / f"out{limit}"
+        assert build_rows(output=output, **flags)[0].status == "published"
+        shards = sorted(current(output).glob("*.tfrecord.gz"))
+        rejects = sorted(map(str, rejects_of(output)))
+        results.append([*(path.read_bytes() for path in shards), rejects])
+        assert len(shards) == 4
+    assert results[0] == results[1]
+    assert len(opened) == 8
+    assert max(opened[:4]) == 12
+    assert max(opened[4:]) <= 3
+
+
+def test_bounds_of_blocks_are_bounds_of_parts(tmp_path, monkeypatch) -> None:
+    """Parts whose number is a power of two read no block twice."""
+    monkeypatch.setattr(segments, "BLOCK_BYTES", 1 << 10)
+    positions = np.random.default_rng(2).integers(0, 2**64 - 1, 3000, np.uint64).tolist()
+    run = write_run(tmp_path, "r", {"a": positions})
+    refs = [*segments.of_slices(run, "a", 16)]
+    assert [ref.part for ref in refs] == [*range(16)]
+    assert sum(ref.length for ref in refs) == sum(
+        block.length for block in run.blocks if block.split
+    )

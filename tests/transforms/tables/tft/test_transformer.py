@@ -1,0 +1,364 @@
+"""TensorFlow Transform on rows; a pipeline of tft_beam alone is the judge."""
+
+import pickle
+import shutil
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.transforms.tables.tft.analysis import AnalyzeRows, analysis_error, filler_batch
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
+from shardmill.transforms.tables.tft.transformer import (
+    Transformer,
+    adapter_config,
+    to_record_batch,
+    transformer_of,
+)
+from shardmill.transforms.tables.typed_column import TypedColumn
+
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
+
+ROWS, TRAIN = 900, 600
+ALL = np.arange(ROWS)
+COLUMNS = (
+    Column("mass", "float32"),
+    Column("age", "int64"),
+    Column("island", "bytes"),
+    Column("text", "bytes"),
+    Column("flipper", "float32", required=False),
+    Column("tags", "bytes", separator="|"),
+)
+SOURCE = """
+import tensorflow as tf
+import tensorflow_transform as tft
+
+
+def filled(sparse, default):
+    shape = [sparse.dense_shape[0], 1]
+    return tf.sparse.to_dense(tf.sparse.SparseTensor(sparse.indices, sparse.values, shape), default)
+
+
+def preprocessing_fn(inputs):
+    words = tf.strings.split(tf.squeeze(inputs["text"], 1))
+    grams = tft.ngrams(words.to_sparse(), (1, 2), " ")
+    index, weight = tft.tfidf(tft.compute_and_apply_vocabulary(words.to_sparse()), 50)
+    counts = tf.sparse.from_dense(tf.concat([inputs["age"] % 2, inputs["age"] % 3], 1))
+    tft.experimental.annotate_sparse_output_shape(counts, [2])
+    return {
+        "mass_z": tft.scale_to_z_score(inputs["mass"]),
+        "age_bucket": tft.bucketize(inputs["age"], 5),
+        "island_id": tft.compute_and_apply_vocabulary(
+            inputs["island"], vocab_filename="islands", top_k=2, num_oov_buckets=1
+        ),
+        "island_hash": tft.hash_strings(inputs["island"], 7),
+        "gram_id": tft.compute_and_apply_vocabulary(grams, vocab_filename="grams"),
+        "tfidf": weight,
+        "flipper_01": tft.scale_to_0_1(filled(inputs["flipper"], -1.0)),
+        "flipper_is": tf.cast(filled(inputs["flipper"], -1.0) >= 0, tf.int64),
+        "tags": inputs["tags"],
+        "one_hot": tf.one_hot(tf.squeeze(inputs["age"], 1) % 3, 3),
+        "island": inputs["island"],
+        "words": words,
+        "counts": counts,
+    }
+"""
+
+
+def table() -> list[TypedColumn]:
+    """Return columns with missing values, empty texts and several values per cell."""
+    rng = np.random.default_rng(7)
+
+    def some(name, kind, values, low=0):
+        values = pa.array(values, pa.binary()) if kind == "bytes" else pa.array(values)
+        return TypedColumn(name, kind, values, rng.integers(low, len(values), ROWS).astype("int32"))
+
+    mass = pa.array(rng.normal(4000, 800, ROWS).astype(np.float32))
+    tags = pa.array([[b"x", b"y"], [], [b"z"]], pa.list_(pa.binary()))
+    return [
+        TypedColumn("mass", "float32", mass, None),
+        some("age", "int64", np.arange(90)),
+        some("island", "bytes", [b"Biscoe", b"Dream", b"Torgersen", b"", b"\xff\x00"]),
+        some("text", "bytes", [b"a b c", b"a b", b"", b"hello world a", b"b a b a"]),
+        some("flipper", "float32", np.arange(20, dtype=np.float32), low=-1),
+        TypedColumn("tags", "bytes", tags, rng.integers(-1, 3, ROWS).astype("int32")),
+    ]
+
+
+def batches(start: int, stop: int, size: int = 150) -> list[pa.RecordBatch]:
+    return [to_record_batch(table(), np.arange(s, s + size)) for s in range(start, stop, size)]
+
+
+def by_hand(folder: str):
+    """Analyze and transform with tft_beam alone; return the transformed Examples."""
+    import apache_beam as beam
+    import tensorflow as tf
+    import tensorflow_transform as tft
+    import tensorflow_transform.beam as tft_beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    names = {}
+    exec(compile(SOURCE, "by_hand.py", "exec"), names)
+    kinds = {"float32": tf.float32, "int64": tf.int64, "bytes": tf.string}
+    spec = {
+        c.name: tf.io.VarLenFeature(kinds[c.kind])
+        if c.separator or not c.required
+        else tf.io.FixedLenFeature([1], kinds[c.kind])
+        for c in COLUMNS
+    }
+    metadata = tft.DatasetMetadata.from_feature_spec(spec)
+    rows = [row for batch in batches(0, ROWS) for row in batch.to_pylist()]
+    with (
+        beam.Pipeline(runner=FnApiRunner()) as root,
+        # The same batch size: sums of float32 depend on it.
+        tft_beam.Context(temp_dir=f"{folder}/temp", desired_batch_size=150),
+    ):
+        train = root | "Train" >> beam.Create(rows[:TRAIN], reshuffle=False)
+        everything = root | "All" >> beam.Create(rows, reshuffle=False)
+        graph_folder = (train, metadata) | tft_beam.AnalyzeDataset(names["preprocessing_fn"])
+        data = ((everything, metadata), graph_folder) | tft_beam.TransformDataset()
+        _ = data | tft_beam.EncodeTransformedDataset() | beam.io.WriteToTFRecord(f"{folder}/rows")
+    found = sorted(tf.io.gfile.glob(f"{folder}/rows*"))
+    records = tf.data.TFRecordDataset(found).as_numpy_iterator()
+    return [tf.train.Example.FromString(record) for record in records]
+
+
+def analyze(folder, preprocessing, made=None, columns=COLUMNS) -> str:
+    import apache_beam as beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    made = batches(0, TRAIN) if made is None else made
+    found = f"{folder}/found"
+    with beam.Pipeline(runner=FnApiRunner()) as root:
+        rows = root | beam.Create(made, reshuffle=False).with_output_types(pa.RecordBatch)
+        graph_folder = rows | AnalyzeRows(columns, preprocessing, f"{folder}/scratch")
+        _ = graph_folder | beam.io.WriteToText(found, shard_name_template="")
+    with open(found) as lines:
+        (only,) = lines.read().split()
+    return only
+
+
+@pytest.fixture(scope="module")
+def preprocessing(tmp_path_factory) -> Preprocessing:
+    path = tmp_path_factory.mktemp("user") / "pre.py"
+    path.write_text(SOURCE)
+    return load_preprocessing(str(path))
+
+
+@pytest.fixture(scope="module")
+def graph_folder(tmp_path_factory, preprocessing) -> str:
+    return analyze(tmp_path_factory.mktemp("graph_folder"), preprocessing)
+
+
+def rows_of(columns: list[TypedColumn]) -> list[dict[str, list]]:
+    assert all(column.indices is None for column in columns)
+    lists = {c.name: c.values.to_pylist() for c in columns}
+    return [
+        {name: v if isinstance(v, list) else [v] for name, v in zip(lists, row, strict=True)}
+        for row in zip(*lists.values(), strict=True)
+    ]
+
+
+def values_of(example) -> dict[str, list]:
+    return {
+        name: list(getattr(f, f.WhichOneof("kind")).value) if f.WhichOneof("kind") else []
+        for name, f in example.features.feature.items()
+    }
+
+
+def test_transformed_rows_equal_tft(graph_folder, tmp_path) -> None:
+    theirs = [values_of(example) for example in by_hand(str(tmp_path))]
+    copy = shutil.copytree(graph_folder, tmp_path / "copy")
+    transformer = Transformer(str(copy))
+    shutil.rmtree(copy)  # it does not need the files after loading
+    ours = []
+    for start, stop in ((0, 7), (7, 700), (700, ROWS)):
+        ours += rows_of(transformer.apply(table(), np.arange(start, stop)))
+    assert len(theirs) == ROWS
+    assert len({str(row) for row in theirs}) > ROWS // 2
+    assert any(row["gram_id"] for row in theirs)
+    assert {row["island_id"][0] for row in theirs} == {0, 1, 2}
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == other
+
+
+def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    transformer = transformer_of(graph_folder)
+    assert transformer_of(graph_folder) is transformer
+    kinds = {"float32": pa.float32(), "int64": pa.int64(), "bytes": pa.binary()}
+    columns = transformer.apply(table(), ALL)
+    assert [(c.name, c.kind) for c in columns] == list(transformer.features)
+    lists = {"gram_id", "tfidf", "tags", "one_hot", "words$ragged_values"}
+    lists |= {"counts$sparse_values", "counts$sparse_indices_0"}
+    for column in columns:
+        expected = kinds[column.kind]
+        assert column.values.type == (pa.list_(expected) if column.name in lists else expected)
+        assert len(column.values) == ROWS
+    none = transformer.apply(table(), np.arange(0))
+    assert [len(column.values) for column in none] == [0] * len(columns)
+    output = tft.TFTransformOutput(graph_folder)
+    assert output.vocabulary_size_by_name("islands") == 2
+    assert output.raw_feature_spec()["mass"] == tf.io.FixedLenFeature([1], tf.float32)
+    assert output.transformed_feature_spec()["one_hot"] == tf.io.FixedLenFeature([3], tf.float32)
+
+
+def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
+    # Both analyzers fail without any row.
+    source = (
+        "import tensorflow as tf\nimport tensorflow_transform as tft\n"
+        "def preprocessing_fn(inputs):\n"
+        "    mass, island = (tf.squeeze(inputs[name], 1) for name in ('mass', 'island'))\n"
+        "    ids = tft.compute_and_apply_vocabulary(tf.sparse.from_dense(inputs['island']))\n"
+        "    return {'z': tft.scale_to_z_score_per_key(mass, island), 't': tft.tfidf(ids, 9)[1]}\n"
+    )
+    assert analyze(tmp_path, Preprocessing("pre.py", source), [filler_batch(COLUMNS)])
+
+
+def test_record_batches_have_empty_lists_for_missing_values() -> None:
+    order = np.array([5, 3, 3, *range(60, 10, -1)])
+    batch = to_record_batch(table(), order)
+    assert batch.num_rows == len(order)
+    assert batch.column("flipper").to_pylist().count([]) > 0
+    for column in table():
+        values = column.values.to_pylist()
+        at = order if column.indices is None else column.indices[order]
+        cells = [[] if i < 0 else values[i] for i in at.tolist()]
+        cells = [cell if isinstance(cell, list) else [cell] for cell in cells]
+        assert batch.column(column.name).to_pylist() == cells
+        assert batch.column(column.name).null_count == 0
+
+
+BAD_FILES = {
+    "syntax": ("def preprocessing_fn(inputs:\n  pass", ["line 1", "not valid Python"]),
+    "nul": ("x = 1\0", ["not valid Python"]),
+    "nothing": ("x = 1\n", ["has no function preprocessing_fn"]),
+    "not_callable": ("preprocessing_fn = 3\n", ["has no function preprocessing_fn"]),
+    "import": ("import re\nimport no_such_thing.at_all\n", ["line 2", "'no_such_thing'"]),
+    "raises": ("x = 1\n\ny = x / 0\n", ["line 3", "ZeroDivisionError: division by zero"]),
+    "exits": ("import sys\nsys.exit('bye')\n", ["line 2", "SystemExit: bye"]),
+}
+
+
+def check_rejection(call, *pieces: str) -> None:
+    """Check that a call fails with one sentence that contains some pieces."""
+    with pytest.raises(UsageError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for piece in pieces:
+        assert piece in message
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_rejects_a_bad_file_in_one_sentence(case, tmp_path) -> None:
+    source, pieces = BAD_FILES[case]
+    path = tmp_path / "pre.py"
+    path.write_text(source)
+    check_rejection(lambda: load_preprocessing(str(path)), str(path), *pieces)
+
+
+def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
+    (tmp_path / "latin.py").write_bytes("# café\n".encode("latin-1"))
+    for path, problem in (
+        (tmp_path / "none.py", "does not exist"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "latin.py", "not UTF-8 (byte 5)"),
+    ):
+        check_rejection(lambda path=path: load_preprocessing(str(path)), problem)
+
+
+def test_pickles_the_source_text(tmp_path) -> None:
+    path = tmp_path / "pre.py"
+    path.write_text(
+        "def one():\n    return two()\n\ndef two():\n    return 2\n\npreprocessing_fn = one\n"
+    )
+    loaded = load_preprocessing(str(path))
+    travelled = pickle.dumps(loaded)
+    assert b"def two" in travelled
+    path.unlink()
+    assert pickle.loads(travelled).function() == 2
+    assert loaded.digest == Preprocessing("elsewhere.py", loaded.source).digest
+    assert loaded.digest != Preprocessing(loaded.path, loaded.source + "\n").digest
+
+
+BAD_FUNCTIONS = {
+    "column": ("return {'x': inputs['agee']}", ["line 4", "'agee'", "'mass', 'age'"]),
+    "raises": ("return {'x': inputs['mass'] + inputs['text']}", ["line 4", "fails with"]),
+    "none": ("pass", ["a NoneType", "a dict with a tensor for each feature"]),
+    "empty": ("return {}", ["an empty dict"]),
+    "float64": ("return {'x': tf.cast(inputs['mass'], tf.float64)}", ["'x'", "float64", "tf.cast"]),
+    "int32": ("return {'x': tf.cast(inputs['age'], tf.int32)}", ["'x'", "tf.cast(…, tf.int64)"]),
+    "bool": ("return {'x': inputs['age'] > 3}", ["'x'", "bool", "tf.int64"]),
+    "list": ("return {'x': [1, 2]}", ["'x'", "a list"]),
+    "scalar": ("return {'x': tft.mean(inputs['mass'])}", ["'x'", "a scalar"]),
+    "ragged": (
+        "return {'x': tf.strings.bytes_split(tf.strings.split(tf.squeeze(inputs['text'], 1)))}",
+        ["'x'", "nested lists"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FUNCTIONS)
+def test_rejects_a_bad_function_in_one_sentence(case, tmp_path) -> None:
+    body, pieces = BAD_FUNCTIONS[case]
+    source = (
+        "import tensorflow as tf\nimport tensorflow_transform as tft\n"
+        f"def preprocessing_fn(inputs):\n    {body}\n"
+    )
+    check_rejection(lambda: analyze(tmp_path, Preprocessing("pre.py", source)), "pre.py", *pieces)
+
+
+def test_explains_errors_on_rows_in_one_sentence(tmp_path) -> None:
+    source = textwrap.dedent("""
+        import tensorflow as tf
+        import tensorflow_transform as tft
+        def preprocessing_fn(inputs):
+            with tf.control_dependencies([tf.debugging.assert_less(inputs["age"], BOUND, "too old")]):
+                age = tf.identity(inputs["age"])
+            first = tf.cond(tf.reduce_max(age) > 80, lambda: age[:1], lambda: age)
+            return {"age": tft.scale_to_z_score(age), "first": tf.reshape(first, [-1, 1])}
+    """)
+    bad = Preprocessing("pre.py", source.replace("BOUND", "tf.constant(5, tf.int64)"))
+    with pytest.raises(Exception, match="too old") as caught:
+        analyze(tmp_path, bad)
+    explained = analysis_error(caught.value)
+    assert isinstance(explained, InputError)
+    assert "too old" in str(explained)
+    assert "\n" not in str(explained)
+    assert analysis_error(ValueError("something else")) is None
+    good = Preprocessing("pre.py", source.replace("BOUND", "tf.constant(90, tf.int64)"))
+    transformer = Transformer(analyze(tmp_path, good))
+    with pytest.raises(InputError, match="1 entries of the feature 'first' for 900 rows"):
+        transformer.apply(table(), ALL)
+    ages = pa.array(np.arange(90) + 50)
+    old = [c._replace(values=ages) if c.name == "age" else c for c in table()]
+    with pytest.raises(InputError, match="too old"):
+        transformer.apply(old, ALL)
+
+
+def test_rejects_sparse_features_with_gaps(tmp_path) -> None:
+    source = (
+        "import tensorflow as tf\n"
+        "def preprocessing_fn(inputs):\n"
+        "    return {'x': tf.sparse.from_dense(tf.one_hot(tf.squeeze(inputs['age'], 1) % 3, 3))}\n"
+    )
+    transformer = Transformer(analyze(tmp_path, Preprocessing("pre.py", source)))
+    with pytest.raises(InputError, match="'x' with gaps"):
+        transformer.apply(table(), ALL)
+
+
+def test_adapter_config_accepts_all_column_options() -> None:
+    odd = (
+        Column("yes", "int64", booleans=("Y", "N")),
+        Column("d", "float32", default="0.5", low=0),
+    )
+    odd += (Column("s", "bytes", values=("a", "b")), Column("z", "int64", zero_padded=True, high=9))
+    config = adapter_config(format_schema(odd))
+    assert [field.name for field in config.arrow_schema] == ["yes", "d", "s", "z"]
+    assert set(config.tensor_representations) == {"yes", "d", "s", "z"}

@@ -1,1 +1,0 @@
-"""Encode and hash columns of values; shared by rows and arrays."""

@@ -1,1 +1,0 @@
-"""Rows: CSV text becomes cells, typed columns, framed records, runs and parts."""

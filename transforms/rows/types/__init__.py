@@ -1,1 +1,0 @@
-"""Infer column types, and parse cells into typed values."""

@@ -1,0 +1,1 @@
+"""Sources of tables: each reads one format as typed columns."""

@@ -1,0 +1,301 @@
+"""ArrayFile: where the values of an array are in a .npy file or a member of an .npz file.
+
+NumPy parses headers and zipfile reads members; nothing is ever unpickled. ``numpy.load`` itself is
+not used: it reads members whole, and rows of a memory-mapped file that is truncated meanwhile end
+the process with SIGBUS and count all pages that were touched as memory of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO, Any, cast
+
+import numpy as np
+
+from shardmill.schemas.errors import ChangedError, InputError
+from shardmill.schemas.storage import Entry, open_storage
+from shardmill.schemas.storage.base import RandomReader
+from shardmill.schemas.storage.stream import ReaderStream
+from shardmill.transforms.sources.arrays.npy_header import MAX_HEADER_BYTES, parse_header
+
+_CHECK_BYTES = 4 << 20  # per read
+_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """One array in a file; a small picklable value.
+
+    Attributes:
+        name: Name of the feature.
+        source: Name of the array in messages.
+        uri: Path or URI of the file.
+        size: Bytes of the file when it was opened.
+        version: As in ``Entry``.
+        dtype: Type of the values, in the byte order of the file.
+        shape: All dimensions, examples first.
+        fortran: Whether the first dimension varies fastest.
+        header_bytes: Bytes of the .npy header.
+        start: Offset of the .npy header in the file; unused where the member is compressed.
+        member: Name of the zip member; empty for a .npy file.
+        compressed: Whether the zip member is compressed.
+    """
+
+    name: str
+    source: str
+    uri: str
+    size: int
+    version: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    header_bytes: int
+    start: int = 0
+    member: str = ""
+    compressed: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Number of examples."""
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.rows * self.row_bytes
+
+    @property
+    def offset(self) -> int:
+        """Offset of the first value in the file, where the values are not compressed."""
+        return self.start + self.header_bytes
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are texts."""
+        return self.dtype.kind in "SU"
+
+    def changed(self, detail: str) -> InputError:
+        """Return the error for a file that changed after it was opened."""
+        return InputError(f"{self.uri} changed while it was read ({detail}): run again.")
+
+
+def open_npy(entry: Entry, name: str, source: str) -> ArrayFile:
+    """Return the array of a .npy file.
+
+    Args:
+        entry: The file.
+        name: Name of the feature.
+        source: Name of the file in messages.
+
+    Raises:
+        InputError: The file is not a .npy file of numbers or texts, or its size is not the one
+            that its header states.
+    """
+    with open_file(entry.path) as reader:
+        header = reader.read_at(0, MAX_HEADER_BYTES)
+        return _array_file(reader, entry.path, name, source, header, reader.size)
+
+
+def npz_members(entry: Entry, source: str) -> tuple[list[str], list[str]]:
+    """Return the names of the arrays in an .npz file, and of its other members.
+
+    Raises:
+        InputError: The file is not a zip file, or two members have the same name.
+    """
+    with open_file(entry.path) as reader, _open_zip(reader, source) as archive:
+        members = [info.filename for info in archive.infolist() if not info.is_dir()]
+    arrays = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+    repeated = next((name for name in arrays if arrays.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"{source} has two members {repeated!r}: save it again with numpy.savez.")
+    return arrays, [name for name in members if not name.endswith(".npy")]
+
+
+def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
+    """Return one array of an .npz file.
+
+    Args:
+        entry: The file.
+        name: Name of the array.
+        source: Name of the file in messages.
+
+    Raises:
+        InputError: The member is damaged, is not an array of numbers or texts, or its size is not
+            the one that its header states.
+    """
+    source = f"{source}, array {name!r}"
+    with open_file(entry.path) as reader, _open_zip(reader, source) as archive:
+        info = archive.getinfo(f"{name}.npy")
+        if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
+            raise InputError(
+                f"{source} has {info.compress_size:,} bytes and claims to decompress to "
+                f"{info.file_size:,}, over {_BOMB_RATIO} times as many: if that is right, save it "
+                "uncompressed with numpy.savez."
+            )
+        with _reject_damage(source), archive.open(info) as stream:
+            # To open a member, zipfile reads its local header, up to the first byte of the member.
+            start = cast("IO[bytes]", archive.fp).tell()
+            header = stream.read(MAX_HEADER_BYTES)
+        array = _array_file(reader, entry.path, name, source, header, info.file_size)
+        compressed = info.compress_type != zipfile.ZIP_STORED
+        return replace(array, start=start, member=info.filename, compressed=compressed)
+
+
+def _array_file(
+    reader: RandomReader, uri: str, name: str, source: str, start: bytes, size: int
+) -> ArrayFile:
+    """Return the array whose .npy file, or member, has a size and begins with the bytes ``start``.
+
+    Raises:
+        InputError: The header is malformed, or the size is not the one that it states.
+    """
+    header = parse_header(start, source)
+    if not header.shape:
+        raise InputError(
+            f"{source} is a single value (shape ()), so it has no examples: save an array whose "
+            "first axis is the examples."
+        )
+    array = ArrayFile(name, source, uri, reader.size, reader.version, *header)
+    found = size - array.header_bytes
+    if found == array.num_bytes:
+        return array
+    shape = str(array.shape)
+    shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
+    stated = f"its shape {shape} of {array.dtype.name} takes {array.num_bytes:,} bytes"
+    if found < array.num_bytes:
+        raise InputError(f"{source} is truncated: {stated} and it has {found:,}; copy it again.")
+    raise InputError(
+        f"{source} has data after its array: {stated} and it has {found:,}; save each array in a "
+        "separate file."
+    )
+
+
+@contextlib.contextmanager
+def open_file(uri: str) -> Iterator[RandomReader]:
+    """Open a file for positioned reads.
+
+    Raises:
+        InputError: The file does not exist, or changed.
+    """
+    try:
+        with open_storage(uri).open_at(uri) as reader:
+            yield reader
+    except FileNotFoundError as error:
+        raise InputError(f"{uri} is gone: check --input and run again.") from error
+    except ChangedError as error:
+        raise InputError(f"{uri} changed while it was read ({error}): run again.") from error
+
+
+@contextlib.contextmanager
+def open_unchanged(array: ArrayFile) -> Iterator[RandomReader]:
+    """Open the file of an array for positioned reads.
+
+    Raises:
+        InputError: The file changed since the array was opened.
+    """
+    with open_file(array.uri) as reader:
+        if (reader.size, reader.version) != (array.size, array.version):
+            raise array.changed(f"it had {array.size:,} bytes and has {reader.size:,}")
+        yield reader
+
+
+def check_unchanged(array: ArrayFile) -> None:
+    """Raise an InputError if the file of an array changed since it was opened."""
+    entry = open_storage(array.uri).stat(array.uri)
+    if entry is None or (entry.size, entry.version) != (array.size, array.version):
+        raise array.changed("its size or modification time differs")
+
+
+def stream_values(array: ArrayFile, size: int) -> Iterator[bytes]:
+    """Yield the bytes of all values in the order of the file, decompressed, size bytes at a time.
+
+    Raises:
+        InputError: The file changed, or the member is damaged (its checksum was compared by the
+            time the last bytes are yielded).
+    """
+    with (
+        open_unchanged(array) as reader,
+        _reject_damage(array.source),
+        _open_stream(reader, array) as stream,
+    ):
+        stream.read(array.header_bytes)
+        for at in range(0, array.num_bytes, size):
+            length = min(size, array.num_bytes - at)
+            data = stream.read(length)
+            if len(data) < length:
+                raise array.changed("it was truncated")
+            yield data
+
+
+def check_stored(array: ArrayFile) -> None:
+    """Read an uncompressed member of an .npz file once, which compares its checksum.
+
+    Rows of such a member are read by their offsets, which compares nothing. Compressed members are
+    read whole when they are decompressed, and a .npy file has no checksum.
+
+    Raises:
+        InputError: The member is damaged, or the file changed.
+    """
+    if array.member and not array.compressed:
+        for _ in stream_values(array, _CHECK_BYTES):
+            pass
+
+
+@contextlib.contextmanager
+def _open_stream(reader: RandomReader, array: ArrayFile) -> Iterator[IO[bytes]]:
+    """Open the .npy file, or the decompressed member, as a stream."""
+    if not array.member:
+        with io.BufferedReader(ReaderStream(reader), reader.chunk) as buffered:
+            yield cast("IO[bytes]", buffered)
+        return
+    with (
+        _open_zip(reader, array.source, reader.chunk) as archive,
+        archive.open(array.member) as stream,
+    ):
+        yield stream
+
+
+@contextlib.contextmanager
+def _open_zip(
+    reader: RandomReader, source: str, buffer_bytes: int = 1 << 16
+) -> Iterator[zipfile.ZipFile]:
+    with io.BufferedReader(ReaderStream(reader), buffer_bytes) as stream:
+        try:
+            archive = zipfile.ZipFile(cast("IO[bytes]", stream))
+        except _ZIP_ERRORS as error:
+            start = reader.read_at(0, 6).hex(" ") or "nothing"
+            raise InputError(
+                f"{source} is not an .npz file ({_message(error)}; it begins with {start}): save "
+                "it with numpy.savez."
+            ) from error
+        with archive:
+            yield archive
+
+
+@contextlib.contextmanager
+def _reject_damage(source: str) -> Iterator[None]:
+    """Turn the errors of zipfile and zlib into an InputError."""
+    try:
+        yield
+    except _ZIP_ERRORS as error:
+        raise InputError(
+            f"{source} is damaged and cannot be read ({_message(error)}): copy it or save it again."
+        ) from error
+
+
+def _message(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).rstrip(".")[:120]

@@ -1,0 +1,296 @@
+"""Resolve --input to the arrays of a dataset: features of the same examples, and their label."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.storage import Entry, absolute, join, open_storage
+from shardmill.transforms.match.walk import is_junk, is_utf8, make_key
+from shardmill.transforms.sources.arrays.array_file import (
+    ArrayFile,
+    npz_members,
+    open_npy,
+    open_npz,
+)
+from shardmill.transforms.sources.arrays.labels import (
+    DEFAULT_NAMES,
+    ArrayLabels,
+    check_labels,
+    is_label_like,
+)
+
+X, Y = "x", "label"  # feature names of a single .npy file and of its --labels
+_MAX_ARRAYS = 1_000
+_MAX_RECORD_BYTES = 1 << 30  # protobuf messages are limited to 2 GiB
+_FIX = "give one .npy, one .npz or a folder of .npy files"
+
+
+@dataclass(frozen=True)
+class ArraysQuery:
+    """The options that name the arrays.
+
+    Attributes:
+        input: A .npy or .npz file, or a folder of .npy files.
+        root: Folder that the key is relative to; empty for the folder that contains the input.
+        labels: A .npy file of labels, or empty.
+        label: Name of the array that is the label; empty for none; None to find it by its name.
+        arrays: Names of the arrays to write; empty for all.
+        exclude: A folder that is skipped: the output, where it is inside the input.
+    """
+
+    input: str
+    root: str = ""
+    labels: str = ""
+    label: str | None = None
+    arrays: tuple[str, ...] = ()
+    exclude: str = ""
+
+
+@dataclass(frozen=True)
+class InputArrays:
+    """The arrays of an input, all of the same examples.
+
+    Attributes:
+        key: Key of the input, part of the identity of its rows.
+        root: Folder that the key is relative to.
+        arrays: The features without the label, sorted by name.
+        label: The label, if there is one.
+        files: A reference to each file.
+        warnings: Warnings for the manifest.
+    """
+
+    key: str
+    root: str
+    arrays: tuple[ArrayFile, ...]
+    label: ArrayLabels | None
+    files: tuple[InputRef, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of examples."""
+        return self._all[0].rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the arrays of one example."""
+        return sum(array.row_bytes for array in self._all)
+
+    @property
+    def _all(self) -> tuple[ArrayFile, ...]:
+        return self.arrays + ((self.label.array,) if self.label else ())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The arrays of an input by name, and how to open each.
+
+    Attributes:
+        open: Opens an array, by its name.
+        others: Files or members that are not .npy files.
+        named: Whether the input names its arrays.
+    """
+
+    open: dict[str, Callable[[], ArrayFile]]
+    others: tuple[str, ...] = ()
+    named: bool = True
+
+
+def resolve_input(query: ArraysQuery) -> InputArrays:
+    """Return the arrays of an input; reads all headers and all labels.
+
+    Raises:
+        InputError: The input does not exist, an array cannot be used, or the arrays have different
+            numbers of examples.
+        UsageError: An option names an array that does not exist, or two options conflict.
+    """
+    if query.labels and query.label:
+        raise UsageError(
+            f"--labels={query.labels} and --label={query.label} cannot be combined: give one."
+        )
+    path, entry = _entry(query.input, "input", _FIX)
+    source = _source(entry, query)
+    names = _chosen(source, query)
+    opened = {name: source.open[name]() for name in names}
+    label = _label(query, opened, source)
+    arrays = [array for name, array in sorted(opened.items()) if not label or label.name != name]
+    if not arrays:
+        raise InputError(
+            f"--input={query.input} has only the label {names[0]!r}: add an array, or give "
+            "--label= to use it as a plain array."
+        )
+    every = [*arrays, label] if label else arrays
+    _check_arrays(arrays, query)
+    _check_rows(every, query)
+    key, root = _key(path, query)
+    checked = check_labels(label) if label else None
+    if checked and checked.texts and checked.text_name in opened:
+        raise InputError(
+            f"--input={query.input} has an array {checked.text_name!r}, which is the name of the "
+            f"texts of {checked.name!r}: rename it."
+        )
+    others = format_names(sorted(source.others))
+    warnings = (f"skipped, not .npy files: {others}",) if others else ()
+    return InputArrays(key, root, tuple(arrays), checked, _refs(every, path, key), warnings)
+
+
+def _entry(text: str, flag: str, fix: str) -> tuple[str, Entry]:
+    """Return the absolute path of an input, and its entry."""
+    if not text:
+        raise UsageError(f"--{flag} is empty: {fix}.")
+    path = absolute(text)
+    entry = open_storage(path).stat(path)
+    if entry is None:
+        glob = " (patterns are not supported here)" if re.search(r"[*?]", text) else ""
+        raise InputError(f"--{flag}={text} does not exist{glob}: {fix}.")
+    if entry.kind == "other":
+        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {fix}.")
+    return path, entry
+
+
+def _source(entry: Entry, query: ArraysQuery) -> _Source:
+    """Return the arrays of an input: of a folder, an .npz file or a .npy file."""
+    shown = f"--input={query.input}"
+    if entry.kind == "dir":
+        return _folder(entry.path, shown, query.exclude)
+    if not entry.path.lower().endswith(".npz"):
+        return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
+    arrays, others = npz_members(entry, shown)
+    if not arrays:
+        raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
+    return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, tuple(others))
+
+
+def _folder(path: str, shown: str, exclude: str) -> _Source:
+    """Return the .npy files directly in a folder.
+
+    Raises:
+        InputError: The folder holds other folders or .npz files, or no .npy files.
+    """
+    arrays: dict[str, Callable[[], ArrayFile]] = {}
+    others = []
+    for entry in open_storage(path).list_dir(path):
+        name = entry.path.rstrip("/").rpartition("/")[2]
+        if is_junk(name) or entry.path.rstrip("/") == exclude:
+            continue
+        if entry.kind == "file" and name.endswith(".npy"):
+            if not is_utf8(name):
+                raise InputError(f"{shown} holds {name!r}, which is not UTF-8: rename it.")
+            arrays[name.removesuffix(".npy")] = partial(
+                open_npy, entry, name.removesuffix(".npy"), f"{shown}, {name}"
+            )
+        elif entry.kind == "dir" or name.endswith(".npz"):
+            what = "the folder" if entry.kind == "dir" else "the archive"
+            raise InputError(
+                f"{shown} holds {what} {name!r}: a folder's .npy files are the features of one "
+                "dataset, one array each with the examples first; for one file an example join "
+                f"them with numpy.stack, else {_FIX}."
+            )
+        else:
+            others.append(name)
+    if not arrays:
+        raise InputError(f"{shown} holds no .npy files: {_FIX}.")
+    return _Source(arrays, tuple(others))
+
+
+def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
+    """Return the names of the arrays to open."""
+    wanted = [*query.arrays, *([query.label] if query.label else [])]
+    for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
+        if name and name not in source.open:
+            shown = format_names(sorted(source.open))
+            raise UsageError(f"--{flag}={name} is not an array: --input={query.input} has {shown}.")
+    names = sorted(set(wanted)) if query.arrays else sorted(source.open)
+    if len(names) > _MAX_ARRAYS:
+        raise InputError(
+            f"--input={query.input} has {len(names):,} arrays, over {_MAX_ARRAYS:,}: one array "
+            "holds one feature of all examples; for one array an example join them with "
+            "numpy.stack."
+        )
+    if query.label and not source.named:
+        raise UsageError(
+            f"--label={query.label} names a member of an .npz or a folder: for one .npy give "
+            "--labels=FILE.npy."
+        )
+    return names
+
+
+def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) -> ArrayFile | None:
+    """Return the array that is the label, or None."""
+    if query.labels:
+        if Y in opened:
+            raise InputError(
+                f"--input={query.input} has an array {Y!r}, which is the name of --labels: give "
+                "only one of them."
+            )
+        _, entry = _entry(query.labels, "labels", "give one .npy")
+        if entry.kind == "dir" or entry.path.lower().endswith(".npz"):
+            raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
+        return open_npy(entry, Y, f"--labels={query.labels}")
+    if query.label is not None or not source.named:
+        return opened[query.label] if query.label else None
+    candidates = [name for name in DEFAULT_NAMES if name in opened and is_label_like(opened[name])]
+    return opened[candidates[0]] if len(candidates) == 1 else None
+
+
+def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
+    """Reject arrays of texts, and records that are too large."""
+    for array in arrays:
+        if array.is_text:
+            raise InputError(
+                f"{array.source} holds texts ({array.dtype.str}), not numbers: name it with "
+                "--label if it is the label, or exclude it with --arrays."
+            )
+    size = sum(array.row_bytes for array in arrays)
+    if size > _MAX_RECORD_BYTES:
+        raise InputError(
+            f"One example of --input={query.input} takes {size:,} bytes, over the limit of "
+            f"{_MAX_RECORD_BYTES:,} for a record: make the first axis the examples."
+        )
+
+
+def _check_rows(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
+    """Reject arrays with different numbers of examples, and arrays without examples."""
+    first = arrays[0]
+    other = next((array for array in arrays if array.rows != first.rows), None)
+    if other is not None:
+        raise InputError(
+            f"{first.source} has {first.rows:,} examples and {other.source} has {other.rows:,}: "
+            "the first axes must be equal; exclude one with --arrays, or join the pieces of one "
+            "array with numpy.concatenate."
+        )
+    if not first.rows:
+        raise InputError(
+            f"--input={query.input} holds no examples (shape {first.shape}): give at least one."
+        )
+
+
+def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
+    """Return the key of the input, and the root that it is relative to."""
+    folder, name = posixpath.split(path.rstrip("/"))
+    root = absolute(query.root) if query.root else folder or "/"
+    top = root.rstrip("/") + "/"
+    if not path.startswith(top):
+        raise UsageError(
+            f"--input={query.input} is not inside --root={query.root}: choose a root above it."
+        )
+    key = path[len(top) :] if query.root else name
+    if not is_utf8(key):
+        raise InputError(f"--input={query.input} has a name that is not UTF-8: rename it.")
+    return make_key(key), root
+
+
+def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, ...]:
+    """Return a reference to each file; the key of a file outside the input is ``--labels``."""
+    refs = {}
+    for array in arrays:
+        inside = array.uri == path or array.uri.startswith(join(path, ""))
+        name = make_key(key + array.uri[len(path) :]) if inside else "--labels"
+        refs[array.uri] = InputRef(name, array.uri, array.size, array.version)
+    return tuple(refs[uri] for uri in sorted(refs))

@@ -1,0 +1,242 @@
+"""Parse the rows of a range into cells, and collect the rows that are rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv import arrow_parser
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, shown
+from shardmill.transforms.sources.csv.quotes import Ints
+from shardmill.transforms.sources.csv.row_bounds import Rows
+from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
+
+MAX_COLUMNS = 100_000
+_ASCII_END = 128
+
+
+class RowReject(NamedTuple):
+    """A row that cannot become cells or a record.
+
+    Attributes:
+        offset: Offset of its first byte in the file's text.
+        line: Number of its first line, from 1.
+        error: A reason, one of ``rejects.REASONS``.
+        message: What is wrong, without line and column.
+        rows: Number of rows that this reject counts.
+        column: Name of the column whose cell is wrong; empty if it is the row as a whole.
+    """
+
+    offset: int
+    line: int
+    error: str
+    message: str
+    rows: int = 1
+    column: str = ""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of some rows of one file.
+
+    Attributes:
+        columns: Cells of each column as dictionary<int32, binary>, in UTF-8, without nulls; an
+            empty cell is ``b""``.
+        offsets: int64[rows], offset of each row's first byte in the file's text: the file's bytes,
+            decompressed, and converted to UTF-8 if the encoding is not ASCII-compatible.
+        lines: int64[rows], number of each row's first line, from 1.
+        rejects: Rejected rows, in order.
+    """
+
+    columns: dict[str, pa.DictionaryArray]
+    offsets: Ints
+    lines: Ints
+    rejects: list[RowReject]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that were read, rejected ones included."""
+        return len(self.offsets) + sum(reject.rows for reject in self.rejects)
+
+
+class _ValidRows(NamedTuple):
+    """Rows with valid quotes, stored back to back.
+
+    Attributes:
+        data: Bytes of the rows, and of empty lines between them.
+        starts: int64[rows], offset of each row in ``data``.
+        offsets: int64[rows], as in ``Cells``.
+        lines: int64[rows], as in ``Cells``.
+    """
+
+    data: bytes
+    starts: Ints
+    offsets: Ints
+    lines: Ints
+
+    def row(self, number: int) -> bytes:
+        """Return the bytes of a row, including its line break."""
+        end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.data)
+        return self.data[self.starts[number] : end]
+
+    def without(self, rows: list[int]) -> _ValidRows:
+        """Return the other rows."""
+        kept = np.ones(len(self.starts), np.bool_)
+        kept[rows] = False
+        sizes = np.diff(self.starts, append=len(self.data))
+        begins = np.cumsum(np.where(kept, sizes, 0)) - sizes
+        data = b"".join(map(self.row, np.flatnonzero(kept).tolist()))
+        return _ValidRows(data, begins[kept], self.offsets[kept], self.lines[kept])
+
+
+def make_cells(
+    batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
+) -> Cells:
+    """Parse rows into cells.
+
+    Args:
+        batches: Consecutive rows.
+        columns: Name of each column.
+        text: The text that contains the rows.
+        dialect: Dialect of the text.
+
+    Returns:
+        The cells. Rows with broken quotes, undecodable bytes or a wrong number of cells are
+        rejects.
+
+    Raises:
+        RejectedError: The text cannot be parsed with this delimiter.
+    """
+    valid, undecodable = _decode(_join(batches), text)
+    # Arrow sees the columns as numbers: names may be arbitrary.
+    table, ragged, details = arrow_parser.parse_rows(valid.data, len(columns), dialect)
+    kept = np.ones(len(valid.starts), np.bool_)
+    kept[ragged] = False
+    if table.num_rows != np.count_nonzero(kept):
+        raise RuntimeError(f"Arrow read {table.num_rows} of {np.count_nonzero(kept)} rows")
+    messages = map(_describe_ragged, details)
+    rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
+    return Cells(
+        {name: arrow_parser.to_array(table.column(number)) for number, name in enumerate(columns)},
+        valid.offsets[kept],
+        valid.lines[kept],
+        sorted([*_bad_rows(batches), *undecodable, *rejects]),
+    )
+
+
+def _list_rejects(
+    offsets: Ints, lines: Ints, error: str, messages: Iterator[str]
+) -> list[RowReject]:
+    """Return the first ``MAX_LISTED`` rows as rejects, and one reject that counts the others.
+
+    Args:
+        offsets: Offset of each row, ascending.
+        lines: First line of each row.
+        error: Reason of all of them.
+        messages: What is wrong with each row that is listed.
+    """
+    limit = arrow_parser.MAX_LISTED
+    starts = zip(offsets[:limit].tolist(), lines[:limit].tolist(), strict=True)
+    rejects = [RowReject(*start, error, next(messages)) for start in starts]
+    others = lines[limit:].tolist()
+    if others:
+        message = (
+            f"{len(others):,} rows of lines {others[0]} to {others[-1]} are rejected as {error}"
+        )
+        rejects.append(RowReject(int(offsets[limit]), others[0], error, message, len(others)))
+    return rejects
+
+
+def _bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
+    """Return the rejects of rows with broken quotes and of rows that are too long."""
+    bad = [(rows.offset + row.start, row) for rows in batches for row in rows.bad]
+    rejects: list[RowReject] = []
+    for error in sorted({row.error for _, row in bad}):
+        found = [(at, row.line, row.message) for at, row in bad if row.error == error]
+        offsets, lines, messages = zip(*found, strict=True)
+        rejects += _list_rejects(np.array(offsets), np.array(lines), error, iter(messages))
+    return rejects
+
+
+def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
+    """Return the cells of one row.
+
+    Raises:
+        RejectedError: The row does not decode, or has more than ``MAX_COLUMNS`` cells.
+    """
+    max_cells = row.count(text.syntax.delimiter) + 1
+    if max_cells > MAX_COLUMNS:
+        message = f"its first row has more than {MAX_COLUMNS:,} cells"
+        raise RejectedError("read", "header", message)
+    byte = undecodable_byte(row, text.codec, text.encoding)
+    if byte >= 0:
+        message = f"its first row has {_describe_byte(byte, text.encoding)}"
+        raise RejectedError("read", "encoding", message)
+    line = row.decode(text.codec)
+    if not dialect.strip and (not dialect.quote or dialect.quote not in line):
+        return line.split(dialect.delimiter)  # Arrow takes long for many columns
+    table = arrow_parser.parse_first(line.encode() + b"\n", max_cells, dialect)
+    return [arrow_parser.to_array(column)[0].as_py().decode() for column in table.itercolumns()]
+
+
+def _join(batches: Sequence[Rows]) -> _ValidRows:
+    """Concatenate the valid rows, leaving out the bad ones between them."""
+    pieces: list[memoryview] = []
+    none = np.zeros(0, np.int64)
+    starts = [none]
+    size = 0
+    for rows in batches:
+        begins = np.array([0, *(bad.end for bad in rows.bad)], np.int64)
+        ends = np.array([*(bad.start for bad in rows.bad), len(rows.data)], np.int64)
+        pieces += [rows.data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        lengths = np.cumsum(ends - begins)
+        shift = begins - lengths + (ends - begins)  # bytes left out before each piece
+        piece = np.searchsorted(begins, rows.starts, "right") - 1
+        starts.append(rows.starts - shift[piece] + size)
+        size += int(lengths[-1])
+    return _ValidRows(
+        b"".join(pieces),
+        np.concatenate(starts),
+        np.concatenate([none, *(rows.starts + rows.offset for rows in batches)]),
+        np.concatenate([none, *(rows.lines for rows in batches)]),
+    )
+
+
+def _decode(valid: _ValidRows, text: CsvText) -> tuple[_ValidRows, list[RowReject]]:
+    """Return the rows in UTF-8, and rejects of those that do not decode."""
+    try:
+        return valid._replace(data=_to_utf_8(valid.data, text.codec)), []
+    except UnicodeDecodeError:
+        pass  # find the rows with undecodable bytes below
+    high = np.frombuffer(valid.data, np.uint8) >= _ASCII_END
+    suspects = np.flatnonzero(np.logical_or.reduceat(high, valid.starts)).tolist()
+    found = ((row, undecodable_byte(valid.row(row), text.codec, text.encoding)) for row in suspects)
+    bad = {row: byte for row, byte in found if byte >= 0}
+    messages = (f"the row has {_describe_byte(byte, text.encoding)}" for byte in bad.values())
+    rows = list(bad)
+    rejects = _list_rejects(valid.offsets[rows], valid.lines[rows], "encoding", messages)
+    valid = valid.without(rows)
+    return valid._replace(data=_to_utf_8(valid.data, text.codec)), rejects
+
+
+def _to_utf_8(data: bytes, codec: str) -> bytes:
+    text = data.decode(codec)
+    return data if codec == UTF_8 else text.encode()
+
+
+def _describe_byte(byte: int, encoding: str) -> str:
+    return (
+        f"the byte 0x{byte:02x}, which is not valid {encoding}: set --encoding to the encoding of "
+        "the file, such as latin-1, cp1252 or utf-16"
+    )
+
+
+def _describe_ragged(row: csv.InvalidRow) -> str:
+    cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
+    return f"the row has {cells}, not {row.expected_columns}: {shown(row.text)}"

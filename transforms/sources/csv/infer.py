@@ -1,0 +1,303 @@
+"""Infer column types from a sample of cells.
+
+A column is numeric only if every sampled cell parses and the number preserves the meaning of the
+text: leading zeros, phone numbers, integers beyond int64 and dates stay text. Profiles of parts of
+the sample can be merged in any order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.schema_pbtxt.columns import SPACES, Column, fold_boolean
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.sources.csv import text_parser
+from shardmill.transforms.sources.csv.dialect import shown
+from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+
+# Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a
+# boolean, except for the first pair.
+BOOLEANS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"))
+_WORDS = tuple(word for pair in BOOLEANS for word in pair)
+# Numbers whose text carries more than the number: 01234, 01.5 and +491701234567.
+_ZEROS = r"\A[+-]?0[0-9]"
+_PHONE = r"\A\+[0-9]{7,}\z"
+_NONE, _CAST = text_parser.CellFault.NONE, text_parser.CellFault.CAST
+# Of each byte: 0 in integers and white space, 1 in other numbers, 2 in other texts.
+_LEVELS = np.full(256, 2, np.uint8)
+_LEVELS[[*text_parser.NUMBER_CHARACTERS]] = 1
+_LEVELS[[*text_parser.INTEGER_CHARACTERS, *SPACES.encode()]] = 0
+
+
+CellKind = Literal[
+    "cells", "empty", "nulls", "integers", "decimals", "coded", "wide", "booleans", "texts"
+]
+_NOT_NUMBERS: tuple[CellKind, ...] = ("texts", "wide", "coded")  # they make a column text
+
+
+class ColumnProfile(NamedTuple):
+    """Counts of the cells of a column by kind.
+
+    Attributes:
+        counts: Number of cells by kind: all ``cells``; ``empty`` ones, which are missing if the
+            column is text; ``nulls``, which are missing if it is numeric. The others are plain
+            ``integers`` in the range of int64; other plain numbers in the range of float32
+            (``decimals``); numbers with leading zeros, or with a plus sign and at least seven
+            digits (``coded``); numbers out of range of int64 or float32, infinity included
+            (``wide``); words of ``BOOLEANS`` (``booleans``); and other ``texts``.
+        words: Spellings of the words of ``BOOLEANS`` that occur.
+        rounding: An example of what float32 would change, as a clause, or empty: an integer that it
+            rounds, or two numbers that become equal.
+        example: A cell, quoted: of a text column one that is not a number; empty if all are empty.
+    """
+
+    counts: Counter[CellKind]
+    words: frozenset[str]
+    rounding: str = ""
+    example: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a cell is not a number that a record can hold."""
+        return any(self.counts[kind] for kind in _NOT_NUMBERS)
+
+
+def profile_columns(
+    columns: Mapping[str, pa.DictionaryArray], nulls: Nulls
+) -> dict[str, ColumnProfile]:
+    """Return the profile of some cells of each column.
+
+    Args:
+        columns: For each column its cells, dictionary<int32, binary> without nulls.
+        nulls: Texts of missing cells.
+    """
+    cells, profiles = [*columns.values()], list[ColumnProfile]()
+    step = text_parser.columns_at_once(len(cells[0]) if cells else 0)
+    for start in range(0, len(cells), step):
+        profiles += _profile_together(cells[start : start + step], nulls)
+    return dict(zip(columns, profiles, strict=True))
+
+
+def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iterator[ColumnProfile]:
+    """Yield the profile of each column; see ``profile_columns``."""
+    uses = [np.bincount(each.indices, minlength=len(each.dictionary)) for each in cells]
+    counts = np.concatenate(uses)
+    used = counts > 0
+    texts = pa.concat_arrays([each.dictionary for each in cells]).filter(pa.array(used))
+    owners, counts = np.repeat(np.arange(len(cells)), [*map(len, uses)])[used], counts[used]
+
+    def count(chosen: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the number of cells of each column with the chosen texts."""
+        return np.bincount(owners[chosen], counts[chosen], len(cells)).astype(np.int64)
+
+    empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
+    kinds: dict[CellKind, npt.NDArray[np.int64]] = {
+        "cells": np.array([*map(len, cells)]), "empty": count(empty), "nulls": count(missing),
+    }  # fmt: skip
+    words: dict[int, set[str]] = defaultdict(set)
+    roundings: dict[int, str] = {}
+    examples: dict[int, str] = {}
+    present = np.flatnonzero(~missing)
+
+    def keep_examples(chosen: npt.NDArray[Any]) -> None:
+        """Keep the first of the chosen texts of each column that has no example."""
+        for owner, first in zip(*np.unique(owners[chosen], return_index=True), strict=True):
+            if owner not in examples:
+                examples[int(owner)] = shown(texts[int(chosen[first])].as_py())
+
+    for alike in _split_by_characters(texts.take(pa.array(present)), owners[present]):
+        chosen = present[alike]
+        found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen])
+        for kind, mask in found.masks.items():
+            kinds[kind] = kinds.get(kind, 0) + count(chosen[mask])
+        for kind in _NOT_NUMBERS:
+            keep_examples(chosen[found.masks[kind]])
+        roundings |= found.roundings
+        for owner, word in found.words:
+            words[owner].add(word)
+    keep_examples(present)
+    of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
+    for owner, numbers in enumerate(of_columns):
+        yield ColumnProfile(
+            +Counter(dict(zip(kinds, numbers, strict=True))),
+            frozenset(words[owner]),
+            roundings.get(owner, ""),
+            examples.get(owner, ""),
+        )
+
+
+def _split_by_characters(
+    texts: pa.Array, owners: npt.NDArray[np.int64]
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the indices of the texts of columns of digits, of numbers, and of others.
+
+    Numbers are parsed fast if no other text is among them.
+
+    Args:
+        texts: Distinct texts of columns, column by column.
+        owners: Number of the column of each text.
+    """
+    data, offsets = ByteStrings.of_arrow(texts)
+    if not len(data):
+        yield np.arange(len(texts))
+        return
+    columns, firsts = np.unique(owners, return_index=True)
+    # A column of empty texts only takes a byte of the next one, which is as good.
+    starts = np.minimum(offsets[firsts], len(data) - 1)
+    levels = np.zeros(owners.max() + 1, np.uint8)
+    levels[columns] = np.maximum.reduceat(_LEVELS[data], starts)
+    for level in np.unique(levels[columns]).tolist():
+        yield np.flatnonzero(levels[owners] == level)
+
+
+class _Kinds(NamedTuple):
+    """Kinds of distinct texts.
+
+    Attributes:
+        masks: For kinds of ``ColumnProfile``, which texts they are.
+        words: The ``words`` of ``ColumnProfile``, each with the number of its column.
+        roundings: The ``rounding`` of ``ColumnProfile`` by number of the column.
+    """
+
+    masks: dict[CellKind, text_parser.Mask]
+    words: list[tuple[int, str]]
+    roundings: dict[int, str]
+
+
+def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64]) -> _Kinds:
+    """Classify distinct texts of columns, none of them missing.
+
+    Args:
+        texts: Distinct texts of columns, column by column.
+        owners: Number of the column of each text.
+    """
+    integer = text_parser.parse_int64(texts, allow_padding=False)
+    decimal = text_parser.parse_float64(texts)
+    whole, real = integer.faults, decimal.faults
+    trimmed = text_parser.trim(texts)
+    number = (whole != _CAST) | (real != _CAST)
+    coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
+    integers = (whole == _NONE) & ~coded
+    decimals = (whole == _CAST) & (real == _NONE) & ~coded
+    wide = number & ~coded & ~integers & ~decimals
+    rest = np.flatnonzero(~number)
+    others = text_parser.as_strings(trimmed.take(pa.array(rest)))
+    words = text_parser.to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
+    booleans = np.zeros(len(texts), np.bool_)
+    booleans[rest[words]] = True
+    masks: dict[CellKind, text_parser.Mask] = {
+        "integers": integers,
+        "decimals": decimals,
+        "coded": coded,
+        "wide": wide,
+        "booleans": booleans,
+        "texts": ~number & ~booleans,
+    }
+    found = others.filter(pa.array(words)).to_pylist()
+    return _Kinds(
+        masks,
+        [*zip(owners[booleans].tolist(), found, strict=True)],
+        _describe_merged(texts, owners, decimal.values, decimals)
+        | _describe_rounded(texts, owners, decimal.values, text_parser.is_rounded(integer)),
+    )
+
+
+def _describe_rounded(
+    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    rounded: text_parser.Mask,
+) -> dict[int, str]:  # fmt: skip
+    """Return the first integer that float32 rounds, by number of its column; see _Kinds.
+
+    Args:
+        texts: Distinct texts.
+        owners: Number of the column of each text.
+        doubles: Their values.
+        rounded: Which of them are integers that float32 rounds.
+    """
+    numbers = np.flatnonzero(rounded)
+    columns, firsts = np.unique(owners[numbers], return_index=True)
+    return {
+        column: f"{shown(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
+        for column, first in zip(columns.tolist(), numbers[firsts].tolist(), strict=True)
+    }
+
+
+def _describe_merged(
+    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    decimals: text_parser.Mask,
+) -> dict[int, str]:  # fmt: skip
+    """Return the two least numbers that become equal as float32, by number of their column.
+
+    Args:
+        texts: Distinct texts.
+        owners: Number of the column of each text.
+        doubles: Their values.
+        decimals: Which of them are numbers that are not integers.
+    """
+    numbers = np.flatnonzero(decimals)
+    order = numbers[np.lexsort((doubles[numbers], owners[numbers]))]
+    values, sorted_owners = doubles[order], owners[order]
+    merged = np.flatnonzero(
+        (np.diff(sorted_owners) == 0)
+        & (np.diff(values) != 0)
+        & (np.diff(values.astype(np.float32)) == 0)
+    )
+    columns, firsts = np.unique(sorted_owners[merged], return_index=True)
+    pairs = (order[first : first + 2].tolist() for first in merged[firsts].tolist())
+    return {
+        column: f"{' and '.join(shown(texts[number].as_py()) for number in pair)} become equal"
+        for column, pair in zip(columns.tolist(), pairs, strict=True)
+    }
+
+
+def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
+    """Return the profile of the cells of both."""
+    rounding = first.rounding or second.rounding
+    shown_one = second if second.is_text and not first.is_text else first
+    example = shown_one.example or second.example
+    return ColumnProfile(
+        first.counts + second.counts, first.words | second.words, rounding, example
+    )
+
+
+def infer_column(name: str, profile: ColumnProfile) -> Column:
+    """Return the narrowest column type that every profiled cell fits."""
+    counts = profile.counts
+    optional_number = counts["nulls"] > 0
+    if counts["nulls"] == counts["cells"]:
+        return Column(name, "bytes", required=False)
+    booleans = _booleans(profile)
+    if booleans:
+        return Column(name, "int64", required=not optional_number, booleans=booleans)
+    if counts["booleans"] or profile.is_text:
+        return Column(name, "bytes", required=counts["empty"] == 0)
+    kind: Kind = "float32" if counts["decimals"] else "int64"
+    return Column(name, kind, required=not optional_number)
+
+
+def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
+    """Return the texts for true and false if all cells are words of one pair."""
+    counts = profile.counts
+    if not counts["booleans"] or counts["booleans"] + counts["nulls"] != counts["cells"]:
+        return None
+    # Of several spellings the first in sorted order.
+    spellings = {fold_boolean(word): word for word in sorted(profile.words, reverse=True)}
+    for pair in BOOLEANS:
+        if spellings.keys() == set(pair) or (spellings.keys() < set(pair) and pair is BOOLEANS[0]):
+            other = min(profile.words)
+            yes, no = (spellings.get(word) or _in_case_of(other, word) for word in pair)
+            return yes, no
+    return None
+
+
+def _in_case_of(other: str, word: str) -> str:
+    """Return a word that does not occur in the case of the other word of its pair."""
+    return word.upper() if other.isupper() else word.title() if other.istitle() else word

@@ -1,0 +1,264 @@
+r"""Find the bounds of rows in CSV text with array operations.
+
+The rules are those of RFC 4180 as Python's ``csv`` and Arrow implement it: a quote opens only at
+the start of a cell, a doubled quote inside quotes is one character, and quotes in a cell that
+starts without one are ordinary characters. A row ends at ``\n``, ``\r`` or ``\r\n`` outside
+quotes; empty lines are skipped. A row is bad if text follows a closing quote, if a quote is not
+closed, or if it is longer than ``MAX_ROW_BYTES``. A row with a bad quote is one reject up to the
+end of the quote's line, and reading resumes after it: a missing closing quote does not discard
+the rest of the file.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv.quotes import (
+    CR,
+    LF,
+    NOT_CLOSED,
+    Bytes,
+    Ending,
+    Ints,
+    Quotes,
+    TextBlock,
+    read_quotes,
+)
+
+MAX_ROW_BYTES = 16 << 20
+# May replace a delimiter that is not one ASCII character.
+_CONTROLS = tuple(bytes((byte,)) for byte in (31, 30, 29, 28, *range(1, 9), *range(14, 28), 127))
+# How the scanner continues: wait for more text, scan the rest again, or skip to the end of the
+# line that a too long row reached.
+NextStep = Literal["wait", "again", "skip"]
+
+
+class Syntax(NamedTuple):
+    """Delimiter and quote as bytes of the text.
+
+    Attributes:
+        delimiter: One or more bytes.
+        quote: One ASCII byte, or empty.
+    """
+
+    delimiter: bytes
+    quote: bytes
+
+
+class BadRow(NamedTuple):
+    """Lines that cannot be read as a row.
+
+    Attributes:
+        start: Offset of the first byte.
+        end: Offset where the next row may start.
+        line: Number of the first line.
+        error: ``quote`` or ``too_large``, reasons of ``rejects.REASONS``.
+        message: What is wrong.
+    """
+
+    start: int
+    end: int
+    line: int
+    error: str
+    message: str
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a text.
+
+    Attributes:
+        data: The bytes of the rows, bad and empty ones included.
+        offset: Offset of ``data`` in the text.
+        starts: int64[rows], start of each valid row in ``data``.
+        ends: int64[rows], end of each valid row, where its line break starts.
+        lines: int64[rows], number of each valid row's first line.
+        bad: The bad rows, with offsets in ``data``.
+        next_line: Number of the line after ``data``.
+    """
+
+    data: memoryview
+    offset: int
+    starts: Ints
+    ends: Ints
+    lines: Ints
+    bad: list[BadRow]
+    next_line: int
+
+    def row_starts(self) -> tuple[Ints, Ints]:
+        """Return the offset in the text and the first line of all rows, valid or bad, in order."""
+        if not self.bad:
+            return self.starts + self.offset, self.lines
+        starts = np.concatenate((self.starts, [row.start for row in self.bad]))
+        lines = np.concatenate((self.lines, [row.line for row in self.bad]))
+        order = np.argsort(starts)
+        return starts[order] + self.offset, lines[order]
+
+    def split(self, at: int, line: int) -> tuple[Rows, Rows]:
+        """Split at a row that starts at an offset of the text and at a line."""
+        cut = at - self.offset
+        row = int(np.searchsorted(self.starts, cut))
+        bad = [entry for entry in self.bad if entry.start < cut]
+        rest = [
+            entry._replace(start=entry.start - cut, end=entry.end - cut)
+            for entry in self.bad[len(bad) :]
+        ]
+        before = (self.starts[:row], self.ends[:row], self.lines[:row])
+        after = (self.starts[row:] - cut, self.ends[row:] - cut, self.lines[row:])
+        head = Rows(self.data[:cut], self.offset, *before, bad, line)
+        return head, Rows(self.data[cut:], at, *after, rest, self.next_line)
+
+
+def choose_separator(data: bytes, delimiter: bytes) -> bytes:
+    """Return the delimiter if it is one ASCII byte, else a control character not in the data.
+
+    Raises:
+        RejectedError: The data contains all control characters.
+    """
+    if len(delimiter) == 1 and 0 < delimiter[0] < 128:
+        return delimiter
+    free = next((byte for byte in _CONTROLS if byte not in data), b"")
+    if not free:
+        raise RejectedError(
+            "read",
+            "not_csv",
+            "it contains all control characters, so that none can replace the delimiter "
+            f"{delimiter.decode(errors='replace')!r}: use a delimiter of one ASCII character",
+        )
+    return free
+
+
+def find_rows(
+    data: bytes, syntax: Syntax, ending: Ending, offset: int = 0, line: int = 1
+) -> tuple[Rows, NextStep]:
+    """Find the rows in text that starts at a possible row start.
+
+    Args:
+        data: The text.
+        syntax: Delimiter and quote.
+        ending: Whether more text follows; if so, a row without an end is not returned.
+        offset: Offset of the data in the whole text.
+        line: Number of its first line.
+
+    Returns:
+        The rows, and how to continue; the rows end early at a row that is too long.
+
+    Raises:
+        RejectedError: The text cannot be parsed with this delimiter.
+    """
+    text = _prepare(data, syntax, ending)
+    quotes = read_quotes(text)
+    starts, ends, stop = _spans(text, quotes)
+    step: NextStep = "wait"
+    tail: list[BadRow] = []
+    long = _first_long(text, starts, ends, stop, len(syntax.delimiter))
+    if long >= 0:
+        begin = int(np.append(starts, stop)[long])
+        starts, ends = starts[:long], ends[:long]
+        bad_row, step = _reject_long_row(text, quotes, begin)
+        tail, stop = [bad_row], bad_row.end
+    bad = _bad_rows(text, quotes, starts, tail[0].start if tail else stop)
+    valid = ends > starts
+    valid[np.searchsorted(starts, [row.start for row in bad])] = False
+    if not valid.all():
+        starts, ends = starts[valid], ends[valid]
+    lines = line + np.searchsorted(text.breaks, starts)
+    bad = [row._replace(line=line + row.line) for row in bad + tail]
+    next_line = line + int(np.searchsorted(text.breaks, stop))
+    return Rows(memoryview(data)[:stop], offset, starts, ends, lines, bad, next_line), step
+
+
+def _prepare(data: bytes, syntax: Syntax, ending: Ending) -> TextBlock:
+    separator, width = choose_separator(data, syntax.delimiter), len(syntax.delimiter)
+    if separator != syntax.delimiter:
+        data = data.replace(syntax.delimiter, separator * width)
+    view = np.frombuffer(data, np.uint8)
+    sure = len(data) - width + 1 if ending == "more" else len(data) + 1
+    breaks = _line_breaks(data, view, ending)
+    breaks = breaks[: np.searchsorted(breaks, sure)]
+    return TextBlock(data, view, separator[0], syntax.quote, sure, breaks, ending)
+
+
+def _line_breaks(data: bytes, view: Bytes, ending: Ending) -> Ints:
+    """Return the offsets of line breaks, without one that may be cut at the end."""
+    if b"\r" not in data:
+        return np.flatnonzero(view == LF)
+    breaks = np.flatnonzero((view == LF) | (view == CR))
+    kept = np.ones(len(breaks), np.bool_)
+    kept[1:] = (np.diff(breaks) != 1) | (view[breaks[1:]] != LF) | (view[breaks[:-1]] != CR)
+    if ending == "more" and view[-1] == CR:
+        kept[-1] = False
+    return breaks[kept]
+
+
+def _line_starts(text: TextBlock, breaks: Ints) -> Ints:
+    """Return the offsets after line breaks."""
+    starts = breaks + 1
+    if b"\r" in text.data and len(breaks):
+        following = text.view[np.minimum(starts, len(text.view) - 1)]
+        starts += (text.view[breaks] == CR) & (following == LF)
+    return starts
+
+
+def _spans(text: TextBlock, quotes: Quotes) -> tuple[Ints, Ints, int]:
+    """Return starts and ends of all rows, empty and bad ones too, and the next row's start."""
+    ends = text.breaks
+    if len(quotes.toggles):
+        ends = ends[~quotes.inside(ends)]
+    starts = np.concatenate((np.zeros(1, np.int64), _line_starts(text, ends)))
+    stop = int(starts[-1])
+    if text.ending == "end" and stop < len(text.data):
+        return starts, np.append(ends, len(text.data)), len(text.data)
+    return starts[:-1], ends, stop
+
+
+def _first_long(text: TextBlock, starts: Ints, ends: Ints, stop: int, width: int) -> int:
+    """Return the index of the first row that is too long, or -1.
+
+    A row without an end counts once enough text is known to decide how it is rejected.
+    """
+    over = np.flatnonzero(ends - starts > MAX_ROW_BYTES)
+    if len(over):
+        return int(over[0])
+    return len(starts) if len(text.data) - stop > MAX_ROW_BYTES + width + 1 else -1
+
+
+def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRow, NextStep]:
+    """Return the reject for a row that is too long, and how to continue.
+
+    If the size limit falls inside quotes, the closing quote is probably missing.
+    """
+    limit = start + MAX_ROW_BYTES
+    line = int(np.searchsorted(text.breaks, start))
+    opened = quotes.toggles[np.searchsorted(quotes.toggles, start) :]
+    opened = opened[: np.searchsorted(opened, limit)]
+    if len(opened) % 2 == 0 and len(opened):
+        # The limit is between the two halves of a doubled quote: the cell is not closed.
+        cut = opened[-1] == limit - 1 and text.view[limit] == text.quote[0]
+        opened = opened[: len(opened) - int(cut)]
+    if len(opened) % 2:
+        openers = opened[::2]
+        doubled = (openers > start) & (text.view[openers - 1] == text.quote[0])
+        line_end = text.next_break(int(openers[~doubled][-1]))
+        if 0 <= line_end <= limit:
+            end = int(_line_starts(text, np.array([line_end]))[0])
+            return BadRow(start, end, line, "quote", NOT_CLOSED), "again"
+    message = f"the row has more than {MAX_ROW_BYTES:,} bytes"
+    return BadRow(start, limit, line, "too_large", message), "skip"
+
+
+def _bad_rows(text: TextBlock, quotes: Quotes, starts: Ints, stop: int) -> list[BadRow]:
+    """Return the rows before ``stop`` that contain a bad cell."""
+    bounds = np.append(starts, stop)
+    offsets = np.array([offset for offset, _ in quotes.bad if offset < stop], np.int64)
+    rows = np.searchsorted(bounds, offsets, "right") - 1
+    begins, ends = bounds[rows], bounds[rows + 1]
+    lines = np.searchsorted(text.breaks, begins)
+    return [
+        BadRow(begin, end, line, "quote", message)
+        for begin, end, line, (_, message) in zip(
+            begins.tolist(), ends.tolist(), lines.tolist(), quotes.bad, strict=False
+        )
+    ]

@@ -1,0 +1,279 @@
+"""Split CSV files into ranges that are read in parallel; read ranges and file heads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, find_repeated, shown
+from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows
+from shardmill.transforms.sources.csv.row_scanner import RowScanner
+from shardmill.transforms.sources.csv.text import CsvText, open_text
+
+RANGE_BYTES = 8 << 20
+TO_END = -1
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
+_FILE_ERRORS = frozenset({"compressed", "too_large"})
+_DELIMITERS = (",", ";", "\t", "|")
+_FITTING = 0.9  # share of the first rows that must have the cells of the header
+_FEW_BYTES = 64 << 10  # of rows that are read to try another delimiter
+
+
+class RowRange(NamedTuple):
+    """A range of a file that is read independently.
+
+    Attributes:
+        start: Offset of a row in the file's text.
+        end: End of its last row; -1 (``TO_END``) if the rest must be read as one stream.
+        line: Number of the line at ``start``, from 1.
+    """
+
+    start: int
+    end: int
+    line: int
+
+
+class Head(NamedTuple):
+    """The header and first rows of a file.
+
+    Attributes:
+        columns: Name of each column; empty for a file without rows.
+        cells: The first rows.
+        seekable: Whether the file can be split into ranges.
+    """
+
+    columns: tuple[str, ...]
+    cells: Cells
+    seekable: bool
+
+
+def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
+    """Read the column names and the first rows of a file.
+
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        sample_bytes: Approximate number of bytes of rows to read.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        RejectedError: It is not a CSV file, its column names are not valid, or it has one column
+            and would have several with another delimiter.
+        StorageError: The storage failed.
+    """
+    head = _read_head(uri, dialect, sample_bytes)
+    if len(head.columns) == 1 and not dialect.columns:
+        _check_delimiter(uri, dialect, head.columns[0])
+    return head
+
+
+def _check_delimiter(uri: str, dialect: Dialect, column: str) -> None:
+    for delimiter in _DELIMITERS:
+        if delimiter in (dialect.delimiter, dialect.quote):
+            continue
+        try:
+            other = _read_head(uri, replace(dialect, delimiter=delimiter), _FEW_BYTES)
+        except RejectedError:
+            continue
+        rows, least = len(other.cells.offsets), 1 if dialect.header == "first" else 2
+        if len(other.columns) > 1 and rows >= max(least, _FITTING * other.cells.rows):
+            raise RejectedError(
+                "read",
+                "header",
+                f"with --delimiter={dialect.delimiter!r} it has the one column {shown(column)}, "
+                f"but with --delimiter={delimiter!r} it has {len(other.columns)}: set that, or "
+                "name the one column with --columns and --header=first",
+            )
+
+
+def _read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
+    with open_text(uri, dialect) as text:
+        text.check()
+        columns, body = _find_body(text, dialect)
+        rows = next(_split_rows(_scan_rows(text, body), body.start, sample_bytes), [])
+        return Head(columns, make_cells(rows, columns, text, dialect), text.seekable)
+
+
+def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:
+    """Split a file into ranges; a file without rows has none.
+
+    A range ends at the first row that starts ``range_bytes`` or more after the start of the range,
+    with rows as they are found when the file is read from its start. A file that cannot be read
+    from the middle (compressed, or encoding not ASCII-compatible) is one range.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        RejectedError: As from ``read_head``, or the compressed data is damaged.
+        StorageError: The storage failed.
+    """
+    with open_text(uri, dialect) as text:
+        text.check()
+        _, body = _find_body(text, dialect)
+        if text.seekable:
+            yield from _split(text, body, range_bytes)
+        elif any(True for _ in _scan_rows(text, body)):
+            text.check_compression()
+            yield body
+
+
+def read_range(
+    uri: str,
+    dialect: Dialect,
+    columns: Sequence[str],
+    row_range: RowRange,
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[Cells]:
+    """Yield the cells of a range.
+
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        columns: Name of each column, as from ``read_head``.
+        row_range: The range.
+        range_bytes: A range up to the end of the file is yielded in pieces of this size, split
+            like ``split_ranges`` does.
+
+    Raises:
+        ChangedError: The file became shorter or was replaced.
+        FileNotFoundError: The file does not exist.
+        RejectedError: The text cannot be parsed with this delimiter.
+        StorageError: The storage failed.
+    """
+    # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
+    head = b"" if row_range.end >= 0 and dialect.encoding == UTF_8 else None
+    with open_text(uri, dialect, head) as text:
+        batches = _scan_rows(text, row_range)
+        if row_range.end >= 0:
+            yield make_cells(list(batches), columns, text, dialect)
+            return
+        for rows in _split_rows(batches, row_range.start, range_bytes):
+            yield make_cells(rows, columns, text, dialect)
+
+
+def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
+    """Yield the rows of a range; if decompression fails, the last one is a bad row."""
+    scanner = RowScanner(text.syntax, row_range.start, row_range.line)
+    for block in text.blocks(row_range.start, row_range.end):
+        yield from scanner.feed(block)
+    if text.fault is None:
+        yield from scanner.finish()
+        return
+    yield from scanner.finish("more")
+    bad = BadRow(0, 0, scanner.line, "compressed", text.fault.message)
+    none = np.zeros(0, np.int64)
+    yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
+
+
+def _split_rows(batches: Iterator[Rows], start: int, size: int) -> Iterator[list[Rows]]:
+    """Yield rows in pieces that are split like ranges."""
+    piece: list[Rows] = []
+    for batch in batches:
+        rows = batch
+        starts, lines = rows.row_starts()
+        first = 0
+        while (cut := first + int(np.searchsorted(starts[first:], start + size))) < len(starts):
+            start = int(starts[cut])
+            before, rows = rows.split(start, int(lines[cut]))
+            if piece or cut > first:
+                yield [*piece, before]
+            piece, first = [], cut
+        piece.append(rows)
+    if piece:
+        yield piece
+
+
+def _split(text: CsvText, whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
+    start, line, any_row = whole.start, whole.line, False
+    for rows in _scan_rows(text, whole):
+        any_row = True
+        starts, lines = rows.row_starts()
+        while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
+            yield RowRange(start, int(starts[cut]), line)
+            start, line = int(starts[cut]), int(lines[cut])
+    if any_row:
+        yield RowRange(start, text.size, line)
+
+
+def _find_body(text: CsvText, dialect: Dialect) -> tuple[tuple[str, ...], RowRange]:
+    """Return the column names, and the range of all rows after the header."""
+    offset = _skip_lines(text, dialect.skip_lines)
+    whole = RowRange(offset, TO_END, dialect.skip_lines + 1)
+    first, bad = _first_row(text, whole, dialect)
+    if first is None:
+        if bad is not None:
+            raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
+        columns = dialect.columns if dialect.header == "none" else ()
+        return columns, whole
+    start, end = int(first.starts[0]), int(first.ends[0])
+    row = bytes(first.data[start:end])
+    columns = _name_columns(split_row(row, text, dialect), dialect)
+    if dialect.header == "none":
+        return columns, whole
+    following = bytes(first.data[end : end + 2])
+    end += 2 if following == b"\r\n" else min(1, len(following))
+    line = int(first.lines[0]) + 1 + len(_LINE_BREAK.findall(row))
+    return columns, RowRange(first.offset + end, TO_END, line)
+
+
+def _first_row(
+    text: CsvText, whole: RowRange, dialect: Dialect
+) -> tuple[Rows | None, BadRow | None]:
+    """Return rows that start with the header (or first valid row), else the bad row found."""
+    first_bad: BadRow | None = None
+    for rows in _scan_rows(text, whole):
+        bad = next(iter(rows.bad), None)
+        if bad and dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
+            return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")
+        if len(rows.starts):
+            return rows, None
+        first_bad = first_bad or bad
+    return None, None if dialect.columns else first_bad
+
+
+def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
+    """Return the column names, given the cells of the first row."""
+    if dialect.columns:
+        if len(first) != len(dialect.columns):
+            raise RejectedError(
+                "read",
+                "header",
+                f"its first row has {len(first)} cells and --columns {len(dialect.columns)} names: "
+                "give one name per cell, or check --delimiter",
+            )
+        return dialect.columns
+    names = first if dialect.header == "first" else [""] * len(first)
+    names[0] = names[0].removeprefix("\ufeff")
+    names = [name or f"column_{number}" for number, name in enumerate(names, 1)]
+    twice = find_repeated(names)
+    if twice is not None:
+        raise RejectedError(
+            "read",
+            "header",
+            f"its header has two columns named {shown(twice)}: name all columns with --columns, "
+            "or set --header=none if the first row is data",
+        )
+    return tuple(names)
+
+
+def _skip_lines(text: CsvText, count: int) -> int:
+    """Return the offset after ``count`` lines."""
+    at = text.begin
+    if not count:
+        return at
+    held = b""  # a carriage return that a line feed may follow
+    for block in text.blocks(at):
+        data = held + block
+        held = data[-1:] if data.endswith(b"\r") else b""
+        data = data[: len(data) - len(held)]
+        for line_break in _LINE_BREAK.finditer(data):
+            count -= 1
+            if not count:
+                return at + line_break.end()
+        at += len(data)
+    return at + len(held)

@@ -1,0 +1,238 @@
+"""CsvText: the decompressed text of a CSV file, read in blocks and decoded where necessary."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+from collections.abc import Iterator
+
+from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.file_signatures import compression_format, describe_format
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.tfrecord.framing import starts_record
+from shardmill.transforms.sources.csv.decompress import DecompressionError, decompress
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, is_ascii_compatible
+from shardmill.transforms.sources.csv.row_bounds import Syntax
+
+BLOCK_BYTES = 1 << 20
+_PEEK_BYTES = 64 << 10  # read to distinguish text from other formats
+_MAGIC_BYTES = 16
+_ERROR_HANDLER = "shardmill.rows.surrogates"
+_SURROGATE = 0xDC00  # plus the undecodable byte; no valid text contains these characters
+_BOMS = (
+    (b"\xff\xfe\0\0", "utf-32-le"),
+    (b"\0\0\xfe\xff", "utf-32-be"),
+    (b"\xef\xbb\xbf", UTF_8),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+_MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
+_MIN_CONTROLS = 16  # any text may have up to this many
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
+_UTF_16_NULS = 0.6  # share of NULs in every other byte
+
+
+class CsvText:
+    """The text of an open CSV file.
+
+    Attributes:
+        size: Size of the file in bytes.
+        seekable: Whether offsets in the text are offsets in the file, so that reading may start
+            anywhere.
+        begin: Offset of the first character, after a byte order mark if offsets count it.
+        codec: Encoding of the text's bytes: UTF-8 or a single-byte encoding.
+        encoding: Encoding of the file.
+        syntax: Delimiter and quote as bytes of the text.
+        fault: Why the last ``blocks`` ended before the end of the file, or None.
+    """
+
+    def __init__(self, reader: RandomReader, dialect: Dialect, head: bytes | None = None) -> None:
+        """Detect compression and encoding.
+
+        Args:
+            reader: The file.
+            dialect: Dialect of the file.
+            head: First bytes of the file, if known; empty means uncompressed text without a byte
+                order mark.
+        """
+        self.size = reader.size
+        self.fault: DecompressionError | None = None
+        self._reader = reader
+        self._peeked = b""
+        head = reader.read_at(0, _MAGIC_BYTES) if head is None else head
+        self._compression = compression_format(head)
+        if self._compression:
+            head = self._peek()
+        marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
+        mark, self.encoding = next(marks, (b"", dialect.encoding))
+        if self.encoding in ("utf-16", "utf-32"):
+            self.encoding += _byte_order(self._peek())
+        ascii_compatible = is_ascii_compatible(self.encoding)
+        self.seekable = ascii_compatible and not self._compression
+        self._bom = len(mark)
+        self.begin = len(mark) if ascii_compatible else 0
+        self.codec = self.encoding if ascii_compatible else UTF_8
+        self.syntax = Syntax(dialect.delimiter.encode(self.codec), dialect.quote.encode())
+
+    def blocks(self, start: int, end: int = -1) -> Iterator[bytes]:
+        """Yield the text between two offsets, or up to its end.
+
+        Raises:
+            ChangedError: The file became shorter or was replaced.
+            StorageError: The storage failed.
+        """
+        if self.seekable:
+            return self._read(start, end)
+        text = self._to_codec(_to_blocks(self._decompress(self._bom)))
+        return _skip_bytes(text, start - self.begin)
+
+    def check(self) -> None:
+        """Check that the file is text.
+
+        Raises:
+            RejectedError: It is something else.
+        """
+        head = self._peek()
+        kind = "compressed twice" if compression_format(head) else ""
+        kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
+        if not kind and not self._bom:
+            kind = _describe_utf_16(head, self.encoding)
+        if not kind:
+            text = b"".join(self._to_codec(iter([head[self._bom :]])))
+            controls = len(text) - len(text.translate(None, _CONTROLS))
+            if controls > max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text)):
+                kind = "binary data"
+        if kind:
+            raise RejectedError("read", "not_csv", f"it is not a CSV file but {kind}")
+
+    def check_compression(self) -> None:
+        """Decompress a compressed file completely, to check its checksums.
+
+        Raises:
+            RejectedError: The data is damaged; a file that is only cut is accepted.
+        """
+        if not self._compression:
+            return
+        for _ in self._decompress(0):
+            pass
+        if self.fault is not None and self.fault.untrusted:
+            raise RejectedError(
+                "read",
+                "compressed",
+                f"its {self._compression} data is damaged, so that none of its rows can be "
+                "trusted: replace the file",
+            )
+
+    def _peek(self) -> bytes:
+        """Return the first bytes of the file, decompressed."""
+        if not self._peeked:
+            for piece in self._decompress(0):
+                self._peeked += piece
+                if len(self._peeked) >= _PEEK_BYTES:
+                    break
+            self._peeked = self._peeked[:_PEEK_BYTES]
+        return self._peeked
+
+    def _read(self, start: int, end: int) -> Iterator[bytes]:
+        end = self.size if end < 0 else end
+        for at in range(start, end, BLOCK_BYTES):
+            block = self._reader.read_at(at, min(BLOCK_BYTES, end - at))
+            if len(block) < min(BLOCK_BYTES, end - at):
+                raise ChangedError("the file became shorter while it was read")
+            yield block
+
+    def _decompress(self, start: int) -> Iterator[bytes]:
+        """Yield the decompressed bytes of the file from an offset; sets ``fault``."""
+        self.fault = None
+        if not self._compression:
+            yield from self._read(start, -1)
+            return
+        try:
+            yield from _skip_bytes(decompress(self._reader, self._compression), start)
+        except DecompressionError as error:
+            self.fault = error
+
+    def _to_codec(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        if self.codec == self.encoding:
+            yield from blocks
+            return
+        codecs.register_error(_ERROR_HANDLER, _to_surrogates)
+        decoder = codecs.getincrementaldecoder(self.encoding)(_ERROR_HANDLER)
+        for block in blocks:
+            yield decoder.decode(block).encode(UTF_8, "surrogatepass")
+        yield decoder.decode(b"", final=True).encode(UTF_8, "surrogatepass")
+
+
+@contextlib.contextmanager
+def open_text(uri: str, dialect: Dialect, head: bytes | None = None) -> Iterator[CsvText]:
+    """Open a CSV file; see ``CsvText``.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ChangedError: It is not a regular file any more.
+        StorageError: The storage failed.
+    """
+    with open_storage(uri).open_at(uri) as reader:
+        yield CsvText(reader, dialect, head)
+
+
+def undecodable_byte(row: bytes, codec: str, encoding: str) -> int:
+    """Return the first byte of the file's row that does not decode, or -1.
+
+    Args:
+        row: Bytes of the row in the text.
+        codec: Encoding of the text.
+        encoding: Encoding of the file.
+    """
+    try:
+        row.decode(codec)
+    except UnicodeDecodeError as error:
+        bad = row[error.start : error.start + 3]
+        surrogate = bad.decode(UTF_8, "surrogatepass") if codec != encoding else ""
+        return ord(surrogate) - _SURROGATE if surrogate else bad[0]
+    return -1
+
+
+def _to_surrogates(error: UnicodeError) -> tuple[str, int]:
+    """Decode each undecodable byte as a lone surrogate, an error handler for ``codecs``."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    undecodable = error.object[error.start : error.end]
+    return "".join(chr(_SURROGATE + byte) for byte in undecodable), error.end
+
+
+def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Yield a stream without its first ``size`` bytes."""
+    for piece in pieces:
+        if len(piece) > size:
+            yield piece[max(size, 0) :]
+        size -= len(piece)
+
+
+def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield a stream in blocks of about ``BLOCK_BYTES``."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= BLOCK_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
+
+
+def _byte_order(head: bytes) -> str:
+    """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
+    first, last = head[0::4].count(0), head[3::4].count(0)
+    return "-be" if first > last else "-le"
+
+
+def _describe_utf_16(head: bytes, encoding: str) -> str:
+    """Return a description of probable UTF-16 read in another encoding; empty if it is not."""
+    if encoding.startswith(("utf-16", "utf-32")) or len(head) < _MAGIC_BYTES:
+        return ""
+    even, odd = head[0::2].count(0), head[1::2].count(0)
+    more, fewer = max(even, odd), min(even, odd)
+    if more > _UTF_16_NULS * len(head) / 2 and fewer < (1 - _UTF_16_NULS) * more:
+        return "probably text in UTF-16: set --encoding=utf-16"
+    return ""

@@ -1,0 +1,226 @@
+"""Parse arrays of texts as int64, float32 or booleans; report why a text does not parse.
+
+Arrow parses the texts, but it also accepts ``0x10`` and turns ``1e400`` into infinity. An array
+that contains only characters of plain numbers is left to Arrow; any other is classified by regular
+expressions first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.schema_pbtxt.columns import SPACES
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+
+FaultCodes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+INTEGER_CHARACTERS = b"0123456789-"  # no plus sign: Arrow does not parse it
+NUMBER_CHARACTERS = b"0123456789-+.eE"
+_WHOLE = r"\A[+-]?[0-9]+\z"
+_PADDED = r"\A[+-]?0[0-9]+\z"
+_DECIMAL = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+_POINT_ZERO = r"\A([+-]?[0-9]+)\.0*\z"  # 123.0, as pandas writes integers of a float column
+_NOT_FINITE = r"(?i)\A[+-]?(nan|inf|infinity)\z"
+EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
+_INT64_DIGITS = 19
+_CELLS_AT_ONCE = 1 << 16
+_GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
+
+
+class CellFault(IntEnum):
+    """Why the text of a cell does not fit its column."""
+
+    NONE = 0
+    CAST = 1  # not a number (or boolean)
+    PADDED = 2  # an integer with leading zeros
+    OVERFLOW = 3  # a number out of range of the type
+    BOUNDS = 4  # a number outside the schema's domain
+    DOMAIN = 5  # a text outside the schema's domain
+    MISSING = 6  # a missing cell of a required column
+
+
+class Parsed(NamedTuple):
+    """Values of texts.
+
+    Attributes:
+        values: The value of each text; arbitrary where the text has a fault.
+        faults: ``CellFault`` of each text.
+    """
+
+    values: npt.NDArray[Any]
+    faults: FaultCodes
+
+
+def columns_at_once(rows: int) -> int:
+    """Return how many columns of so many rows are parsed together.
+
+    A table may have many columns and few rows: then calls would take longer than parsing.
+    """
+    return max(1, _CELLS_AT_ONCE // max(1, rows))
+
+
+def other_characters(texts: pa.Array, characters: bytes) -> bytes:
+    """Return the concatenated bytes of a binary array without the given ASCII characters."""
+    return ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
+
+
+def as_strings(texts: pa.Array) -> pa.Array:
+    """Return the same bytes as Arrow strings, not validated; use with ASCII functions only."""
+    return texts.view(pa.string())
+
+
+def trim(texts: pa.Array) -> pa.Array:
+    """Return the texts without ASCII white space at both ends."""
+    return pc.ascii_trim_whitespace(as_strings(texts)).view(pa.binary())
+
+
+def to_mask(flags: pa.Array) -> Mask:
+    """Return Arrow booleans without nulls as a NumPy array."""
+    return np.asarray(flags.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def is_one_of(texts: pa.Array, values: Iterable[bytes]) -> Mask:
+    """Return which texts of a binary array are among some values."""
+    return to_mask(pc.is_in(texts, value_set=pa.array(sorted(values), pa.binary())))
+
+
+def no_faults(texts: pa.Array) -> FaultCodes:
+    """Return ``CellFault.NONE`` for each text."""
+    return np.zeros(len(texts), np.uint8)
+
+
+def matches(texts: pa.Array, pattern: str) -> Mask:
+    """Return which texts match a regular expression (RE2, on bytes)."""
+    return to_mask(pc.match_substring_regex(texts, pattern))
+
+
+def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
+    """Parse texts as int64: ``[+-]?digits``, also with ``.0``, with white space around.
+
+    Args:
+        texts: Binary array without nulls.
+        allow_padding: Whether leading zeros are allowed ("007" is 7).
+    """
+    plain = _cut_point_zero(texts)
+    if plain is None:
+        plain = _trim_plain(texts, INTEGER_CHARACTERS)
+    if plain is not None:
+        values = _cast(plain, pa.int64())
+        if values is not None and (allow_padding or not _any_padded(plain)):
+            return Parsed(values, no_faults(texts))
+    trimmed = pc.replace_substring_regex(trim(texts), _POINT_ZERO, r"\1")
+    faults = np.full(len(texts), CellFault.CAST, np.uint8)
+    whole = matches(trimmed, _WHOLE)
+    if not allow_padding:
+        padded = matches(trimmed, _PADDED)
+        faults[padded] = CellFault.PADDED
+        whole &= ~padded
+    signed = as_strings(trimmed.filter(pa.array(whole)))
+    negative = pc.starts_with(signed, "-")
+    digits = pc.ascii_ltrim(pc.ascii_ltrim(signed, characters="+-"), characters="0")
+    digits = pc.if_else(pc.equal(pc.binary_length(digits), 0), "0", digits)
+    length = pc.binary_length(digits)
+    within = pc.less_equal(digits, pc.if_else(negative, _LEAST, _GREATEST))
+    fits = pc.or_(pc.less(length, _INT64_DIGITS), pc.and_(pc.equal(length, _INT64_DIGITS), within))
+    canonical = pc.binary_join_element_wise(pc.if_else(negative, "-", ""), digits, "")
+    faults[whole] = np.where(to_mask(fits), CellFault.NONE, CellFault.OVERFLOW)
+    values = np.zeros(len(texts), np.int64)
+    values[faults == CellFault.NONE] = pc.cast(canonical.filter(fits), pa.int64()).to_numpy()
+    return Parsed(values, faults)
+
+
+def is_rounded(whole: Parsed) -> Mask:
+    """Return which integers float32 cannot hold; false where the text is not an integer."""
+    values = whole.values
+    differs = (values.astype(np.float32) != values) | (np.abs(values) > _EXACT_FLOAT64)
+    rounded: Mask = differs & (whole.faults == CellFault.NONE)
+    return rounded
+
+
+def parse_float32(texts: pa.Array) -> Parsed:
+    """Parse texts as float32, via float64; see ``parse_float64``."""
+    values, faults = parse_float64(texts)
+    return Parsed(_to_float32(values), faults)
+
+
+def parse_float64(texts: pa.Array) -> Parsed:
+    """Parse texts as float64 in the range of float32: decimals, also with exponent and spaces.
+
+    Args:
+        texts: Binary array without nulls.
+    """
+    plain = _trim_plain(texts, NUMBER_CHARACTERS)
+    if plain is not None:
+        doubles = _cast(plain, pa.float64())
+        if doubles is not None and np.isfinite(_to_float32(doubles)).all():
+            return Parsed(doubles, no_faults(texts))
+    trimmed = trim(texts)
+    decimal = matches(trimmed, _DECIMAL)
+    faults = np.full(len(texts), CellFault.CAST, np.uint8)
+    faults[matches(trimmed, _NOT_FINITE)] = CellFault.OVERFLOW
+    numbers = as_strings(trimmed.filter(pa.array(decimal)))
+    values = np.zeros(len(texts), np.float64)
+    values[decimal] = pc.cast(numbers, pa.float64()).to_numpy()
+    finite = np.isfinite(_to_float32(values[decimal]))
+    faults[decimal] = np.where(finite, CellFault.NONE, CellFault.OVERFLOW)
+    return Parsed(values, faults)
+
+
+def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
+    """Parse texts as 1 and 0, ignoring ASCII case and white space around.
+
+    Args:
+        texts: Binary array without nulls.
+        booleans: The texts for 1 and 0, folded by ``fold_boolean``. The digits 1 and 0 are booleans
+            only if they are named here.
+    """
+    folded = pc.ascii_lower(pc.ascii_trim_whitespace(as_strings(texts)))
+    indices = pc.index_in(folded, value_set=pa.array(booleans, pa.string()))
+    codes = pc.fill_null(indices, 2).to_numpy(zero_copy_only=False)
+    faults = np.where(codes == 2, CellFault.CAST, CellFault.NONE).astype(np.uint8)
+    return Parsed((codes == 0).astype(np.int64), faults)
+
+
+def _cut_point_zero(texts: pa.Array) -> pa.Array | None:
+    """Return the texts without ``.0`` if all end with it and are plain integers before it."""
+    if not len(texts) or not pc.all(pc.ends_with(as_strings(texts), ".0")).as_py():
+        return None
+    cut = pc.binary_slice(texts, 0, -2)
+    return None if other_characters(cut, INTEGER_CHARACTERS) else cut
+
+
+def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:
+    """Return the trimmed texts if they contain only these characters and white space."""
+    others = other_characters(texts, characters)
+    if others.translate(None, SPACES.encode()):
+        return None
+    return trim(texts) if others else texts
+
+
+def _cast(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[Any] | None:
+    """Return the values as Arrow parses them, or None if one does not parse."""
+    try:
+        return np.asarray(pc.cast(as_strings(texts), kind).to_numpy())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _any_padded(texts: pa.Array) -> bool:
+    """Return whether an integer has leading zeros; no text is empty or a lone sign."""
+    data, offsets = ByteStrings.of_arrow(texts)
+    starts = offsets[:-1]
+    minus = data[starts] == ord("-")
+    return bool(((data[starts + minus] == ord("0")) & (np.diff(offsets) - minus > 1)).any())
+
+
+def _to_float32(doubles: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return doubles.astype(np.float32)

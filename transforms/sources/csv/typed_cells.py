@@ -1,0 +1,315 @@
+"""Convert the cells of a column to typed values by its schema, or report why one does not fit.
+
+Only the distinct texts of a column are converted; rows refer to them by index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.schema_pbtxt.columns import (
+    DEFAULT_TAG,
+    ZERO_PADDED_TAG,
+    Column,
+    fold_boolean,
+)
+from shardmill.transforms.sources.csv import text_parser
+from shardmill.transforms.sources.csv.dialect import shown
+from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
+from shardmill.transforms.tables.typed_column import ARROW_TYPES, TypedColumn
+
+# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
+# values that R, pandas, Python and the UCI archive write.
+NUMERIC_NULLS = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+_REASONS = {
+    text_parser.CellFault.CAST: "cast",
+    text_parser.CellFault.PADDED: "cast",
+    text_parser.CellFault.OVERFLOW: "range",
+    text_parser.CellFault.BOUNDS: "range",
+    text_parser.CellFault.DOMAIN: "domain",
+    text_parser.CellFault.MISSING: "missing",
+}
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """Texts of missing cells.
+
+    Attributes:
+        numbers: Texts of missing cells in int64 and float32 columns, ignoring white space around.
+        texts: Exact texts of missing cells in bytes columns.
+    """
+
+    numbers: frozenset[bytes] = frozenset(text.encode() for text in NUMERIC_NULLS)
+    texts: frozenset[bytes] = frozenset({b""})
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Nulls:
+        """Return the texts of ``--null_values``, which apply to all columns."""
+        encoded = frozenset(text.encode() for text in texts)
+        return cls(encoded, encoded)
+
+    def missing_texts(self, texts: pa.Array) -> text_parser.Mask:
+        """Return which texts of a bytes column are missing."""
+        return text_parser.is_one_of(texts, self.texts)
+
+    def missing_numbers(self, texts: pa.Array) -> text_parser.Mask:
+        """Return which texts of a numeric column are missing."""
+        # A cell of white space only is not empty.
+        trimmed = text_parser.is_one_of(text_parser.trim(texts), self.numbers - {b""})
+        return text_parser.is_one_of(texts, self.numbers) | trimmed
+
+
+class Misfits(NamedTuple):
+    """Faults of the distinct texts of a column.
+
+    Attributes:
+        faults: uint8, ``CellFault`` of each text.
+        texts: Binary array, the text to show for each: the text itself, or the first wrong value
+            of a multi-valued cell.
+    """
+
+    faults: text_parser.FaultCodes
+    texts: pa.Array
+
+
+class TypedCells(NamedTuple):
+    """The typed values of a column's cells.
+
+    Attributes:
+        column: The values; the index of a row that does not fit is -1.
+        misfits: Faults of the texts; None if all rows fit.
+    """
+
+    column: TypedColumn
+    misfits: Misfits | None
+
+
+def type_columns(
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+) -> list[TypedCells]:
+    """Convert the cells of columns as ``type_cells`` does, many columns of a type at a time.
+
+    Args:
+        columns: The columns.
+        cells: The cells of each column; as many rows of each.
+        nulls: Texts of missing cells.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, column in enumerate(columns):
+        alike[tuple(vars(column).values())[1:]].append(number)  # the first is the name
+    typed: dict[int, TypedCells] = {}
+    step = text_parser.columns_at_once(len(cells[0]))
+    for numbers in alike.values():
+        for start in range(0, len(numbers), step):
+            batch = numbers[start : start + step]
+            found = _type_together([columns[n] for n in batch], [cells[n] for n in batch], nulls)
+            typed |= zip(batch, found, strict=True)
+    return [typed[number] for number in range(len(columns))]
+
+
+def _type_together(
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+) -> Iterator[TypedCells]:
+    """Yield the typed values of columns that differ in their names only."""
+    first = columns[0]
+    found = None
+    if len(columns) > 1 and not first.separator and first.default is None:
+        texts = [each.dictionary for each in cells]
+        starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
+        rows = [each.indices.to_numpy() + start for each, start in zip(cells, starts, strict=False)]
+        together = pa.array(np.concatenate(rows), pa.int32())
+        joined = pa.DictionaryArray.from_arrays(together, pa.concat_arrays(texts))
+        found = type_cells(first, joined, nulls)
+    if found is None or found.misfits is not None or found.column.indices is None:
+        for column, each in zip(columns, cells, strict=True):
+            yield type_cells(column, each, nulls)
+        return
+    values = found.column.values
+    for column, indices in zip(columns, np.split(found.column.indices, len(columns)), strict=True):
+        after = indices.max(initial=-1) + 1
+        low = indices.min(initial=after, where=indices >= 0)
+        own, moved = values.slice(low, after - low), np.where(indices < 0, -1, indices - low)
+        typed = TypedColumn(column.name, column.kind, own, moved.astype(np.int32))
+        yield TypedCells(typed, None)
+
+
+def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> TypedCells:
+    """Convert the cells of a column to typed values.
+
+    Args:
+        column: Type, domain and presence of the column.
+        cells: dictionary<int32, binary> without nulls; one entry per row.
+        nulls: Texts of missing cells.
+    """
+    texts, rows = cells.dictionary, cells.indices.to_numpy()
+    find_missing = nulls.missing_texts if column.kind == "bytes" else nulls.missing_numbers
+    missing = find_missing(texts)
+    any_missing = bool(missing.any())
+    present = ~missing if any_missing else slice(None)
+    values, misfits = _parse(column, texts.filter(pa.array(~missing)) if any_missing else texts)
+    faults = text_parser.no_faults(texts)
+    faults[present] = misfits.faults
+    indices = np.full(len(texts), -1, np.int32)
+    indices[present] = np.arange(len(values), dtype=np.int32)
+    default = _default_value(column) if any_missing else None
+    if default is not None:
+        indices[missing] = len(values)
+        values = pa.concat_arrays([values, default])
+    elif column.required:
+        faults[missing] = text_parser.CellFault.MISSING
+    indices[faults != text_parser.CellFault.NONE] = -1
+    typed = TypedColumn(column.name, column.kind, values, indices[rows])
+    if not faults[rows].any():
+        return TypedCells(typed, None)
+    ids = np.arange(len(texts))
+    ids[present] = len(texts) + np.arange(len(misfits.texts))
+    to_show = pa.concat_arrays([texts, misfits.texts]).take(pa.array(ids))
+    return TypedCells(typed, Misfits(faults, to_show))
+
+
+def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
+    """Return which rows of a float32 column have an integer that float32 rounds; bool[rows].
+
+    Args:
+        column: The typed values.
+        cells: As given to ``type_cells``.
+    """
+    rounded = np.zeros(len(cells), np.bool_)
+    large = np.abs(column.values.to_numpy()) >= text_parser.EXACT_FLOAT32
+    if column.indices is not None and large.any():
+        rows = np.flatnonzero((column.indices >= 0) & large[column.indices])
+        texts = cells.dictionary.take(cells.indices.take(pa.array(rows)))
+        rounded[rows] = text_parser.is_rounded(text_parser.parse_int64(texts, allow_padding=False))
+    return rounded
+
+
+def _default_value(column: Column) -> pa.Array | None:
+    """Return an array with the value of missing cells, or None if they have none."""
+    if column.default is not None:
+        return _parse(column, pa.array([column.default.encode()], pa.binary()))[0]
+    if column.separator and column.required:
+        return pa.array([[]], pa.list_(ARROW_TYPES[column.kind]))
+    return None
+
+
+def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
+    """Parse texts that are not missing."""
+    if not column.separator:
+        return _parse_single(column, texts)
+    empty = ByteStrings.of_arrow(texts).sizes == 0
+    lists = pc.split_pattern(texts, pattern=column.separator)
+    pieces = lists.flatten()
+    offsets = lists.offsets.to_numpy()
+    if empty.any():  # not missing if --null_values lacks the empty text: a list without values
+        pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
+        offsets = offsets_from_sizes(np.where(empty, 0, np.diff(offsets)))
+    values, misfits = _parse_single(column, pieces)
+    wrong = np.flatnonzero(misfits.faults)
+    cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
+    faults = text_parser.no_faults(texts)
+    faults[cells] = misfits.faults[wrong[firsts]]
+    ids = np.arange(len(texts))
+    ids[cells] = len(texts) + wrong[firsts]
+    to_show = pa.concat_arrays([texts, pieces]).take(pa.array(ids))
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+    return lists, Misfits(faults, to_show)
+
+
+def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
+    """Parse texts with one value each."""
+    if column.kind == "bytes":
+        faults = text_parser.no_faults(texts)
+        if column.values is not None:
+            allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
+            faults[~allowed] = text_parser.CellFault.DOMAIN
+        return texts, Misfits(faults, texts)
+    values, faults = _parse_numbers(column, texts)
+    if (column.low, column.high) != (None, None):
+        low = -math.inf if column.low is None else column.low
+        high = math.inf if column.high is None else column.high
+        outside = (values < low) | (values > high)
+        faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
+    return pa.array(values, ARROW_TYPES[column.kind]), Misfits(faults, texts)
+
+
+def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
+    if column.booleans:
+        yes, no = map(fold_boolean, column.booleans)
+        return text_parser.parse_booleans(texts, (yes, no))
+    if column.kind == "float32":
+        return text_parser.parse_float32(texts)
+    return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
+
+
+def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:
+    """Return the reason of each row's reject, empty if the row fits; shape [rows].
+
+    Args:
+        cells: As given to ``type_cells``.
+        misfits: As returned by ``type_cells``.
+    """
+    reasons = np.array([_REASONS.get(fault, "") for fault in sorted(text_parser.CellFault)])
+    of_rows: npt.NDArray[np.str_] = reasons[misfits.faults[cells.indices.to_numpy()]]
+    return of_rows
+
+
+def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits, row: int) -> str:
+    """Return the message for a row that does not fit, without line and column.
+
+    Args:
+        column: As given to ``type_cells``.
+        cells: As given to ``type_cells``.
+        misfits: As returned by ``type_cells``.
+        row: Index of the row.
+    """
+    index = cells.indices[row].as_py()
+    fault = text_parser.CellFault(int(misfits.faults[index]))
+    text = shown(misfits.texts[index].as_py())
+    others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
+    if fault is text_parser.CellFault.MISSING:
+        return (
+            f"{text} is missing, but a value is required: make it optional (presence "
+            "{ min_fraction: 0 } and no shape) or give it a default (annotation "
+            f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
+        )
+    if fault is text_parser.CellFault.DOMAIN:
+        count = len(column.values or ())
+        return f"{text} is not one of the {count} texts of its string_domain: add it in the schema"
+    if fault is text_parser.CellFault.BOUNDS:
+        return f"{text} is {_describe_bounds(column)}: widen the domain in the schema"
+    if fault is text_parser.CellFault.PADDED:
+        return (
+            f"{text} has leading zeros: make it BYTES in the schema to keep them, or allow them "
+            f'with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
+        )
+    if fault is text_parser.CellFault.OVERFLOW:
+        return f"{text} is out of range of {column.kind}: make it {others} in the schema"
+    if column.booleans:
+        yes, no = column.booleans
+        return f"{text} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
+    article = "an" if column.kind == "int64" else "a"
+    return (
+        f"{text} is not {article} {column.kind}: make it {others} in the schema, or list it in "
+        "--null_values if it means missing"
+    )
+
+
+def _describe_bounds(column: Column) -> str:
+    if column.low is None:
+        return f"over {column.high}"
+    if column.high is None:
+        return f"under {column.low}"
+    return f"not between {column.low} and {column.high}"

@@ -1,0 +1,214 @@
+"""Write runs: the typed rows of one range of a table, and the records of small runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.sink.placement import hash_key
+from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.tables import segments
+from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
+from shardmill.transforms.tables.encode import encode_rows, prepare
+from shardmill.transforms.tables.record_values import take_values
+from shardmill.transforms.tables.segments import Block, Origin, Run
+from shardmill.transforms.tables.table import Table
+
+MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
+_TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
+_SLICE_BYTES = 16 << 20  # of records per call of encode_rows
+_MERGE_BYTES = 32 << 20  # of records that are merged at a time
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The sidecar of a finished run.
+
+    Attributes:
+        payload: Name of the run file in the folder of runs.
+        crc32c: CRC-32C of the run file.
+        rows: Number of rows that were read, rejected ones included.
+        rejects: Number of rejected rows by reason.
+        blocks: The blocks, in the order of the run file.
+    """
+
+    payload: str
+    crc32c: int
+    rows: int
+    rejects: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+
+
+def run_id(*body: Any) -> str:
+    """Return the identity of a run: a digest of all that decides its bytes, 32 hex digits."""
+    text = json.dumps(body)
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run4").hexdigest()
+
+
+def find_run(folder: str, name: str) -> RunFile | None:
+    """Return the finished run of an id, or None if it must be made.
+
+    Args:
+        folder: Folder of runs.
+        name: Id of the run.
+    """
+    storage = open_storage(folder)
+
+    def load(body: dict[str, Any]) -> RunFile | None:
+        blocks = tuple(Block(*block) for block in body.pop("blocks"))
+        run = RunFile(blocks=blocks, **body)
+        whole = storage.checksum(join(folder, run.payload)) == run.crc32c
+        return run if whole and run.payload.startswith(f"{name}-") else None
+
+    return find_sidecar(storage, join(folder, f"{name}.json"), load)
+
+
+def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) -> RunFile:
+    """Write the run of a table; return it, or the run of a worker that was first.
+
+    Args:
+        folder: Folder of runs.
+        name: Id of the run.
+        origin: Origin of all rows.
+        table: The rows.
+        rows: Number of rows that were read, rejected ones included.
+    """
+    reasons: Counter[str] = Counter()
+    for reject in table.rejects:
+        reasons[reject.error] += reject.inputs
+
+    def blocks() -> Iterator[tuple[Block, bytes]]:
+        for split, records in encode_splits(table, origin):
+            yield from segments.cut_blocks(split, records)
+        if table.rejects:
+            yield segments.pack_lines([reject.to_json() for reject in table.rejects])
+
+    return _write_run(folder, name, blocks(), rows, dict(sorted(reasons.items())))
+
+
+def _write_run(
+    folder: str, name: str, content: Iterable[tuple[Block, bytes]], rows: int = 0,
+    rejects: dict[str, int] | None = None,
+) -> RunFile:  # fmt: skip
+    storage = open_storage(folder)
+    payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
+    blocks: list[Block] = []
+    crc32c = 0
+    with storage.open_write(join(folder, payload)) as target:
+        for block, data in content:
+            target.write(data)
+            blocks.append(block)
+            crc32c = google_crc32c.extend(crc32c, data)
+    run = RunFile(payload, crc32c, rows, rejects or {}, tuple(blocks))
+    return create_sidecar(
+        storage, join(folder, f"{name}.json"), seal(asdict(run)), run,
+        lambda: find_run(folder, name), join(folder, payload),
+    )  # fmt: skip
+
+
+def transform_table(table: Table, folder: str) -> Table:
+    """Return a table of the rows as TensorFlow Transform transforms them, in final order.
+
+    Args:
+        table: The rows.
+        folder: Folder of a TensorFlow Transform graph.
+    """
+    from shardmill.transforms.tables.tft.transformer import transformer_of
+
+    apply = transformer_of(folder).apply
+    batches = [
+        apply(table.columns, table.order[start : start + _TRANSFORM_ROWS])
+        for start in range(0, max(1, len(table.order)), _TRANSFORM_ROWS)
+    ]
+    columns = [
+        first._replace(values=pa.concat_arrays([batch[number].values for batch in batches]))
+        for number, first in enumerate(batches[0])
+    ]
+    return table._replace(columns=columns, order=np.arange(len(table.order)))
+
+
+def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]]:
+    """Encode the rows of a table; yield the records of each split that has rows, in order."""
+    if not len(table.order):
+        return
+    prepared = prepare(table.columns, table.order)
+    rows = take_values(table.columns, table.order)
+    rows = rows.append_column(segments.POSITION, pa.array(table.position))
+    if table.keys is not None:
+        rows = rows.append_column(segments.KEY, pa.array(table.keys))
+        indices = pa.array(np.zeros(len(rows), np.int32))
+        origins = pa.DictionaryArray.from_arrays(indices, pa.array([origin.to_text()]))
+        rows = rows.append_column(segments.ORIGIN, origins)
+    if table.labels is not None:
+        rows = rows.append_column(segments.LABEL, table.labels)
+    for split, first, after in table.split_bounds():
+        lengths = prepared.lengths[first:after]
+        frames = [
+            _frames(encode_rows(prepared, first + start, first + stop), lengths[start:stop])
+            for start, stop in segments.slices(lengths, _SLICE_BYTES)
+        ]
+        records = rows.slice(first, after - first)
+        yield split, records.append_column(segments.FRAME, pa.chunked_array(frames))
+
+
+def _frames(data: pa.Buffer, lengths: np.ndarray) -> pa.LargeBinaryArray:
+    return ByteStrings(np.frombuffer(data, np.uint8), offsets_from_sizes(lengths)).arrow()
+
+
+def group_of(run: Run, count: int) -> int:
+    """Return the number of the group that a run is merged in, or -1 if it stays as it is.
+
+    Args:
+        run: The run.
+        count: Number of all runs.
+    """
+    return -1 if count <= MAX_RUNS else hash_key(0, run.key).position % MAX_RUNS
+
+
+def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
+    """Return one run with the records and rejects of several, in memory that is bounded.
+
+    Args:
+        folder: Folder of runs.
+        group: Number of the group.
+        runs: At least one.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    ordered = sorted(runs)
+    name = run_id([(run.key, [block.crc32c for block in run.blocks]) for run in ordered])
+    made = find_run(folder, name) or _write_run(folder, name, _merged_blocks(ordered))
+    return Run(f"merged#{group:016x}", join(folder, made.payload), made.blocks)
+
+
+def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[Block, bytes]]:
+    """Yield the blocks of the records of all runs, a slice of the positions at a time."""
+    sizes: Counter[str] = Counter()
+    for run in runs:
+        for block in run.blocks:
+            sizes[block.split] += block.size
+    for split in sorted(sizes, key=str.encode, reverse=True):  # rejects are last
+        slices = 1 << int(sizes[split] // _MERGE_BYTES).bit_length() if split else 1
+        of_slice = defaultdict(list)
+        for run in runs:
+            for ref in segments.of_slices(run, split, slices):
+                of_slice[ref.part].append(ref)
+        for _, refs in sorted(of_slice.items()):
+            if not split:
+                lines = [line for ref in refs for line in segments.read_lines(ref)]
+                yield segments.pack_lines(lines)
+                continue
+            found = [each for each in map(segments.read_records, refs) if len(each)]
+            if found:
+                records, order = segments.sort_records(found)
+                yield from segments.cut_blocks(split, records.take(pa.array(order)), slices)

@@ -1,0 +1,270 @@
+"""Runs and their segments: sorted records of one range of a table, in blocks that parts read.
+
+A run file is a sequence of blocks: the records of one split after those of another, each sorted by
+position, then one block of rejects. Bounds of blocks are multiples of a power of two, so that a
+part, which is a slice of all positions, rarely reads records of other parts. A run does not depend
+on the number of parts: its *segments*, the consecutive blocks that hold the records of a part, are
+found when that is known.
+
+A block is its compressed and its uncompressed size (uint32), and an Arrow stream in one LZ4 frame:
+it is written once, read once and deleted, so speed matters more than size. The stream has these
+columns, and those of ``record_values``:
+
+position   uint64, position in the global order, ascending
+frame      large_binary, the record as framed in a TFRecord file
+key        uint64, second hash of the record's key; only with a key column
+origin     dictionary of strings, see ``Origin``; only with a key column
+label      string, the label of the record or null; only with labels
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.refs import InputRef, SegmentRef
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.framing import combine_crc32c
+from shardmill.transforms.sink import placement
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+from shardmill.transforms.tables.row_hash import part_numbers
+
+POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "label"
+BLOCK_BYTES = 256 << 10  # of records; parts of 64 MiB of 256 runs read as much of each
+_CODEC = "lz4"
+_SIZES = struct.Struct("<II")
+
+
+class Block(NamedTuple):
+    """Records, or rejects, that are stored together in a run file.
+
+    Attributes:
+        split: Split of the records; empty for rejects.
+        first: Position of the first record; 0 for rejects.
+        last: Position of the last record.
+        length: Bytes in the run file.
+        crc32c: CRC-32C of these bytes.
+        size: Bytes of the records.
+    """
+
+    split: str
+    first: int
+    last: int
+    length: int
+    crc32c: int
+    size: int
+
+
+class Run(NamedTuple):
+    """A finished run file; a reference to it crosses shuffles as plain values.
+
+    Attributes:
+        key: Identity of the range of a table; the records of a part are ordered by it where
+            positions are equal.
+        path: Path of the run file.
+        blocks: Its blocks, in the order of the file.
+    """
+
+    key: str
+    path: str
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of_values(cls, values: tuple[str, str, Iterable[tuple[object, ...]]]) -> Run:
+        """Return the run of plain values."""
+        key, path, blocks = values
+        return cls(key, path, tuple(Block._make(block) for block in blocks))
+
+    @property
+    def values(self) -> tuple[str, str, tuple[tuple[object, ...], ...]]:
+        """The run as plain values."""
+        return self.key, self.path, tuple(map(tuple, self.blocks))
+
+
+class Origin(NamedTuple):
+    """Where a record comes from.
+
+    Attributes:
+        run: Identity of the range of a table.
+        source: Key of the input.
+        uri: Path or URI of the input.
+    """
+
+    run: str
+    source: str
+    uri: str
+
+    def to_text(self) -> str:
+        """Return one text, which sorts as the origin does."""
+        return "\0".join(self)
+
+    @classmethod
+    def of_text(cls, text: str) -> Origin:
+        """Return the origin of a text."""
+        return cls(*text.split("\0"))
+
+
+def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple[Block, bytes]]:
+    """Yield the blocks of a split's records and their bytes.
+
+    Args:
+        split: The split.
+        records: At least one record, sorted by position.
+        slices: They are all records in one of so many slices of the positions, a power of two.
+    """
+    frames = [ByteStrings.of_arrow(chunk).sizes for chunk in records[FRAME].chunks]
+    ends = np.cumsum(np.concatenate(frames))
+    position = records[POSITION].to_numpy()
+    bits = (slices * int(ends[-1] // BLOCK_BYTES)).bit_length()
+    slots = position >> np.uint64(64 - bits) if bits else np.zeros(len(position), np.uint64)
+    bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(position)]
+    for start, stop in itertools.pairwise(bounds):
+        size = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
+        packed = _pack(records.slice(start, stop - start))
+        first, last = int(position[start]), int(position[stop - 1])
+        yield Block(split, first, last, len(packed), google_crc32c.value(packed), size), packed
+
+
+def _pack(records: pa.Table) -> bytes:
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, records.schema) as stream:
+        stream.write_table(records)
+    return _compress(content.getvalue())
+
+
+def pack_lines(lines: Sequence[str]) -> tuple[Block, bytes]:
+    """Return a block of lines of text (rejects), and its bytes."""
+    content = pa.py_buffer("".join(f"{line}\n" for line in lines).encode())
+    packed = _compress(content)
+    return Block("", 0, 0, len(packed), google_crc32c.value(packed), content.size), packed
+
+
+def _compress(content: pa.Buffer) -> bytes:
+    packed: bytes = pa.Codec(_CODEC).compress(content, asbytes=True)
+    return _SIZES.pack(len(packed), content.size) + packed
+
+
+def cut_segments(run: Run, plan: Plan) -> Iterator[placement.Placed]:
+    """Yield the segments of a run, each with its part.
+
+    Args:
+        run: The run.
+        plan: Number of parts of each split.
+    """
+    for split in dict.fromkeys(block.split for block in run.blocks):
+        series = placement.Series(split, "")
+        if series == placement.REJECTED:
+            for ref in of_slices(run, split, 1):
+                yield place_rejects(plan, ref)
+        else:
+            for ref in of_slices(run, split, max(1, plan.parts_of(series))):
+                key = placement.PartKey(*series, ref.part)
+                yield key, placement.PlacedRef(b"", ref)
+
+
+def of_slices(run: Run, split: str, parts: int) -> Iterator[SegmentRef]:
+    """Yield the segments of a run for equal slices of the positions of a split.
+
+    Args:
+        run: The run.
+        split: The split; empty for rejects.
+        parts: Number of slices. Those without records of the run have no segment.
+    """
+    spans: dict[int, tuple[int, int, int]] = {}
+    offset = 0
+    for block in run.blocks:
+        if block.split == split:
+            first, last = (placement.part_of(at, parts) for at in (block.first, block.last))
+            for part in range(first, last + 1):
+                begin, length, crc = spans.get(part, (offset, 0, 0))
+                crc = combine_crc32c(crc, block.crc32c, block.length)
+                spans[part] = begin, length + block.length, crc
+        offset += block.length
+    for part, span in spans.items():
+        yield SegmentRef(run.key, run.path, *span, split, part, parts)
+
+
+def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> placement.Placed:
+    """Return the part of a rejected input or of a segment of rejects.
+
+    Rejects of one input follow each other in a part.
+    """
+    number = placement.part_of(
+        placement.hash_key(0, ref.key).position, plan.parts_of(placement.REJECTED) or 1
+    )
+    source = ref.key.rpartition("#")[0] or ref.key  # the key of a run has the range after a "#"
+    order = placement.hash_key(0, source).position.to_bytes(8, "big")
+    return placement.PartKey(*placement.REJECTED, number), placement.PlacedRef(order, ref)
+
+
+def read_lines(ref: SegmentRef) -> list[str]:
+    """Return the lines of a segment of rejects."""
+    return [line for data in _read_blocks(ref) for line in data.to_pybytes().decode().splitlines()]
+
+
+def read_records(ref: SegmentRef) -> pa.Table:
+    """Return the records of a segment that are in its part.
+
+    Raises:
+        OutputError: The run file is damaged.
+        FileNotFoundError: It does not exist.
+    """
+    blocks = [pa.ipc.open_stream(content).read_all() for content in _read_blocks(ref)]
+    records = pa.concat_tables(blocks)
+    inside = part_numbers(records[POSITION].to_numpy(), ref.parts) == ref.part
+    # Records are sorted by position, so those of a part are consecutive.
+    rows = np.flatnonzero(inside)
+    return records.slice(int(rows[0]) if len(rows) else 0, len(rows))
+
+
+def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
+    with open_storage(ref.path).open_at(ref.path) as reader:
+        packed = reader.read_at(ref.offset, ref.length)
+    if google_crc32c.value(packed) != ref.crc32c:
+        raise OutputError(f"{ref.path} is damaged: run again.")
+    view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
+    while at < len(view):
+        length, size = _SIZES.unpack_from(view, at)
+        at += _SIZES.size + length
+        yield codec.decompress(view[at - length : at], size)
+
+
+def sort_records(segments: Iterable[pa.Table]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Return the records of segments as a table with one chunk, and their order by position.
+
+    Records with one position are ordered by their origin, if it is known, else by segment.
+
+    Args:
+        segments: At least one record, ordered by run.
+    """
+    records = pa.concat_tables([each for each in segments if len(each)]).combine_chunks()
+    position = records[POSITION].to_numpy()
+    if ORIGIN not in records.column_names:
+        return records, np.argsort(position, kind="stable")
+    origins = records[ORIGIN].chunk(0)
+    ranks = np.argsort(np.argsort(origins.dictionary.to_pylist()))
+    return records, np.lexsort((ranks[origins.indices.to_numpy()], position))
+
+
+def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive slices of rows with at most ``max_bytes`` each.
+
+    Args:
+        lengths: Bytes of each row; shape [rows].
+        max_bytes: Limit of a slice; a longer row is a slice of one row.
+    """
+    ends = np.cumsum(lengths)
+    start = done = 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, done + max_bytes, side="right")))
+        yield start, stop
+        start, done = stop, int(ends[stop - 1])

@@ -1,0 +1,245 @@
+"""WriteRows: write files of rows as a published dataset.
+
+Each range of a file is parsed, typed and encoded once, and written as a run. When the number of
+parts is known, references to the segments of runs are grouped by part, and the build merges the
+segments of each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import Flatten
+from apache_beam.pvalue import AsSingleton, TaggedOutput
+
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.errors import ResourceError, StorageError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import join
+from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.transform import MatchedInputs
+from shardmill.transforms.runtime import progress
+from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.placement import Placed
+from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.transform import (
+    BuildInput,
+    BuildShards,
+    announce,
+    failure_of,
+    total_census,
+)
+from shardmill.transforms.sources.csv.csv_file import CsvFile, check_unchanged, read_cells
+from shardmill.transforms.sources.csv.probe import inspect_file
+from shardmill.transforms.sources.csv.row_ranges import RowRange, split_ranges
+from shardmill.transforms.tables.encoder import RowEncoder
+from shardmill.transforms.tables.planning import count_file, plan_rows
+from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.run_writer import (
+    find_run,
+    group_of,
+    make_run,
+    merge_runs,
+    run_id,
+    transform_table,
+)
+from shardmill.transforms.tables.segments import Origin, Run, cut_segments, place_rejects
+from shardmill.transforms.tables.table import make_table
+from shardmill.transforms.tables.tft.build_graph import BuildGraph
+
+RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"
+_INSPECTIONS = 16
+# A range of a file as plain values: InputRef, column names and RowRange. Crosses a shuffle.
+RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
+
+
+@dataclass(eq=False)
+class WriteRows(beam.PTransform):
+    """Writes files of rows as a published dataset: ``inputs | WriteRows(spec)``.
+
+    Takes the outputs of ``MatchFiles``, or an ``InputRef`` for each file, and gives one
+    ``Outcome``.
+
+    Args:
+        spec: What is written, where, and how.
+    """
+
+    spec: RowsSpec
+
+    def expand(
+        self, inputs: MatchedInputs | beam.PCollection[InputRef]
+    ) -> beam.PCollection[Outcome]:
+        """Wire inspection of files, ranges, runs and the build."""
+        spec, matched = self.spec, MatchedInputs.of(inputs)
+        files = matched.refs | "InspectFiles" >> beam.ParDo(
+            MapOrdered(inspect_file, _INSPECTIONS), spec
+        )
+        counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
+        census = total_census(counted, matched)
+        plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
+        found = files | "CutRanges" >> beam.ParDo(
+            MapOrdered(cut, _INSPECTIONS), spec, AsSingleton(plan)
+        ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
+        spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
+        graph = []
+        if spec.preprocessing is not None:
+            built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
+            graph.append(AsSingleton(built))
+        made = spread | "WriteRuns" >> beam.ParDo(
+            MapOrdered(write_runs, spec.threads), spec, *graph
+        ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
+        placed = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec)
+        rejected = (files, found[REJECTED_FILES], made[REJECTED_FILES]) | "Rejected" >> Flatten()
+        placed = (
+            (placed, rejected | "PlaceRejects" >> beam.FlatMap(place_rejected, AsSingleton(plan)))
+            | "AllPlaced" >> Flatten()
+            | "TypePlaced" >> beam.Map(lambda item: item).with_output_types(Placed)
+        )
+        files_only = census | "CountFilesWithoutRows" >> beam.Map(
+            count_files, plan=AsSingleton(plan)
+        )
+        counts = (
+            (files_only, made[COUNTS], found[COUNTS])
+            | "AllCounts" >> Flatten()
+            | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
+        )
+        encoder = RowEncoder(spec.table, dict(spec.versions))
+        return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
+
+
+def announced(spec: RowsSpec, census: Census) -> Plan:
+    """Return the plan, and set the total of the progress display."""
+    plan = plan_rows(spec, census)
+    size = sum(size for _, size in census.series.values())
+    if spec.preprocessing is None:
+        announce(spec.sink, plan, "encoding", size)
+    else:  # rows are read twice
+        announce(spec.sink, plan, "analysing", 2 * size)
+    return plan
+
+
+def count_files(census: Census, plan: Plan) -> Census:
+    """Return the counts of files without rows, which the counts of runs do not include."""
+    if plan.status != "build":
+        return census
+    usable = census.refs - sum(census.errors.values())
+    return Census(matched=census.matched - usable, counts=census.counts)
+
+
+def place_rejected(file: CsvFile, plan: Plan) -> Iterator[Placed]:
+    """Yield a rejected file with its part; nothing for other files."""
+    if plan.status == "build" and file.ref.error:
+        yield place_rejects(plan, file.ref)
+
+
+def cut(file: CsvFile, spec: RowsSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
+    """Yield the ranges of a file; if it is rejected, the file and its count."""
+    ref = file.ref
+    if plan.status != "build" or ref.error:
+        return
+    try:
+        check_unchanged(ref)
+        for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
+            yield tuple(ref), file.columns, tuple(part)
+    except RejectedError as rejection:
+        rejected = ref.rejected(rejection.error, rejection.message)
+        yield TaggedOutput(REJECTED_FILES, CsvFile(rejected))
+        yield TaggedOutput(COUNTS, Census(matched=1))
+
+
+def write_runs(task: RangeTask, spec: RowsSpec, graph: str = "") -> Iterator[Any]:
+    """Write the runs of a range, or reuse finished ones; yield them and their counts.
+
+    Args:
+        task: The range.
+        spec: What is written.
+        graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
+    """
+    ref, row_range = InputRef(*task[0]), RowRange(*task[2])
+    file = CsvFile(ref, task[1])
+
+    def run_name(piece: int) -> str:
+        place = (row_range.start, row_range.end, piece)
+        digest = f"{ref.digest():032x}"
+        return run_id(spec.sink.config_id, digest, place, spec.range_bytes, graph)
+
+    # A range with an end is one piece: if its run exists, the range need not be read.
+    finished = find_run(spec.runs, run_name(0)) if row_range.end >= 0 else None
+    pieces: Iterable[Any] = [None]
+    if finished is None:
+        pieces = read_cells(file, spec.dialect_of(ref), row_range, spec.range_bytes)
+    try:
+        for number, cells in enumerate(pieces):
+            origin = Origin(f"{ref.key}#{row_range.start:016x}.{number:08x}", ref.key, ref.uri)
+            name = run_name(number)
+            run = finished or find_run(spec.runs, name)
+            if run is None:
+                table = make_table(spec.table, ref, cells)
+                table = transform_table(table, join(spec.sink.build, graph)) if graph else table
+                run = make_run(spec.runs, name, origin, table, cells.rows)
+            shown = progress.current()
+            shown.phase = "encoding"
+            shown.add(spec.size_of(row_range), sum(run.rejects.values()))
+            yield Run(origin.run, join(spec.runs, run.payload), run.blocks).values
+            yield TaggedOutput(COUNTS, Census(matched=run.rows))
+            if row_range.end >= 0:
+                return
+    except RejectedError as rejection:
+        rejected = ref.rejected(rejection.error, rejection.message)
+        rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")
+        yield TaggedOutput(REJECTED_FILES, CsvFile(rejected))
+        yield TaggedOutput(COUNTS, Census(matched=1))
+    except (MemoryError, ResourceError, StorageError) as error:
+        yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
+
+
+@dataclass(eq=False)
+class CutSegments(beam.PTransform):
+    """Gives the segments of runs with their parts: ``(runs, plan) | CutSegments(spec)``.
+
+    More than ``MAX_RUNS`` runs are merged to as many first, so that no part reads more segments.
+
+    Args:
+        spec: What is written.
+    """
+
+    spec: RowsSpec
+
+    def expand(self, inputs: tuple[Any, Any]) -> beam.PCollection[Placed]:
+        """Wire the groups of runs, and what is merged."""
+        runs, plan = inputs
+        count = runs | "CountRuns" >> beam.combiners.Count.Globally()
+        grouped = runs | "GroupRuns" >> beam.FlatMap(group_run, AsSingleton(count)).with_outputs(
+            MANY, main=RUNS
+        )
+        merged = (
+            grouped[MANY]
+            | "GroupByGroup" >> beam.GroupByKey()
+            | "MergeRuns" >> beam.FlatMap(merge_group, spec=self.spec)
+        )
+        return (
+            (grouped[RUNS], merged)
+            | "AllRuns" >> Flatten()
+            | "PlaceSegments"
+            >> beam.FlatMap(
+                lambda run, plan: cut_segments(Run.of_values(run), plan), AsSingleton(plan)
+            )
+        )
+
+
+def group_run(run: Any, count: int) -> Iterator[Any]:
+    """Yield a run; if there are too many, with the number of its group."""
+    group = group_of(Run.of_values(run), count)
+    yield run if group < 0 else TaggedOutput(MANY, (group, run))
+
+
+def merge_group(group: tuple[int, Iterable[Any]], spec: RowsSpec) -> Iterator[Any]:
+    """Yield the run that the runs of a group are merged to."""
+    yield merge_runs(spec.runs, group[0], [*map(Run.of_values, group[1])]).values
