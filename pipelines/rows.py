@@ -9,6 +9,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import cast
 
 import apache_beam as beam
 import deflate
@@ -35,13 +36,15 @@ from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.file_columns import missing_columns
 from shardmill.transforms.sources.csv.row_ranges import read_head
 from shardmill.transforms.sources.csv.sample import MIN_FILE_BYTES, Sample, sample_files
+from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import why_files_lost
 from shardmill.transforms.tables.rows_spec import RowsSpec
 from shardmill.transforms.tables.run_writer import encode_splits
 from shardmill.transforms.tables.segments import FRAME, Origin
-from shardmill.transforms.tables.table import TableSpec, make_table
+from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
@@ -102,15 +105,16 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     check_named(config, columns, sample.columns)
     _check_train_split(config, preprocessing)
     table = TableSpec(
-        columns, config.place_spec, config.nulls, config.label, config.key, config.group_by,
-        config.split_by, *(((), ()) if given else (sample.base, sample.exact(columns))),
-    )  # fmt: skip
+        columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
+    )
+    inferred = ((), ()) if given else (sample.base, sample.exact(columns))
+    source = CsvSource(table, config.dialect, config.nulls, *inferred)
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
     texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
     inexact = given is None and not sample.complete
-    identity = {**options, "exact": table.exact} if inexact else options  # rules of no schema
+    identity = {**options, "exact": source.exact} if inexact else options  # rules of no schema
     sink = config.sink_spec(
         config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),
@@ -123,7 +127,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         warnings=(*notes, *_warnings(config, columns, sample)),
     )  # fmt: skip
     spec = RowsSpec(
-        sink, table, config.dialect, versions, _growth(columns, sample), sample.row_bytes,
+        sink, source, versions, _growth(columns, sample), sample.row_bytes,
         config.threads or usable_cores(), config.max_rejected_files,
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
     )  # fmt: skip
@@ -151,14 +155,15 @@ def take_sample(
         files: The files; those with an error cannot be read.
         num_bytes: Size of all files.
     """
+    source = cast("CsvSource", spec.source)
     file = max(files, key=lambda ref: (not ref.error, ref.size))
-    head = read_head(file.uri, spec.dialect_of(file), _SAMPLE_BYTES)
+    head = read_head(file.uri, source.dialect_of(file), _SAMPLE_BYTES)
     ratio = 1.0 if head.seekable else _compressibility(head.cells)
     rows = num_bytes * ratio / spec.row_bytes
 
     def encode() -> Iterator[Block]:
-        cells = read_head(file.uri, spec.dialect_of(file), _SAMPLE_BYTES).cells
-        table = make_table(spec.table, file, cells)
+        cells = read_head(file.uri, source.dialect_of(file), _SAMPLE_BYTES).cells
+        table = place_batch(spec.table, source.type_cells(file, cells))
         for _, records in encode_splits(table, Origin("", "", "")):
             for frames in map(ByteStrings.of_arrow, records[FRAME].chunks):
                 yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))

@@ -56,8 +56,19 @@ class ChangedError(ShardmillError):
     """A file changed after it was listed."""
 
 
+MAX_SHOWN = 80  # characters of a value in a message
+
+
 def format_names(names: Sequence[str]) -> str:
     """Return names quoted and separated by commas for a message, cut if there are many."""
     shown = ", ".join(repr(name[:_MAX_NAME]) for name in names[:_MAX_NAMES])
     more = len(names) - _MAX_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def shown(text: str | bytes) -> str:
+    """Return a value quoted for a message, cut to ``MAX_SHOWN`` characters."""
+    if isinstance(text, bytes):
+        # At most four bytes per character: a cell of many megabytes is not decoded completely.
+        text = text[: 4 * (MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
+    return repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "…"

@@ -20,8 +20,6 @@ from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sources.csv.probe import inspect_file
-from shardmill.transforms.sources.csv.row_ranges import split_ranges
 from shardmill.transforms.tables.planning import count_file, plan_rows
 from shardmill.transforms.tables.transform import write_runs
 from tests.conftest import start_shardmill
@@ -416,31 +414,29 @@ def test_starts_again_if_a_run_is_deleted_before_the_merge(case, tmp_path):
 
 
 def tasks_of(source: Path, output: Path):
-    """Return spec, plan and ranges of a job, as its workers receive them."""
+    """Return spec and units of a job, as its workers receive them."""
     schema = str(source / "schema.pbtxt")
     job = resolve(
         RowsConfig(str(source), str(output), schema=schema, label="word", max_reject_fraction=0.2)
     )
-    files = [file for ref in match_now(job.match)[0] for file in inspect_file(ref, job.spec)]
+    files = [job.spec.source.inspect(ref) for ref in match_now(job.match)[0]]
     census = Census()
     for file in files:
         count_file(census, file)
     tasks = [
-        (tuple(file.ref), file.columns, tuple(part))
-        for file in files
-        if not file.ref.error
-        for part in split_ranges(file.ref.uri, job.spec.dialect)
+        tuple(unit) for file in files if not file.ref.error for unit in job.spec.source.units(file)
     ]
-    return job.spec, plan_rows(job.spec, census), tasks
+    assert plan_rows(job.spec, census).status == "build"
+    return job.spec, tasks
 
 
 def test_concurrent_attempts_at_a_range_return_the_same_segments(tmp_path):
     """Beam may run a bundle again, or twice concurrently."""
-    spec, plan, tasks = tasks_of(make_tables(tmp_path / "in"), tmp_path / "out")
+    spec, tasks = tasks_of(make_tables(tmp_path / "in"), tmp_path / "out")
     assert len(tasks) == RUNS
 
     def attempt(task) -> list[str]:
-        return [repr(item) for item in write_runs(task, spec, plan) if isinstance(item, tuple)]
+        return [repr(item) for item in write_runs(task, spec) if isinstance(item, tuple)]
 
     with ThreadPoolExecutor(8) as threads:
         for task in tasks:

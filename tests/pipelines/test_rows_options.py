@@ -15,7 +15,7 @@ import zstandard
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.sources.csv.source import CsvSource
 from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
 from tests.support.rows_tools import (
     build_rows,
@@ -420,8 +420,8 @@ def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None
     splits = dataset_splits(tmp_path / "0")
     for number_, (threads, size) in enumerate(((1, 0), (2, 1_500), (2, 40)), 1):
         if size:
-            small = partial(RowsSpec, range_bytes=size)
-            monkeypatch.setattr("shardmill.pipelines.rows.RowsSpec", small)
+            small = partial(CsvSource, range_bytes=size)
+            monkeypatch.setattr("shardmill.pipelines.rows.CsvSource", small)
         build_rows(output=tmp_path / f"{number_}", threads=threads, **options)
         assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
         assert dataset_splits(tmp_path / f"{number_}") == splits, (threads, size)

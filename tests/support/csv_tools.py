@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from shardmill.transforms.sources.csv.cells import RowReject
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import read_head, read_range, split_ranges
+from shardmill.transforms.tables.row_rejects import RowReject
 
 
 class Reading(NamedTuple):

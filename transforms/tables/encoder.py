@@ -19,7 +19,7 @@ from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
 from shardmill.transforms.tables.label_limit import is_countable
 from shardmill.transforms.tables.merge import merge_segments, read_rejects
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
-from shardmill.transforms.tables.table import TableSpec
+from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.typed_column import list_features
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})

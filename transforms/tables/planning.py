@@ -10,9 +10,9 @@ from shardmill.transforms.sink.census import Census, input_warnings, why_unusabl
 from shardmill.transforms.sink.make_plan import adjust_plan
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.planning import Plan, ShardSpec, count_parts
-from shardmill.transforms.sources.csv.csv_file import CsvFile
 from shardmill.transforms.tables.row_rejects import describe_lost_files
 from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.source import TableInput
 
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
@@ -20,10 +20,10 @@ _REJECT_BYTES = 64 << 20  # of text per part of rejects
 _MAX_PARTS = 1 << 16
 
 
-def count_file(census: Census, file: CsvFile) -> None:
-    """Add an inspected file to a census; its size is that of its text."""
+def count_file(census: Census, file: TableInput) -> None:
+    """Add an inspected file to a census; its size is that of its rows."""
     series = REJECTED if file.ref.error else Series(file.ref.split or "rows", "")
-    census.add(file.ref, series, file.text_bytes)
+    census.add(file.ref, series, file.num_bytes)
 
 
 def why_files_lost(census: Census, limit: int) -> str:

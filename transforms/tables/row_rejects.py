@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.transforms.sources.csv.arrow_parser import MAX_LISTED
-from shardmill.transforms.sources.csv.cells import Cells, RowReject
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import Reject
 
+MAX_LISTED = 10_000  # bad rows of one range and kind that are reported individually
 FEW_ROWS = 10  # or one of a thousand: more rows are never rejected by an inferred rule
 
 Mask = npt.NDArray[np.bool_]
+
+
+class RowReject(NamedTuple):
+    """A row that cannot become cells or a record.
+
+    Attributes:
+        offset: Identity of the row, such as the offset of its first byte in the file's text.
+        line: Number of its first line, from 1.
+        error: A reason, one of ``rejects.REASONS``.
+        message: What is wrong, without line and column.
+        rows: Number of rows that this reject counts.
+        column: Name of the column whose cell is wrong; empty if it is the row as a whole.
+    """
+
+    offset: int
+    line: int
+    error: str
+    message: str
+    rows: int = 1
+    column: str = ""
 
 
 class RejectCollector:
@@ -21,10 +43,23 @@ class RejectCollector:
     The first ``MAX_LISTED`` rows are reported individually, the others are counted.
 
     Attributes:
+        ids: int64[rows], identity of each row in its input.
         bad: bool[rows], which rows are rejected.
+
+    Args:
+        ids: See above.
+        lines: int64[rows], number of each row's first line.
+        rejects: Rows that were rejected before and are not counted in ``ids``.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(
+        self, ids: npt.NDArray[np.int64], lines: npt.NDArray[np.int64],
+        rejects: Sequence[RowReject] = (),
+    ) -> None:  # fmt: skip
+        rows = len(ids)
+        self.ids = ids
+        self._lines = lines
+        self._rejects = rejects
         self.bad = np.zeros(rows, bool)
         # For each check that rows failed: the column, the reason, and the message for a row.
         self._checks: list[tuple[str, str, Callable[[int], str]]] = []
@@ -52,28 +87,28 @@ class RejectCollector:
             self._check_ids[new[of_rows == reason]] = len(self._checks)
             self._checks.append((column, reason, describe))
 
-    def rejects(self, cells: Cells) -> list[RowReject]:
-        """Return the rejects of a range by offset, including those of ``cells``."""
+    def rejects(self) -> list[RowReject]:
+        """Return all rejects, ordered by row."""
         rows = np.flatnonzero(self.bad)
         listed, counted = rows[:MAX_LISTED], rows[MAX_LISTED:]
-        rejects = [*cells.rejects, *self._list(cells, listed)]
+        rejects = [*self._rejects, *self._list(listed)]
         checks = self._check_ids[counted]
-        rejects += [self._count(cells, counted[checks == check]) for check in np.unique(checks)]
+        rejects += [self._count(counted[checks == check]) for check in np.unique(checks)]
         return sorted(rejects)
 
-    def _count(self, cells: Cells, rows: npt.NDArray[np.int64]) -> RowReject:
+    def _count(self, rows: npt.NDArray[np.int64]) -> RowReject:
         """Return one reject that describes the first row and counts all."""
-        (first,) = self._list(cells, rows[:1])
+        (first,) = self._list(rows[:1])
         if len(rows) == 1:
             return first
-        last = cells.lines[rows[-1]]
+        last = self._lines[rows[-1]]
         more = f"; {len(rows) - 1:,} more rows up to line {last} are rejected for the same reason"
         return first._replace(message=first.message + more, rows=len(rows))
 
-    def _list(self, cells: Cells, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
+    def _list(self, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
         for row in rows.tolist():
             column, reason, describe = self._checks[self._check_ids[row]]
-            offset, line = int(cells.offsets[row]), int(cells.lines[row])
+            offset, line = int(self.ids[row]), int(self._lines[row])
             yield RowReject(offset, line, reason, describe(row), column=column)
 
 
@@ -83,4 +118,19 @@ def describe_lost_files(count: int, limit: int, key: str, message: str) -> str:
     return (
         f"{some} not used completely, more than --max_rejected_files={limit} allows: "
         f"{key}, {message}; fix or exclude such files, or raise the limit"
+    )
+
+
+def to_reject(ref: InputRef, reject: RowReject) -> Reject:
+    """Return the reject of a row of a file."""
+    # The rest of a compressed file is lost, not one row.
+    return Reject(
+        f"{ref.key}:{reject.line}",
+        ref.uri,
+        "read" if reject.error == "compressed" else "decode",
+        reject.error,
+        reject.message,
+        reject.rows,
+        reject.line,
+        reject.column or None,
     )

@@ -36,9 +36,6 @@ from shardmill.transforms.sink.transform import (
     failure_of,
     total_census,
 )
-from shardmill.transforms.sources.csv.csv_file import CsvFile, check_unchanged, read_cells
-from shardmill.transforms.sources.csv.probe import inspect_file
-from shardmill.transforms.sources.csv.row_ranges import RowRange, split_ranges
 from shardmill.transforms.tables.encoder import RowEncoder
 from shardmill.transforms.tables.planning import count_file, plan_rows
 from shardmill.transforms.tables.rows_spec import RowsSpec
@@ -51,13 +48,12 @@ from shardmill.transforms.tables.run_writer import (
     transform_table,
 )
 from shardmill.transforms.tables.segments import Origin, Run, cut_segments, place_rejects
-from shardmill.transforms.tables.table import make_table
+from shardmill.transforms.tables.source import TableInput, Unit
+from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
 
 RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"
 _INSPECTIONS = 16
-# A range of a file as plain values: InputRef, column names and RowRange. Crosses a shuffle.
-RangeTask = tuple[tuple[Any, ...], tuple[str, ...], tuple[int, int, int]]
 
 
 @dataclass(eq=False)
@@ -79,7 +75,7 @@ class WriteRows(beam.PTransform):
         """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(inspect_file, _INSPECTIONS), spec
+            MapOrdered(inspect_input, _INSPECTIONS), spec
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
@@ -133,68 +129,66 @@ def count_files(census: Census, plan: Plan) -> Census:
     return Census(matched=census.matched - usable, counts=census.counts)
 
 
-def place_rejected(file: CsvFile, plan: Plan) -> Iterator[Placed]:
-    """Yield a rejected file with its part; nothing for other files."""
-    if plan.status == "build" and file.ref.error:
-        yield place_rejects(plan, file.ref)
+def inspect_input(ref: InputRef, spec: RowsSpec) -> Iterator[TableInput]:
+    """Yield an input with what is needed to read it, or rejected."""
+    yield spec.source.inspect(ref)
 
 
-def cut(file: CsvFile, spec: RowsSpec, plan: Plan) -> Iterator[RangeTask | TaggedOutput]:
-    """Yield the ranges of a file; if it is rejected, the file and its count."""
-    ref = file.ref
+def place_rejected(item: TableInput, plan: Plan) -> Iterator[Placed]:
+    """Yield a rejected input with its part; nothing for other inputs."""
+    if plan.status == "build" and item.ref.error:
+        yield place_rejects(plan, item.ref)
+
+
+def cut(item: TableInput, spec: RowsSpec, plan: Plan) -> Iterator[tuple[Any, ...] | TaggedOutput]:
+    """Yield the units of an input as plain values; if it is rejected, the input and its count."""
+    ref = item.ref
     if plan.status != "build" or ref.error:
         return
     try:
-        check_unchanged(ref)
-        for part in split_ranges(ref.uri, spec.dialect_of(ref), spec.range_bytes):
-            yield tuple(ref), file.columns, tuple(part)
+        yield from map(tuple, spec.source.units(item))
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
-        yield TaggedOutput(REJECTED_FILES, CsvFile(rejected))
+        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
         yield TaggedOutput(COUNTS, Census(matched=1))
 
 
-def write_runs(task: RangeTask, spec: RowsSpec, graph: str = "") -> Iterator[Any]:
-    """Write the runs of a range, or reuse finished ones; yield them and their counts.
+def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iterator[Any]:
+    """Write the runs of a unit, or reuse finished ones; yield them and their counts.
 
     Args:
-        task: The range.
+        values: The unit.
         spec: What is written.
         graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
-    ref, row_range = InputRef(*task[0]), RowRange(*task[2])
-    file = CsvFile(ref, task[1])
+    unit = Unit(*values)
+    ref = InputRef(*unit.ref)
 
-    def run_name(piece: int) -> str:
-        place = (row_range.start, row_range.end, piece)
+    def name_of(batch: int) -> str:
         digest = f"{ref.digest():032x}"
-        return run_id(spec.sink.config_id, digest, place, spec.range_bytes, graph)
+        return run_id(spec.sink.config_id, digest, unit.identity, batch, graph)
 
-    # A range with an end is one piece: if its run exists, the range need not be read.
-    finished = find_run(spec.runs, run_name(0)) if row_range.end >= 0 else None
-    pieces: Iterable[Any] = [None]
-    if finished is None:
-        pieces = read_cells(file, spec.dialect_of(ref), row_range, spec.range_bytes)
+    finished = find_run(spec.runs, name_of(0)) if unit.single else None
+    batches: Iterable[Any] = spec.source.read(unit) if finished is None else [None]
     try:
-        for number, cells in enumerate(pieces):
-            origin = Origin(f"{ref.key}#{row_range.start:016x}.{number:08x}", ref.key, ref.uri)
-            name = run_name(number)
-            run = finished or find_run(spec.runs, name)
+        for number, batch in enumerate(batches):
+            origin = Origin(f"{ref.key}#{unit.start:016x}.{number:08x}", ref.key, ref.uri)
+            run = finished or find_run(spec.runs, name_of(number))
             if run is None:
-                table = make_table(spec.table, ref, cells)
+                table = place_batch(spec.table, batch)
                 table = transform_table(table, join(spec.sink.build, graph)) if graph else table
-                run = make_run(spec.runs, name, origin, table, cells.rows)
+                run = make_run(spec.runs, name_of(number), origin, table, batch.number)
             shown = progress.current()
             shown.phase = "encoding"
-            shown.add(spec.size_of(row_range), sum(run.rejects.values()))
+            shown.add(unit.num_bytes, sum(run.rejects.values()))
             yield Run(origin.run, join(spec.runs, run.payload), run.blocks).values
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
-            if row_range.end >= 0:
+            if unit.single:
                 return
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
-        rejected = rejected._replace(key=f"{ref.key}@{row_range.start}")
-        yield TaggedOutput(REJECTED_FILES, CsvFile(rejected))
+        rejected = rejected._replace(key=f"{ref.key}@{unit.start}")
+        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
         yield TaggedOutput(COUNTS, Census(matched=1))
     except (MemoryError, ResourceError, StorageError) as error:
         yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))

@@ -3,7 +3,6 @@
 import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.sources.csv import arrow_parser
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import read_head
 from shardmill.transforms.tables import row_rejects
@@ -15,8 +14,7 @@ LISTED = 5
 
 @pytest.fixture(autouse=True)
 def list_few_rejects(monkeypatch) -> None:
-    for module in (arrow_parser, row_rejects):
-        monkeypatch.setattr(module, "MAX_LISTED", LISTED)
+    monkeypatch.setattr(row_rejects, "MAX_LISTED", LISTED)
 
 
 @pytest.mark.parametrize("quoted", [False, True])

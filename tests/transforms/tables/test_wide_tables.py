@@ -16,11 +16,14 @@ from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.cells import Cells
+from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_columns import check_columns, missing_columns
 from shardmill.transforms.sources.csv.infer import infer_column, profile_columns
+from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.csv.typed_cells import Nulls, type_cells, type_columns
 from shardmill.transforms.tables.encode import encode_rows, prepare
-from shardmill.transforms.tables.table import TableSpec, make_table
+from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table_spec import TableSpec
 from tests.conftest import examples
 from tests.transforms.sources.csv.test_infer import COLUMNS, NULLS, cells_of
 from tests.transforms.sources.csv.test_typed_cells import rows_of
@@ -72,8 +75,9 @@ def wide_cells(names: list[Name], rows: int) -> Cells:
 
 def make_wide_table(names: list[Name], cells: Cells):
     columns = tuple(Column(name, "float32") for name in copies(names))
-    spec = TableSpec(columns, PLACE, exact=tuple(copies(names)))
-    return make_table(spec, InputRef("wide.csv", "/wide.csv"), cells)
+    source = CsvSource(TableSpec(columns, PLACE), Dialect(), exact=tuple(copies(names)))
+    batch = source.type_cells(InputRef("wide.csv", "/wide.csv"), cells)
+    return place_batch(source.table, batch)
 
 
 def test_names_of_a_schema_are_looked_up_in_sets(names) -> None:
@@ -143,7 +147,8 @@ def test_records_of_a_wide_table(names) -> None:
 def test_spec_is_pickled_and_loaded_once(names) -> None:
     plain = [str(name) for name in names]
     columns = tuple(Column(name, "float32") for name in plain)
-    spec = TableSpec(columns, PLACE, key="gene_3", exact=tuple(plain))
+    table = TableSpec(columns, PLACE, key="gene_3")
+    spec = CsvSource(table, Dialect(), exact=tuple(plain))
     first, second = (pickle.loads(pickle.dumps(spec)) for _ in range(2))
     assert first == spec
     assert first is second

@@ -12,8 +12,8 @@ from pyarrow import csv
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.quotes import Ints
 from shardmill.transforms.sources.csv.row_bounds import choose_separator
+from shardmill.transforms.tables import row_rejects
 
-MAX_LISTED = 10_000  # bad rows of one range and kind that are reported individually
 _BOM = b"\xef\xbb\xbf"
 _CELL = pa.dictionary(pa.int32(), pa.binary())
 
@@ -65,7 +65,7 @@ def _parse(
 
     def skip(row: csv.InvalidRow) -> str:
         ragged.append(row.number - 1)
-        if len(listed) < MAX_LISTED:
+        if len(listed) < row_rejects.MAX_LISTED:
             text = row.text.replace(separator.decode(), dialect.delimiter)
             listed.append(row._replace(text=text))
         return "skip"

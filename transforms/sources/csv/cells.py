@@ -10,35 +10,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv import arrow_parser
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, shown
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
 from shardmill.transforms.sources.csv.quotes import Ints
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
+from shardmill.transforms.tables import row_rejects
+from shardmill.transforms.tables.row_rejects import RowReject
 
 MAX_COLUMNS = 100_000
 _ASCII_END = 128
-
-
-class RowReject(NamedTuple):
-    """A row that cannot become cells or a record.
-
-    Attributes:
-        offset: Offset of its first byte in the file's text.
-        line: Number of its first line, from 1.
-        error: A reason, one of ``rejects.REASONS``.
-        message: What is wrong, without line and column.
-        rows: Number of rows that this reject counts.
-        column: Name of the column whose cell is wrong; empty if it is the row as a whole.
-    """
-
-    offset: int
-    line: int
-    error: str
-    message: str
-    rows: int = 1
-    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +124,7 @@ def _list_rejects(
         error: Reason of all of them.
         messages: What is wrong with each row that is listed.
     """
-    limit = arrow_parser.MAX_LISTED
+    limit = row_rejects.MAX_LISTED
     starts = zip(offsets[:limit].tolist(), lines[:limit].tolist(), strict=True)
     rejects = [RowReject(*start, error, next(messages)) for start in starts]
     others = lines[limit:].tolist()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import UsageError, shown
 
 HeaderMode = Literal["first", "none"]
 
@@ -23,7 +23,6 @@ _NOT_FOR_FILES = frozenset(
     {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "mbcs", "oem"}
 )
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-MAX_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,6 @@ class Dialect:
         if self.delimiter == "," and _TSV.search(name):
             return replace(self, delimiter="\t")
         return self
-
-
-def shown(text: str | bytes) -> str:
-    """Return a value quoted for a message, cut to ``MAX_SHOWN`` characters."""
-    if isinstance(text, bytes):
-        # At most four bytes per character: a cell of many megabytes is not decoded completely.
-        text = text[: 4 * (MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
-    return repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "…"
 
 
 @lru_cache(maxsize=64)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardmill.schemas.errors import shown
 from shardmill.schemas.schema_pbtxt.columns import SPACES, Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.dialect import shown
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 

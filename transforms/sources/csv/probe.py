@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from typing import NamedTuple
 
 from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.sources.csv.csv_file import CsvFile
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_columns import check_columns, missing_columns
-from shardmill.transforms.sources.csv.row_ranges import Head, read_head
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.sources.csv.row_ranges import Head, RowRange, read_head
 
 _HEAD_BYTES = 64 << 10
-_COMPRESSION_RATIO = 6  # typical for text
+_MAX_LAYOUTS = 10_000
+
+
+class Layout(NamedTuple):
+    """What the start of a file says about reading it.
+
+    Attributes:
+        columns: See ``Head``, also for the next two.
+        seekable: See ``Head``.
+        body: See ``Head``.
+        has_rows: Whether there are any rows, rejected ones included.
+    """
+
+    columns: tuple[str, ...]
+    seekable: bool
+    body: RowRange
+    has_rows: bool
+
+
+# Files that this process sampled for the schema need not be opened again to inspect them. A file
+# that changed has another version.
+_layouts: OrderedDict[tuple[str, int, str, Dialect], Layout] = OrderedDict()
+
+
+def read_layout(ref: InputRef, dialect: Dialect) -> tuple[InputRef, Layout | None]:
+    """Return a file with its layout; or rejected, and None, if it cannot be read as rows.
+
+    Args:
+        ref: The file.
+        dialect: Dialect of the files.
+    """
+    known = _layouts.get((ref.uri, ref.size, ref.version, dialect))
+    if known is not None and not ref.error:
+        return ref, known
+    ref, head = read_start(ref, dialect, _HEAD_BYTES)
+    return ref, None if head is None else _layout_of(head)
+
+
+def _layout_of(head: Head) -> Layout:
+    return Layout(head.columns, head.seekable, head.body, head.cells.rows > 0)
+
+
+def sample_start(ref: InputRef, dialect: Dialect, size: int) -> tuple[InputRef, Head | None]:
+    """Do what ``read_start`` does, and keep the layout of the file for ``read_layout``."""
+    ref, head = read_start(ref, dialect, size)
+    if head is not None:
+        _layouts[ref.uri, ref.size, ref.version, dialect] = _layout_of(head)
+        if len(_layouts) > _MAX_LAYOUTS:
+            _layouts.popitem(last=False)
+    return ref, head
 
 
 def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:
@@ -39,27 +86,3 @@ def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[Inpu
         return ref.rejected("unreadable", str(error)), None
     except ChangedError as error:
         return ref.rejected("changed", str(error)), None
-
-
-def inspect_file(ref: InputRef, spec: RowsSpec) -> Iterator[CsvFile]:
-    """Yield a file with its columns, or rejected if it cannot be read as rows.
-
-    Args:
-        ref: The file.
-        spec: Dialect of files, and schema of rows.
-    """
-    table = spec.table
-    if ref.size and table.place.splits.mode == "directory" and not table.split_by:
-        ref = table.place.with_split(ref)
-    ref, head = read_start(ref, spec.dialect, _HEAD_BYTES)
-    if head is None:
-        yield CsvFile(ref)
-        return
-    needed = [*missing_columns(table.columns, head.columns), *table.named]
-    known = {*table.named, *(column.name for column in table.columns)}
-    try:
-        check_columns(head.columns, known, needed, table.base, spec.dialect.header)
-    except RejectedError as rejection:
-        yield CsvFile(ref.rejected(rejection.error, rejection.message))
-    else:
-        yield CsvFile(ref, head.columns, ref.size * (1 if head.seekable else _COMPRESSION_RATIO))

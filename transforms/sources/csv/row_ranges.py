@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, find_repeated, shown
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, find_repeated
 from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows
 from shardmill.transforms.sources.csv.row_scanner import RowScanner
 from shardmill.transforms.sources.csv.text import CsvText, open_text
@@ -46,11 +47,13 @@ class Head(NamedTuple):
         columns: Name of each column; empty for a file without rows.
         cells: The first rows.
         seekable: Whether the file can be split into ranges.
+        body: The range of all rows.
     """
 
     columns: tuple[str, ...]
     cells: Cells
     seekable: bool
+    body: RowRange
 
 
 def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
@@ -97,7 +100,9 @@ def _read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
         text.check()
         columns, body = _find_body(text, dialect)
         rows = next(_split_rows(_scan_rows(text, body), body.start, sample_bytes), [])
-        return Head(columns, make_cells(rows, columns, text, dialect), text.seekable)
+        cells = make_cells(rows, columns, text, dialect)
+        body = body._replace(end=text.size) if text.seekable else body
+        return Head(columns, cells, text.seekable, body)
 
 
 def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:

@@ -14,7 +14,7 @@ from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.sources.csv import infer
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_columns import check_columns
-from shardmill.transforms.sources.csv.probe import read_start
+from shardmill.transforms.sources.csv.probe import sample_start
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
@@ -171,7 +171,7 @@ def _join(
 
 def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
     """Sample the first rows of one file."""
-    ref, head = read_start(ref, dialect, sample_bytes)
+    ref, head = sample_start(ref, dialect, sample_bytes)
     if head is None:
         return FileSample(ref)
     cells = head.cells

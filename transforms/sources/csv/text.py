@@ -59,6 +59,7 @@ class CsvText:
         self.size = reader.size
         self.fault: DecompressionError | None = None
         self._reader = reader
+        self._first = b""  # block, which the check, the header and the first rows need
         self._peeked = b""
         head = reader.read_at(0, _MAGIC_BYTES) if head is None else head
         self._compression = compression_format(head)
@@ -135,12 +136,19 @@ class CsvText:
         return self._peeked
 
     def _read(self, start: int, end: int) -> Iterator[bytes]:
-        end = self.size if end < 0 else end
-        for at in range(start, end, BLOCK_BYTES):
-            block = self._reader.read_at(at, min(BLOCK_BYTES, end - at))
-            if len(block) < min(BLOCK_BYTES, end - at):
+        at, end = start, self.size if end < 0 else end
+        while at < end:
+            if at < BLOCK_BYTES:
+                stop = min(BLOCK_BYTES, end)
+                self._first = self._first or self._reader.read_at(0, min(BLOCK_BYTES, self.size))
+                block = self._first[at:stop]
+            else:
+                stop = min(at + BLOCK_BYTES, end)
+                block = self._reader.read_at(at, stop - at)
+            if len(block) < stop - at:
                 raise ChangedError("the file became shorter while it was read")
             yield block
+            at = stop
 
     def _decompress(self, start: int) -> Iterator[bytes]:
         """Yield the decompressed bytes of the file from an offset; sets ``fault``."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardmill.schemas.errors import shown
 from shardmill.schemas.schema_pbtxt.columns import (
     DEFAULT_TAG,
     ZERO_PADDED_TAG,
@@ -23,7 +24,6 @@ from shardmill.schemas.schema_pbtxt.columns import (
     fold_boolean,
 )
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.dialect import shown
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.typed_column import ARROW_TYPES, TypedColumn
 

@@ -12,16 +12,14 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.planning import Plan
-from shardmill.transforms.sources.csv.csv_file import CsvFile, read_cells
-from shardmill.transforms.sources.csv.row_ranges import RowRange
 from shardmill.transforms.tables.rows_spec import RowsSpec
-from shardmill.transforms.tables.table import make_table
+from shardmill.transforms.tables.source import Unit
+from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.tft.analysis import AnalyzeRows, filler_batch
 from shardmill.transforms.tables.tft.graph_store import FOLDER, find_graph, store_graph
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing
@@ -86,14 +84,13 @@ def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBa
         if stored:  # the analysis fails without any row
             yield filler_batch(spec.table.columns)
         return
-    progress.current().add(spec.size_of(RowRange(*task[2])))
+    unit = Unit(*task)
+    progress.current().add(unit.num_bytes)
     if stored:
         return
-    ref = InputRef(*task[0])
-    file = CsvFile(ref, task[1])
     try:
-        for cells in read_cells(file, spec.dialect_of(ref), RowRange(*task[2]), spec.range_bytes):
-            table = make_table(spec.table, ref, cells)
+        for batch in spec.source.read(unit):
+            table = place_batch(spec.table, batch)
             if TRAIN not in table.splits:
                 continue
             chosen = np.sort(table.order[table.split == table.splits.index(TRAIN)])
