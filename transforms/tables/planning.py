@@ -12,7 +12,7 @@ from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.planning import Plan, ShardSpec, count_parts
 from shardmill.transforms.tables.row_rejects import describe_lost_files
 from shardmill.transforms.tables.rows_spec import RowsSpec
-from shardmill.transforms.tables.source import TableInput
+from shardmill.transforms.tables.table_source import TableInput
 
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin

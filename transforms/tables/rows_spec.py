@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardmill.schemas.storage import join
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.tables.source import TableSource
+from shardmill.transforms.tables.table_source import TableSource
 from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing
 

@@ -21,7 +21,7 @@ from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.record_values import take_values
-from shardmill.transforms.tables.segments import Block, Origin, Run
+from shardmill.transforms.tables.segments import Origin, Run, RunBlock
 from shardmill.transforms.tables.table import Table
 
 MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
@@ -46,7 +46,7 @@ class RunFile:
     crc32c: int
     rows: int
     rejects: dict[str, int] = field(default_factory=dict)
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[RunBlock, ...] = ()
 
 
 def run_id(*body: Any) -> str:
@@ -65,7 +65,7 @@ def find_run(folder: str, name: str) -> RunFile | None:
     storage = open_storage(folder)
 
     def load(body: dict[str, Any]) -> RunFile | None:
-        blocks = tuple(Block(*block) for block in body.pop("blocks"))
+        blocks = tuple(RunBlock(*block) for block in body.pop("blocks"))
         run = RunFile(blocks=blocks, **body)
         whole = storage.checksum(join(folder, run.payload)) == run.crc32c
         return run if whole and run.payload.startswith(f"{name}-") else None
@@ -87,7 +87,7 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) ->
     for reject in table.rejects:
         reasons[reject.error] += reject.inputs
 
-    def blocks() -> Iterator[tuple[Block, bytes]]:
+    def blocks() -> Iterator[tuple[RunBlock, bytes]]:
         for split, records in encode_splits(table, origin):
             yield from segments.cut_blocks(split, records)
         if table.rejects:
@@ -97,12 +97,12 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) ->
 
 
 def _write_run(
-    folder: str, name: str, content: Iterable[tuple[Block, bytes]], rows: int = 0,
+    folder: str, name: str, content: Iterable[tuple[RunBlock, bytes]], rows: int = 0,
     rejects: dict[str, int] | None = None,
 ) -> RunFile:  # fmt: skip
     storage = open_storage(folder)
     payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
-    blocks: list[Block] = []
+    blocks: list[RunBlock] = []
     crc32c = 0
     with storage.open_write(join(folder, payload)) as target:
         for block, data in content:
@@ -191,7 +191,7 @@ def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
     return Run(f"merged#{group:016x}", join(folder, made.payload), made.blocks)
 
 
-def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[Block, bytes]]:
+def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
     """Yield the blocks of the records of all runs, a slice of the positions at a time."""
     sizes: Counter[str] = Counter()
     for run in runs:

@@ -44,7 +44,7 @@ _CODEC = "lz4"
 _SIZES = struct.Struct("<II")
 
 
-class Block(NamedTuple):
+class RunBlock(NamedTuple):
     """Records, or rejects, that are stored together in a run file.
 
     Attributes:
@@ -76,13 +76,13 @@ class Run(NamedTuple):
 
     key: str
     path: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[RunBlock, ...]
 
     @classmethod
     def of_values(cls, values: tuple[str, str, Iterable[tuple[object, ...]]]) -> Run:
         """Return the run of plain values."""
         key, path, blocks = values
-        return cls(key, path, tuple(Block._make(block) for block in blocks))
+        return cls(key, path, tuple(RunBlock._make(block) for block in blocks))
 
     @property
     def values(self) -> tuple[str, str, tuple[tuple[object, ...], ...]]:
@@ -113,7 +113,7 @@ class Origin(NamedTuple):
         return cls(*text.split("\0"))
 
 
-def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple[Block, bytes]]:
+def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple[RunBlock, bytes]]:
     """Yield the blocks of a split's records and their bytes.
 
     Args:
@@ -131,7 +131,7 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
         size = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
         packed = _pack(records.slice(start, stop - start))
         first, last = int(position[start]), int(position[stop - 1])
-        yield Block(split, first, last, len(packed), google_crc32c.value(packed), size), packed
+        yield RunBlock(split, first, last, len(packed), google_crc32c.value(packed), size), packed
 
 
 def _pack(records: pa.Table) -> bytes:
@@ -141,11 +141,11 @@ def _pack(records: pa.Table) -> bytes:
     return _compress(content.getvalue())
 
 
-def pack_lines(lines: Sequence[str]) -> tuple[Block, bytes]:
+def pack_lines(lines: Sequence[str]) -> tuple[RunBlock, bytes]:
     """Return a block of lines of text (rejects), and its bytes."""
     content = pa.py_buffer("".join(f"{line}\n" for line in lines).encode())
     packed = _compress(content)
-    return Block("", 0, 0, len(packed), google_crc32c.value(packed), content.size), packed
+    return RunBlock("", 0, 0, len(packed), google_crc32c.value(packed), content.size), packed
 
 
 def _compress(content: pa.Buffer) -> bytes:

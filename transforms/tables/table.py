@@ -18,7 +18,7 @@ from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.tables import row_hash
 from shardmill.transforms.tables.label_limit import MAX_LABELS, TOO_MANY_LABELS
 from shardmill.transforms.tables.row_rejects import RejectCollector, to_reject
-from shardmill.transforms.tables.source import TypedBatch
+from shardmill.transforms.tables.table_source import TypedBatch
 from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.typed_column import TypedColumn
 

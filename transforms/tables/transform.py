@@ -48,8 +48,8 @@ from shardmill.transforms.tables.run_writer import (
     transform_table,
 )
 from shardmill.transforms.tables.segments import Origin, Run, cut_segments, place_rejects
-from shardmill.transforms.tables.source import TableInput, Unit
 from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table_source import TableInput, Unit
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
 
 RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"

@@ -12,10 +12,10 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import Head, RowRange, read_head
 
 _HEAD_BYTES = 64 << 10
-_MAX_LAYOUTS = 10_000
+_MAX_STARTS = 10_000
 
 
-class Layout(NamedTuple):
+class FileStart(NamedTuple):
     """What the start of a file says about reading it.
 
     Attributes:
@@ -33,34 +33,34 @@ class Layout(NamedTuple):
 
 # Files that this process sampled for the schema need not be opened again to inspect them. A file
 # that changed has another version.
-_layouts: OrderedDict[tuple[str, int, str, Dialect], Layout] = OrderedDict()
+_starts: OrderedDict[tuple[str, int, str, Dialect], FileStart] = OrderedDict()
 
 
-def read_layout(ref: InputRef, dialect: Dialect) -> tuple[InputRef, Layout | None]:
-    """Return a file with its layout; or rejected, and None, if it cannot be read as rows.
+def read_file_start(ref: InputRef, dialect: Dialect) -> tuple[InputRef, FileStart | None]:
+    """Return a file with its start; or rejected, and None, if it cannot be read as rows.
 
     Args:
         ref: The file.
         dialect: Dialect of the files.
     """
-    known = _layouts.get((ref.uri, ref.size, ref.version, dialect))
+    known = _starts.get((ref.uri, ref.size, ref.version, dialect))
     if known is not None and not ref.error:
         return ref, known
     ref, head = read_start(ref, dialect, _HEAD_BYTES)
-    return ref, None if head is None else _layout_of(head)
+    return ref, None if head is None else _start_of(head)
 
 
-def _layout_of(head: Head) -> Layout:
-    return Layout(head.columns, head.seekable, head.body, head.cells.rows > 0)
+def _start_of(head: Head) -> FileStart:
+    return FileStart(head.columns, head.seekable, head.body, head.cells.rows > 0)
 
 
 def sample_start(ref: InputRef, dialect: Dialect, size: int) -> tuple[InputRef, Head | None]:
-    """Do what ``read_start`` does, and keep the layout of the file for ``read_layout``."""
+    """Do what ``read_start`` does, and keep the start of the file for ``read_file_start``."""
     ref, head = read_start(ref, dialect, size)
     if head is not None:
-        _layouts[ref.uri, ref.size, ref.version, dialect] = _layout_of(head)
-        if len(_layouts) > _MAX_LAYOUTS:
-            _layouts.popitem(last=False)
+        _starts[ref.uri, ref.size, ref.version, dialect] = _start_of(head)
+        if len(_starts) > _MAX_STARTS:
+            _starts.popitem(last=False)
     return ref, head
 
 

@@ -17,7 +17,7 @@ from shardmill.transforms.sources.csv import typed_cells
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_columns import check_columns, missing_columns
-from shardmill.transforms.sources.csv.probe import read_layout
+from shardmill.transforms.sources.csv.probe import read_file_start
 from shardmill.transforms.sources.csv.row_ranges import (
     RANGE_BYTES,
     RowRange,
@@ -26,7 +26,7 @@ from shardmill.transforms.sources.csv.row_ranges import (
 )
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.tables.row_rejects import RejectCollector
-from shardmill.transforms.tables.source import TableInput, TypedBatch, Unit
+from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 from shardmill.transforms.tables.table_spec import PickledOnce, TableSpec
 from shardmill.transforms.tables.typed_column import TypedColumn
 
@@ -62,20 +62,20 @@ class CsvSource(PickledOnce):
         table = self.table
         if ref.size and table.place.splits.mode == "directory" and not table.split_by:
             ref = table.place.with_split(ref)
-        ref, layout = read_layout(ref, self.dialect)
-        if layout is None:
+        ref, start_of_file = read_file_start(ref, self.dialect)
+        if start_of_file is None:
             return TableInput(ref)
-        needed = [*missing_columns(table.columns, layout.columns), *table.named]
+        needed = [*missing_columns(table.columns, start_of_file.columns), *table.named]
         known = {*table.named, *(column.name for column in table.columns)}
         try:
-            check_columns(layout.columns, known, needed, self.base, self.dialect.header)
+            check_columns(start_of_file.columns, known, needed, self.base, self.dialect.header)
         except RejectedError as rejection:
             return TableInput(ref.rejected(rejection.error, rejection.message))
-        ratio = 1 if layout.seekable else _COMPRESSION_RATIO
-        start, end, _ = layout.body
-        one = layout.has_rows and layout.seekable and end - start <= self.range_bytes
-        ranges = (tuple(layout.body),) if one else ()
-        return TableInput(ref, ref.size * ratio, (layout.columns, ranges))
+        ratio = 1 if start_of_file.seekable else _COMPRESSION_RATIO
+        start, end, _ = start_of_file.body
+        one = start_of_file.has_rows and start_of_file.seekable and end - start <= self.range_bytes
+        ranges = (tuple(start_of_file.body),) if one else ()
+        return TableInput(ref, ref.size * ratio, (start_of_file.columns, ranges))
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield the ranges of a file."""

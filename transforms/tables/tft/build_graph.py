@@ -18,8 +18,8 @@ from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.tables.rows_spec import RowsSpec
-from shardmill.transforms.tables.source import Unit
 from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table_source import Unit
 from shardmill.transforms.tables.tft.analysis import AnalyzeRows, filler_batch
 from shardmill.transforms.tables.tft.graph_store import FOLDER, find_graph, store_graph
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing

@@ -62,4 +62,4 @@ def test_a_file_is_sampled_once_and_read_at_most_twice(
     assert outcome.status == "published"
     assert manifest.written == (size - 12) // 20
     assert reads.opened == opened
-    assert reads.num_bytes <= times * size
+    assert reads.num_bytes <= times * size + 16 * opened  # 16 bytes show compression
