@@ -1,4 +1,4 @@
-"""Runs hold the same records whatever parts they are cut in, and however many runs there are."""
+"""Runs hold the same records however parts are cut, and however many runs there are."""
 
 import numpy as np
 import pyarrow as pa
