@@ -31,18 +31,15 @@ from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.file_columns import missing_columns
 from shardmill.transforms.sources.csv.row_ranges import read_head
 from shardmill.transforms.sources.csv.sample import MIN_FILE_BYTES, Sample, sample_files
 from shardmill.transforms.sources.csv.source import CsvSource
-from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import why_files_lost
 from shardmill.transforms.tables.rows_spec import RowsSpec
-from shardmill.transforms.tables.run_writer import encode_splits
-from shardmill.transforms.tables.segments import FRAME, Origin
+from shardmill.transforms.tables.run_writer import encode_blocks
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
@@ -164,9 +161,7 @@ def take_sample(
     def encode() -> Iterator[Block]:
         cells = read_head(file.uri, source.dialect_of(file), _SAMPLE_BYTES).cells
         table = place_batch(spec.table, source.type_cells(file, cells))
-        for _, records in encode_splits(table, Origin("", "", "")):
-            for frames in map(ByteStrings.of_arrow, records[FRAME].chunks):
-                yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
+        return encode_blocks(table)
 
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     return BuildSample(encode, rows, packing, spec.threads)

@@ -147,39 +147,7 @@ class SegmentRef(NamedTuple):
         return _digest(self.run, str(self.length), version, "", self.split, part)
 
 
-class ArrayRef(NamedTuple):
-    """A pointer to all rows of one part of an arrays dataset.
-
-    Attributes:
-        source: Key of the input.
-        input_id: Identity of all files of the input, 32 hexadecimal digits.
-        split: Split of the part.
-        part: Number of the part, from 0.
-        parts: Number of parts in the split.
-    """
-
-    source: str
-    input_id: str
-    split: str
-    part: int
-    parts: int
-
-    @property
-    def key(self) -> str:
-        """Identity of the part."""
-        return f"{self.source}#{self.split}-{self.part}"
-
-    @property
-    def uri(self) -> str:
-        """Empty: the encoder knows the files."""
-        return ""
-
-    def digest(self) -> int:
-        """Return a 128-bit digest of the part and the identity of the input."""
-        return _digest(self.key, "0", self.input_id, "", self.split, f"{self.part}/{self.parts}")
-
-
-Reference = InputRef | SegmentRef | ArrayRef
+Reference = InputRef | SegmentRef
 
 
 def _digest(*fields: str) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.sources.arrays import array_file, row_index, row_reader
-from shardmill.transforms.sources.arrays.transform import place_parts, plan_arrays
+from shardmill.transforms.sources.arrays import array_file, row_reader
+from shardmill.transforms.sources.arrays.transform import list_units, plan_arrays
+from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
 
@@ -313,17 +314,16 @@ def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape, damaged) -> N
     assert not (tmp_path / "ds/manifest.json").exists()
 
 
-@pytest.mark.parametrize("name", ["regrouped.npz", "by offset.npy"])
-def test_rejects_input_that_changes_between_two_parts(tmp_path, name) -> None:
+@pytest.mark.parametrize("name", ["stream.npz", "slices.npy"])
+def test_rejects_input_that_changes_while_it_is_read(tmp_path, name) -> None:
     path = tmp_path / name
-    np.savez_compressed(path, x=X) if name.startswith("regrouped") else np.save(path, X)
-    encoder = spec_of(input=path, output=tmp_path / "ds").encoder
-    rows = len(row_index.index_rows(encoder.placement).rows_of(0))
-    places = np.arange(rows)
-    row_reader.read_part(encoder.arrays[0], encoder.placement, 0, places, 1)
+    np.savez_compressed(path, x=X) if name == "stream.npz" else np.save(path, X)
+    (array,) = spec_of(input=path, output=tmp_path / "ds").encoder.arrays
+    rows = row_reader.read_rows(array, 0, len(X), 1)
+    next(rows)
     os.utime(path, ns=(5, 5))
     with pytest.raises(InputError, match="changed while it was read"):
-        row_reader.read_part(encoder.arrays[0], encoder.placement, 0, places, 1)
+        next(rows)
 
 
 def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
@@ -333,25 +333,24 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
         np.save(tmp_path / "X.npy", array)
         os.utime(tmp_path / "X.npy", ns=(len(found), len(found)))
         spec = spec_of(input=tmp_path / "X.npy", output=tmp_path / "ds")
-        placed = list(place_parts(spec, plan_arrays(spec)))
-        assert len(placed) == 2
-        found.append({ref.digest() for _, (_, ref) in placed})
+        units = list(list_units(spec, plan_arrays(spec)))
+        assert len(units) == 1
+        runs = [item for unit in units for item in write_runs(unit, spec.rows)]
+        found.append({path for _, path, _ in (run for run in runs if isinstance(run, tuple))})
     assert not found[0] & found[1]
 
 
 def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
-    np.savez_compressed(tmp_path / "data.npz", x=X)
+    np.savez_compressed(tmp_path / "data.npz", x=np.asfortranarray(X))
     spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
-    row_reader._regroup.cache_clear()
     with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(row_reader.scratch, "open_scratch", lambda: full)
+        monkeypatch.setattr(row_reader.tempfile, "TemporaryFile", lambda **_: full)
         with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
             run_spec(spec)
         monkeypatch.undo()
-    row_index._index_rows.cache_clear()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ShardmillError, match=r"list of rows needs 96 bytes .*No such file.*TMPDIR"):
-        row_index.index_rows(spec.encoder.placement)
+    with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No such file.*TMPDIR"):
+        run_spec(spec)
     monkeypatch.undo()
     assert run_spec(spec).status == "published"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardmill.schemas.refs import ArrayRef, InputRef, Reference, SegmentRef
+from shardmill.schemas.refs import InputRef, Reference, SegmentRef
 
 FILE = InputRef("cat/1.jpg", "/data/cat/1.jpg", 1234, "1700000000000000001", "cat", "train", group="g")  # fmt: skip
 SEGMENT = SegmentRef("a#b.csv#0000000000001000.00000003", "/o/r.run", 17, 100, 0xABCDEF, "train", 3, 8)  # fmt: skip
@@ -16,7 +16,6 @@ SEGMENT = SegmentRef("a#b.csv#0000000000001000.00000003", "/o/r.run", 17, 100, 0
         (FILE.rejected("not_found", "gone"), "cat/1.jpg", 0xF9E393C482E77A439E6FB9071EA4E2D0),
         (SEGMENT, "a#b.csv#0000000000001000.00000003", 0x2AE7FB736FF7F996D20675634D5AB05B),
         (SEGMENT._replace(split=""), "a#b.csv#0000000000001000.00000003", 0xD1C779A0F61A560068B9E73946D24EE6),
-        (ArrayRef("x.npy", "ab" * 16, "train", 5, 8), "x.npy#train-5", 0x266B109541B0B77EF82F7241E2E7363D),
     ],
 )  # fmt: skip
 def test_digests_are_pinned(ref: Reference, key: str, digest: int) -> None:

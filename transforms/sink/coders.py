@@ -6,12 +6,12 @@ from typing import Any, cast
 
 from apache_beam import coders
 
-from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
+from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.transforms.runtime.tuple_coder import TupleCoder
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 # The coder writes a reference's index in this tuple: append only.
-_REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef, ArrayRef)
+_REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef)
 
 
 class PlacedRefCoder(TupleCoder):

@@ -17,7 +17,7 @@ from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
 from shardmill.transforms.tables.label_limit import is_countable
-from shardmill.transforms.tables.merge import merge_segments, read_rejects
+from shardmill.transforms.tables.merge import encode_part
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.tables.table_spec import TableSpec
 from shardmill.transforms.tables.typed_column import list_features
@@ -47,12 +47,7 @@ class RowEncoder:
         labels: Sequence[str],  # noqa: ARG002
     ) -> Iterator[Item]:
         """Yield the rejects of segments without a split, then the merged records of the others."""
-        for ref in refs:
-            if not ref.split:
-                yield from read_rejects(ref)
-        segments = [ref for ref in refs if ref.split]
-        if segments:
-            yield from merge_segments(segments, self.table.key)
+        yield from encode_part(refs, self.table.key)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all code that decides the bytes of records."""

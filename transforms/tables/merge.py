@@ -26,13 +26,27 @@ _BLOCK_BYTES = 8 << 20
 _MAX_SHOWN = 100
 
 
-def read_rejects(ref: SegmentRef) -> Iterator[Reject]:
-    """Yield the rejects of a segment."""
-    for line in segments.read_lines(ref):
-        yield Reject(**json.loads(line))
+def encode_part(
+    refs: Sequence[SegmentRef], key: str = "", *, summarize: bool = True
+) -> Iterator[Block | Reject]:
+    """Yield the rejects of segments without a split, then the merged records of the others.
+
+    Args:
+        refs: Segments of the part, ordered by run.
+        key: Column that identifies rows, for messages.
+        summarize: Whether statistics of the records are computed.
+    """
+    for ref in refs:
+        if not ref.split:
+            yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
+    found = [ref for ref in refs if ref.split]
+    if found:
+        yield from merge_segments(found, key, summarize=summarize)
 
 
-def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block | Reject]:
+def merge_segments(
+    refs: Sequence[SegmentRef], key: str, *, summarize: bool
+) -> Iterator[Block | Reject]:
     """Yield the records of a part by position, then by file and row.
 
     A row with the key of an earlier row is dropped: as a duplicate if the records are equal, else
@@ -41,6 +55,7 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
     Args:
         refs: Segments of the part, ordered by run; at least one.
         key: Column that identifies rows, for messages.
+        summarize: Whether statistics of the records are computed.
 
     Raises:
         OutputError: A run file is damaged.
@@ -62,7 +77,8 @@ def merge_segments(refs: Sequence[SegmentRef], key: str = "") -> Iterator[Block 
             here, other = (segments.Origin.of_text(origins[at].as_py()) for at in (row, first))
             yield _conflict(here, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
-    totals = Totals(duplicates=duplicates, summary=Summary(sum_records(records, order)))
+    summary = Summary(sum_records(records, order)) if summarize else Summary()
+    totals = Totals(duplicates=duplicates, summary=summary)
     lengths = ByteStrings.of_arrow(frames).sizes[order]
     for start, stop in segments.slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]

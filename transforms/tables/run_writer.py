@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.placement import hash_key
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare
@@ -159,6 +161,13 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]
         ]
         records = rows.slice(first, after - first)
         yield split, records.append_column(segments.FRAME, pa.chunked_array(frames))
+
+
+def encode_blocks(table: Table) -> Iterator[Block]:
+    """Yield the records of a table split by split, with their number alone as totals."""
+    for _, records in encode_splits(table, Origin("", "", "")):
+        for frames in map(ByteStrings.of_arrow, records[segments.FRAME].chunks):
+            yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
 
 
 def _frames(data: pa.Buffer, lengths: np.ndarray) -> pa.LargeBinaryArray:

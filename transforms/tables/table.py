@@ -16,7 +16,7 @@ from shardmill.schemas.errors import UsageError, shown
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.tables import row_hash
-from shardmill.transforms.tables.label_limit import MAX_LABELS, TOO_MANY_LABELS
+from shardmill.transforms.tables.label_limit import TOO_MANY_LABELS
 from shardmill.transforms.tables.row_rejects import RejectCollector, to_reject
 from shardmill.transforms.tables.table_source import TypedBatch
 from shardmill.transforms.tables.table_spec import TableSpec
@@ -67,7 +67,7 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
         batch: The rows.
     """
     rejects = batch.rows
-    labels = _labels(spec.label, batch.columns, rejects)
+    labels = _labels(spec, batch.columns, rejects)
     hashes = _hash_rows(spec, batch)
     splits, split = _assign_splits(spec, batch, hashes.split)
     kept = np.flatnonzero(~rejects.bad)
@@ -87,13 +87,14 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
 
 
 def _labels(
-    name: str, columns: Sequence[TypedColumn], rejects: RejectCollector
+    spec: TableSpec, columns: Sequence[TypedColumn], rejects: RejectCollector
 ) -> pa.StringArray | None:
+    name = spec.label
     column = next((column for column in columns if column.name == name), None)
     if column is None or column.kind == "float32" or column.indices is None:
         return None
     indices = column.indices
-    if len(column.values) > MAX_LABELS:  # probably not classes but ids or amounts
+    if len(column.values) > spec.max_labels:  # probably not classes but ids or amounts
         return pa.repeat(TOO_MANY_LABELS, len(indices))
     names = [
         value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

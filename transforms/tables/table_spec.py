@@ -10,6 +10,7 @@ from typing import Any
 
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.tables.label_limit import MAX_LABELS
 
 
 class PickledOnce:
@@ -40,6 +41,7 @@ class TableSpec(PickledOnce):
         key: Column that identifies rows, or empty: then input and place in it do.
         group_by: Rows with equal texts in this column stay in one split; or empty.
         split_by: Column that names the split, or empty.
+        max_labels: Number of distinct labels of a batch from which they are not counted.
     """
 
     columns: tuple[Column, ...]
@@ -48,6 +50,7 @@ class TableSpec(PickledOnce):
     key: str = ""
     group_by: str = ""
     split_by: str = ""
+    max_labels: int = MAX_LABELS
 
     @property
     def named(self) -> list[str]:

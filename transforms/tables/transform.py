@@ -16,7 +16,7 @@ from apache_beam import Flatten
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import ResourceError, StorageError
+from shardmill.schemas.errors import InputError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join
@@ -88,9 +88,7 @@ class WriteRows(beam.PTransform):
         if spec.preprocessing is not None:
             built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
             graph.append(AsSingleton(built))
-        made = spread | "WriteRuns" >> beam.ParDo(
-            MapOrdered(write_runs, spec.threads), spec, *graph
-        ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
+        made = write_units(spread, spec, *graph)
         placed = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec)
         rejected = (files, found[REJECTED_FILES], made[REJECTED_FILES]) | "Rejected" >> Flatten()
         placed = (
@@ -108,6 +106,13 @@ class WriteRows(beam.PTransform):
         )
         encoder = RowEncoder(spec.table, dict(spec.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
+
+
+def write_units(units: beam.PCollection[Any], spec: RowsSpec, *graph: AsSingleton) -> Any:
+    """Return the runs of units, their rejected inputs and their counts."""
+    return units | "WriteRuns" >> beam.ParDo(
+        MapOrdered(write_runs, spec.threads), spec, *graph
+    ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:
@@ -190,7 +195,7 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
         rejected = rejected._replace(key=f"{ref.key}@{unit.start}")
         yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
         yield TaggedOutput(COUNTS, Census(matched=1))
-    except (MemoryError, ResourceError, StorageError) as error:
+    except (InputError, MemoryError, ResourceError, StorageError) as error:
         yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
 
 

@@ -4,7 +4,7 @@ from apache_beam.coders import registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.refs import ArrayRef, InputRef, SegmentRef
+from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
@@ -12,7 +12,6 @@ NUMBER = st.integers(0, 2**62)
 REFERENCES = st.one_of(
     st.builds(InputRef, st.text(), st.text(), NUMBER, st.text(), st.none() | st.text()),
     st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 3, st.text(), *[NUMBER] * 2),
-    st.builds(ArrayRef, st.text(), st.text(), st.text(), NUMBER, NUMBER),
 )
 
 

@@ -24,7 +24,6 @@ from shardmill.schemas.storage.base import RandomReader
 from shardmill.schemas.storage.stream import ReaderStream
 from shardmill.transforms.sources.arrays.npy_header import MAX_HEADER_BYTES, parse_header
 
-_CHECK_BYTES = 4 << 20  # per read
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
@@ -239,20 +238,6 @@ def stream_values(array: ArrayFile, size: int) -> Iterator[bytes]:
             if len(data) < length:
                 raise array.changed("it was truncated")
             yield data
-
-
-def check_stored(array: ArrayFile) -> None:
-    """Read an uncompressed member of an .npz file once, which compares its checksum.
-
-    Rows of such a member are read by their offsets, which compares nothing. Compressed members are
-    read whole when they are decompressed, and a .npy file has no checksum.
-
-    Raises:
-        InputError: The member is damaged, or the file changed.
-    """
-    if array.member and not array.compressed:
-        for _ in stream_values(array, _CHECK_BYTES):
-            pass
 
 
 @contextlib.contextmanager

@@ -1,179 +1,148 @@
-"""Reading the rows of a part from an array of any size, in memory that does not depend on it.
+"""Read consecutive rows of an array of any size, in memory that does not depend on it.
 
-Large rows are read directly, by their offsets. Other arrays are regrouped first: read once from
-beginning to end and written to a scratch file in which the rows of each part are contiguous. That
-is where rows are small (each would cost one read), where the member is compressed or in Fortran
-order (rows are not contiguous), and where a small array is in a bucket (each row would cost one
-request).
+Rows in C order are read by their offset. Those of a compressed member, and of a stored member whose
+checksum is compared, are read in one stream from beginning to end. Rows in Fortran order are not
+contiguous: many of them are read together, from a temporary file where reads are requests.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
-from shardmill.transforms.sources.arrays import scratch
 from shardmill.transforms.sources.arrays.array_file import (
     ArrayFile,
     check_unchanged,
     open_unchanged,
     stream_values,
 )
-from shardmill.transforms.sources.arrays.row_index import RowPlacement, index_rows, row_parts
 
 _CHUNK_BYTES = 4 << 20  # per read
-_BLOCK_BYTES = 32 << 20  # of rows that are regrouped at a time
-_LARGE_ROW = 64 << 10  # bytes; smaller rows are not worth one read each
-_LARGE_ARRAY = 128 << 20  # bytes; a smaller array in a bucket is not worth one request a row
-_MAX_REGROUPED = 64  # arrays whose scratch files are kept
-_READ_AHEAD = 256  # rows
-_lock = threading.Lock()
-
 ReadAt = Callable[[int, int], bytes]
+Raw = npt.NDArray[np.uint8]
 
 
-def read_part(
-    array: ArrayFile, placement: RowPlacement, part: int, places: npt.NDArray[np.int64],
-    threads: int,
-) -> npt.NDArray[np.uint8]:  # fmt: skip
-    """Return the rows of a part: their values, little-endian, in C order.
+def is_stream(array: ArrayFile) -> bool:
+    """Return whether the rows of an array can only be read from the first to the last."""
+    return bool(array.member) or (array.fortran and bool(scheme_of(array.uri)))
+
+
+def read_rows(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
+    """Yield rows in C order and little-endian, ``step`` at a time.
 
     Args:
-        array: The array.
-        placement: How rows are placed in parts.
-        part: Number of the part among all splits.
-        places: Place of each row in the result, in ascending order of rows; int64, shape [n].
-        threads: Number of concurrent reads.
+        array: The array; all its rows are read if it is a stream.
+        first: Number of the first row.
+        end: Number of the row after the last one.
+        step: Number of rows to yield at a time.
 
-    Returns:
+    Yields:
         uint8, shape [n, row_bytes].
 
     Raises:
         InputError: The file changed or is damaged.
-        OutputError: The scratch file cannot be written.
+        OutputError: A temporary file cannot be written.
     """
-    out = np.empty((len(places), array.row_bytes), np.uint8)
-    if out.size:
-        index = index_rows(placement)
-        if is_regrouped(array):
-            with _lock:
-                file = _regroup(array, placement)
-            _read_regrouped(file, int(index.starts[part]) * array.row_bytes, places, out)
-        else:
-            _read_rows(array, index.rows_of(part), places, out, threads)
+    for rows in _read(array, first, end, step):
         check_unchanged(array)
-    if array.dtype.str.startswith(">"):
-        swapped: npt.NDArray[np.uint8] = out.view(array.dtype).byteswap().view(np.uint8)
-        return swapped
-    return out
+        if array.dtype.str.startswith(">"):
+            swapped: Raw = rows.view(array.dtype).byteswap().view(np.uint8)
+            yield swapped
+        else:
+            yield rows
 
 
-def is_regrouped(array: ArrayFile) -> bool:
-    """Return whether the rows of an array are copied to a scratch file first."""
-    if array.compressed or array.fortran or array.row_bytes < _LARGE_ROW:
-        return True
-    return bool(scheme_of(array.uri)) and array.num_bytes < _LARGE_ARRAY
-
-
-def _read_rows(
-    array: ArrayFile, rows: npt.NDArray[np.int64], places: npt.NDArray[np.int64],
-    out: npt.NDArray[np.uint8], threads: int,
-) -> None:  # fmt: skip
-    """Read rows by their offsets, several at a time, into their places."""
+def _read(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
     width = array.row_bytes
-
-    def read(task: tuple[int, int]) -> None:
-        row, place = task
-        data = reader.read_at(array.offset + row * width, width)
-        if len(data) < width:
-            raise array.changed("it was truncated")
-        out[place] = np.frombuffer(data, np.uint8)
-
-    workers = storage_threads(array.uri) or threads
-    with open_unchanged(array) as reader:
-        tasks = zip(rows.tolist(), places.tolist(), strict=True)
-        for _ in map_ordered(read, tasks, workers, window=_READ_AHEAD):
-            pass
-
-
-def _read_regrouped(
-    file: IO[bytes], start: int, places: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
-) -> None:
-    """Read consecutive rows of a scratch file into their places."""
-    width = out.shape[1]
-    step = max(1, _CHUNK_BYTES // width)
-    for first in range(0, len(places), step):
-        some = places[first : first + step]
-        data = os.pread(file.fileno(), len(some) * width, start + first * width)
-        out[some] = np.frombuffer(data, np.uint8).reshape(-1, width)
-
-
-@functools.lru_cache(maxsize=_MAX_REGROUPED)
-def _regroup(array: ArrayFile, placement: RowPlacement) -> IO[bytes]:
-    """Return a scratch file of all rows, grouped by part and ascending in each part.
-
-    Raises:
-        InputError: The file changed or is damaged.
-        OutputError: The scratch file cannot be written.
-    """
-    starts = index_rows(placement).starts
-    with scratch.report_full_disk(array.source, array.num_bytes):
-        file = scratch.open_scratch()
-        scratch.write_grouped(
-            file, starts,
-            ((row_parts(placement, at, at + len(rows)), rows) for at, rows in _blocks(array)),
-        )  # fmt: skip
-    return file
-
-
-def _blocks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield consecutive rows in C order: the number of the first, and uint8 [n, row_bytes]."""
-    width = array.row_bytes
-    step = max(1, _BLOCK_BYTES // width)
-    if not array.fortran:
-        for number, data in enumerate(stream_values(array, step * width)):
-            yield number * step, np.frombuffer(data, np.uint8).reshape(-1, width)
-    elif not array.compressed and not scheme_of(array.uri):
+    if not width:
+        for at in range(first, end, step):
+            yield np.empty((min(step, end - at), 0), np.uint8)
+    elif not is_stream(array):
         with open_unchanged(array) as reader:
-            yield from _transpose(array, reader.read_at, array.offset, step)
+            if array.fortran:
+                yield from _transpose(array, reader.read_at, array.offset, range(first, end, step))
+                return
+            for at in range(first, end, step):
+                start, stop = (array.offset + row * width for row in (at, min(at + step, end)))
+                yield _joined(array, reader.read_at, _chunks(start, stop)).reshape(-1, width)
+    elif not array.fortran:
+        for data in stream_values(array, step * width):
+            yield np.frombuffer(data, np.uint8).reshape(-1, width)
     else:
-        with scratch.open_scratch() as file:
+        with _spool(array) as file:
             at = 0
             for data in stream_values(array, _CHUNK_BYTES):
-                scratch.write_at(file, at, memoryview(data))
-                at += len(data)
-            yield from _transpose(
-                array, lambda start, length: os.pread(file.fileno(), length, start), 0, step
-            )
+                at += _write(file, data, array)
+
+            def read_at(start: int, length: int) -> bytes:
+                return os.pread(file.fileno(), length, start)
+
+            yield from _transpose(array, read_at, 0, range(first, end, step))
 
 
-def _transpose(
-    array: ArrayFile, read_at: ReadAt, start: int, step: int
-) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield the rows of an array in Fortran order, step at a time, in C order.
+def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of reads of limited size."""
+    for at in range(start, stop, _CHUNK_BYTES):
+        yield at, min(_CHUNK_BYTES, stop - at)
+
+
+def _joined(array: ArrayFile, read_at: ReadAt, reads: Iterator[tuple[int, int]]) -> Raw:
+    wanted = [*reads]
+    data = bytearray().join(read_at(*each) for each in wanted)
+    if len(data) < sum(length for _, length in wanted):
+        raise array.changed("it was truncated")
+    return np.frombuffer(data, np.uint8)
+
+
+def _transpose(array: ArrayFile, read_at: ReadAt, start: int, firsts: range) -> Iterator[Raw]:
+    """Yield the rows of an array in Fortran order, some at a time, in C order.
 
     Positioned reads keep memory flat: a memory-mapped file maps 16 pages at each touched column,
     which is the whole file.
     """
     item, end = array.dtype.itemsize, start + array.num_bytes
-    for first in range(0, array.rows, step):
-        count = min(step, array.rows - first)
+    for first in firsts:
+        count = min(firsts.step, firsts.stop - first)
         if count == array.rows:
-            chunks = range(start, end, _CHUNK_BYTES)
-            reads = ((at, min(_CHUNK_BYTES, end - at)) for at in chunks)
+            reads = _chunks(start, end)
         else:
             columns = range(start + first * item, end, array.rows * item)
             reads = ((at, count * item) for at in columns)
-        data = bytearray().join(read_at(*each) for each in reads)
-        if len(data) < count * array.row_bytes:
-            raise array.changed("it was truncated")
-        values = np.frombuffer(data, f"V{item}").reshape(*array.shape[:0:-1], count)
-        yield first, np.ascontiguousarray(values.T).reshape(count, -1).view(np.uint8)
+        data = _joined(array, read_at, reads)
+        values = data.view(f"V{item}").reshape(*array.shape[:0:-1], count)
+        yield np.ascontiguousarray(values.T).reshape(count, -1).view(np.uint8)
+
+
+def _spool(array: ArrayFile) -> IO[bytes]:
+    """Return a new temporary file without a name, which is deleted when it is closed."""
+    try:
+        return tempfile.TemporaryFile(prefix="shardmill-", buffering=0)
+    except OSError as error:
+        raise _full(array, error) from error
+
+
+def _write(file: IO[bytes], data: bytes, array: ArrayFile) -> int:
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+    except ShardmillError:
+        raise
+    except OSError as error:
+        raise _full(array, error) from error
+    return len(data)
+
+
+def _full(array: ArrayFile, error: OSError) -> OutputError:
+    return OutputError(
+        f"{array.source} needs {array.num_bytes:,} bytes in a temporary file, which cannot be "
+        f"written ({error.strerror or error}): set TMPDIR to a folder on a larger disk and run "
+        "again."
+    )

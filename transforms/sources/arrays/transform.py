@@ -1,23 +1,20 @@
-"""WriteArrays: write arrays as a published dataset.
-
-The rows of a part are computed from hashes of row numbers (``row_index``) and can be read in any
-order, so that one reference points to all rows of a part.
-"""
+"""WriteArrays: write arrays as a published dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton
 
-from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import ArrayRef, InputRef
+from shardmill.schemas.refs import InputRef
+from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.make_plan import adjust_plan
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sink.placement import PartKey, Placed, PlacedRef, Series
+from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.planning import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import (
@@ -25,8 +22,11 @@ from shardmill.transforms.sink.transform import (
     BuildShards,
     announce,
 )
-from shardmill.transforms.sources.arrays.array_file import check_stored
+from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.encoder import ArrayEncoder
+from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.table_source import TableInput
+from shardmill.transforms.tables.transform import COUNTS, RUNS, CutSegments, write_units
 
 _MODULUS = 1 << 128
 
@@ -36,16 +36,35 @@ class ArraysSpec:
     """The parameters of ``WriteArrays``; a small picklable value.
 
     Attributes:
-        sink: Options of the output.
-        encoder: Encodes the rows.
+        rows: What is written, where, and how.
+        encoder: The features.
+        key: Key of the input, part of the identity of its rows.
         files: A reference to each file of the input.
+        parts: Number of parts of each split.
         warnings: Warnings for the manifest.
     """
 
-    sink: SinkSpec
+    rows: RowsSpec
     encoder: ArrayEncoder
+    key: str
     files: tuple[InputRef, ...]
+    parts: tuple[tuple[str, int], ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def sink(self) -> SinkSpec:
+        """What the build writes, and where."""
+        return self.rows.sink
+
+    @property
+    def source(self) -> ArraySource:
+        """What gives the rows."""
+        return cast("ArraySource", self.rows.source)
+
+    @property
+    def input(self) -> TableInput:
+        """The input: all files together."""
+        return self.source.inspect(InputRef(self.key, self.files[0].uri, version=self.input_id))
 
     @property
     def input_id(self) -> str:
@@ -68,58 +87,45 @@ class WriteArrays(beam.PTransform):
         spec = self.spec
         start = root | "Start" >> beam.Impulse()
         plan = start | "PlanParts" >> beam.Map(lambda _: start_plan(spec)).with_output_types(Plan)
-        census = start | "CountRows" >> beam.Map(lambda _: count_rows(spec)).with_output_types(
-            Census
+        units = (
+            start
+            | "ListUnits" >> beam.FlatMap(lambda _, plan: list_units(spec, plan), AsSingleton(plan))
+            | "SpreadUnits" >> beam.Reshuffle()
         )
-        placed = start | "PlaceParts" >> beam.FlatMap(
-            lambda _, plan: place_parts(spec, plan), plan=AsSingleton(plan)
-        ).with_output_types(Placed)
-        return BuildInput(placed, plan, census) | BuildShards(spec.sink, spec.encoder)
+        made = write_units(units, spec.rows)
+        placed = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec.rows)
+        matched = plan | "CountRows" >> beam.Map(lambda plan: count_rows(spec, plan))
+        counts = (
+            (matched, made[COUNTS])
+            | "AllCounts" >> beam.Flatten()
+            | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
+        )
+        return BuildInput(placed, plan, counts) | BuildShards(spec.sink, spec.encoder)
 
 
 def start_plan(spec: ArraysSpec) -> Plan:
     """Return the plan, and report its size as progress."""
     plan = plan_arrays(spec)
-    size = spec.encoder.placement.rows * (spec.encoder.expected_bytes or 0)
-    announce(spec.sink, plan, "encoding", size)
+    announce(spec.sink, plan, "encoding", spec.input.num_bytes)
     return plan
 
 
 def plan_arrays(spec: ArraysSpec) -> Plan:
-    """Return the plan of a build, adjusted for what is already published.
-
-    Compares the checksums of stored .npz members first, if there is anything to build.
-    """
-    placement, label = spec.encoder.placement, spec.encoder.label
-    parts = {
-        Series(name, ""): count
-        for (name, _), count in zip(placement.shares, placement.parts, strict=True)
-        if count
-    }
+    """Return the plan of a build, adjusted for what is already published."""
+    label = spec.encoder.label
+    parts = {Series(name, ""): count for name, count in spec.parts}
     labels = label.texts if label else ()
     plan = Plan("build", "", parts, labels, spec.input_id, warnings=spec.warnings)
-    plan = adjust_plan(spec.sink, plan)
-    if plan.status == "build":
-        try:
-            for array in (*spec.encoder.arrays, *((label.array,) if label else ())):
-                check_stored(array)
-        except InputError as error:
-            return Plan("failed", str(error))
-    return plan
+    return adjust_plan(spec.sink, plan)
 
 
-def count_rows(spec: ArraysSpec) -> Census:
-    """Return the census: all rows are matched and none is rejected; a dry run counts files."""
-    matched = len(spec.files) if spec.sink.dry_run else spec.encoder.placement.rows
+def count_rows(spec: ArraysSpec, plan: Plan) -> Census:
+    """Return what the counts of runs do not include; a dry run counts files."""
+    matched = {"build": 0, "dry_run": len(spec.files)}.get(plan.status, spec.source.num_rows)
     return Census(matched=matched, identity=int(spec.input_id, 16))
 
 
-def place_parts(spec: ArraysSpec, plan: Plan) -> Iterator[Placed]:
-    """Yield one reference for each part of a build."""
-    if plan.status != "build":
-        return
-    key = spec.encoder.placement.key
-    for series, parts in plan.parts.items():
-        for part in range(parts):
-            ref = ArrayRef(key, plan.input_id, series.split, part, parts)
-            yield PartKey(*series, part), PlacedRef(part.to_bytes(8, "big"), ref)
+def list_units(spec: ArraysSpec, plan: Plan) -> Iterator[tuple[Any, ...]]:
+    """Yield the units of a build as plain values."""
+    if plan.status == "build":
+        yield from map(tuple, spec.source.units(spec.input))

@@ -1,4 +1,7 @@
-"""Rows of parts are read from every kind of array file, in any order and chunk size."""
+"""Rows are read from every kind of array file, in any slices and reads of any size."""
+
+import itertools
+import tempfile
 
 import numpy as np
 import pytest
@@ -6,29 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.sources.arrays import row_index, row_reader
+from shardmill.transforms.sources.arrays import array_source, row_reader
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, open_npy, open_npz
-from shardmill.transforms.sources.arrays.row_index import RowPlacement, index_rows
-from tests.conftest import examples
-from tests.support.array_tools import DTYPES, row_hash
+from tests.conftest import build_dataset, examples
+from tests.support.array_tools import DTYPES
+from tests.transforms.sources.csv.test_reads import Reads
 
 
-def check_parts(opened: ArrayFile, array: np.ndarray, *, parts: int, threads: int = 2) -> None:
-    """Assert that each part has its rows, each in its place."""
-    shares = Splits.parse("train:0.8,validation:0.2").shares
-    placement = RowPlacement("key", len(array), 0, shares, (parts, 1))
-    seen = []
-    for slot in range(parts + 1):
-        rows = index_rows(placement).rows_of(slot)
-        places = np.random.default_rng(slot).permutation(len(rows))
-        taken = row_reader.read_part(opened, placement, slot, places, threads)
-        assert taken.shape == (len(rows), opened.row_bytes)
-        wanted = array[rows].astype(array.dtype.newbyteorder("<"))
-        assert taken[places].tobytes() == wanted.tobytes()
-        seen += rows.tolist()
-    assert sorted(seen) == list(range(len(array)))
+def check_rows(opened: ArrayFile, array: np.ndarray, bounds: list[int], step: int) -> None:
+    """Assert that slices of the rows are those of the array, a step at a time."""
+    if row_reader.is_stream(opened):
+        bounds = [0, len(array)]
+    wanted = array.astype(array.dtype.newbyteorder("<"))
+    for first, end in itertools.pairwise(bounds):
+        found = list(row_reader.read_rows(opened, first, end, step))
+        assert all(rows.shape[1] == opened.row_bytes for rows in found)
+        assert [len(rows) for rows in found[:-1]] == [step] * (len(found) - 1)
+        assert sum(map(len, found)) == end - first
+        assert b"".join(rows.tobytes() for rows in found) == wanted[first:end].tobytes()
 
 
 @given(
@@ -39,7 +38,7 @@ def check_parts(opened: ArrayFile, array: np.ndarray, *, parts: int, threads: in
     packed=st.sampled_from(["npy", "stored", "deflated"]),
 )
 @settings(max_examples=examples(300))
-def test_reads_parts_of_any_array(tmp_path_factory, data, dtype, shape, order, packed) -> None:
+def test_reads_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, packed) -> None:
     array = np.asarray(data.draw(arrays_of.arrays(dtype, shape)), order=order)
     path = tmp_path_factory.mktemp("any", numbered=True) / "a"
     with path.open("wb") as target:
@@ -48,43 +47,42 @@ def test_reads_parts_of_any_array(tmp_path_factory, data, dtype, shape, order, p
     entry = open_storage(str(path)).stat(str(path))
     opened = open_npy(entry, "a", "A") if packed == "npy" else open_npz(entry, "a", "A")
     assert opened.shape == shape
-    check_parts(opened, array, parts=data.draw(st.integers(1, 5)))
-    row_reader._regroup.cache_clear()
+    cuts = data.draw(st.lists(st.integers(0, len(array)), max_size=3))
+    check_rows(opened, array, [0, *sorted(cuts), len(array)], data.draw(st.integers(1, 9)))
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_read_size_and_threads_do_not_change_rows(tmp_path, monkeypatch, chunk, threads) -> None:
+@pytest.mark.parametrize("pack", ["npy", "deflated"])
+def test_size_of_reads_does_not_change_rows(tmp_path, monkeypatch, chunk, pack) -> None:
     monkeypatch.setattr(row_reader, "_CHUNK_BYTES", chunk)
-    monkeypatch.setattr(row_reader, "_BLOCK_BYTES", chunk)
     rng = np.random.default_rng(1)
-    for number, order in enumerate("CF"):
-        array = np.asarray(rng.integers(0, 1 << 40, (500, 5, 3)), order=order)
-        np.save(tmp_path / f"{chunk}{number}.npy", array)
-        entry = open_storage("").stat(str(tmp_path / f"{chunk}{number}.npy"))
-        for large_row in (0, 1 << 30):
-            monkeypatch.setattr(row_reader, "_LARGE_ROW", large_row)
-            opened = open_npy(entry, "a", "A")
-            assert row_reader.is_regrouped(opened) == (order == "F" or large_row > 0)
-            check_parts(opened, array, parts=4, threads=threads)
-            row_reader._regroup.cache_clear()
+    for order in "CF":
+        array = np.asarray(rng.integers(0, 1 << 40, (50, 5, 3)), order=order)
+        path = tmp_path / f"{order}.{pack}"
+        with path.open("wb") as target:
+            np.save(target, array) if pack == "npy" else np.savez_compressed(target, a=array)
+        entry = open_storage("").stat(str(path))
+        opened = open_npy(entry, "a", "A") if pack == "npy" else open_npz(entry, "a", "A")
+        check_rows(opened, array, [0, 20, 50], 7)
 
 
-@pytest.mark.parametrize("chunk", [7, 100, 1 << 20])
-def test_row_index_matches_the_documented_hash(monkeypatch, chunk) -> None:
-    monkeypatch.setattr(row_index, "_CHUNK_ROWS", chunk)
-    row_index._index_rows.cache_clear()
-    shares = Splits.parse("train:0.7,validation:0.2,none:0,test:0.1").shares
-    placement = RowPlacement("some/key", 600, 3, shares, (8, 2, 0, 1))
-    index = index_rows(placement)
-    expected: dict[tuple[str, int], list[int]] = {}
-    for row in range(600):
-        split, position = row_hash(3, "some/key", row)
-        ends = (("train", 7), ("validation", 9), ("test", 10))
-        name = next(name for name, end in ends if split * 10 < end << 64)
-        number = {"train": 8, "validation": 2, "test": 1}[name]
-        expected.setdefault((name, position * number >> 64), []).append(row)
-    assert len(expected) == 11
-    for (name, part), rows in expected.items():
-        assert index.rows_of(placement.part_index(name, part)).tolist() == rows
-    row_index._index_rows.cache_clear()
+@pytest.mark.parametrize("pack", [np.save, np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", "CF")
+def test_each_byte_is_read_once_at_any_number_of_parts(tmp_path, monkeypatch, pack, order) -> None:
+    """And no temporary file is left."""
+    monkeypatch.setattr(array_source, "_BATCH_BYTES", 1 << 20)
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    path = tmp_path / ("x.npy" if pack is np.save else "x.npz")
+    x = np.random.default_rng(0).integers(0, 255, (40_000, 100), np.uint8)
+    pack(path, x=np.asarray(x, order=order)) if pack is not np.save else pack(
+        path, np.asarray(x, order=order)
+    )
+    reads = Reads(monkeypatch, path.name)
+    options = {"input": path, "output": tmp_path / "ds", "num_shards": 7}
+    outcome, manifest = build_dataset("arrays", **options)
+    assert outcome.status == "published"
+    assert manifest.written == len(x)
+    assert reads.num_bytes <= 1.1 * path.stat().st_size
+    assert not list(folder.iterdir())
