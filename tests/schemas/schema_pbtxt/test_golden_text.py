@@ -41,7 +41,7 @@ def arrays(*, texts: tuple[str, ...]) -> str:
         SimpleNamespace(name="größe", dtype=np.dtype("uint8"), shape=(10,)),
     ]
     label = SimpleNamespace(name="y", text_name="y/text", texts=texts)
-    return ArrayEncoder(tuple(features), label, None, "stored").schema(texts)
+    return ArrayEncoder(tuple(features), label).schema(texts)
 
 
 SCHEMAS = {
