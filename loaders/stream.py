@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import operator
 import sys
-from collections import deque
+import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, get_args
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, SupportsIndex, get_args
 
-from shardmill.loaders.hosts import Share, divide, find_host, parse_share
-from shardmill.loaders.order import Chunk, Order
+from shardmill.loaders.chunk_loader import ChunkLoader, Payloads, PlacedRecord
+from shardmill.loaders.hosts import (
+    Share,
+    divide,
+    find_host,
+    is_divided_by_accelerate,
+    parse_share,
+)
+from shardmill.loaders.order import Order
 from shardmill.loaders.records import Records
 from shardmill.loaders.steps import Remainder, is_positive_int
 from shardmill.schemas.errors import UsageError
@@ -20,27 +29,17 @@ from shardmill.schemas.storage import scheme_of
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
 _REMOTE_THREADS = 8
-_READ_AHEAD = 512  # records of a remote storage
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
 KEPT_BYTES = 8 << 20
+_SAME_EPOCH = (
+    "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
+    "pass, with the same number on all hosts."
+)
 
 
-class _Place(NamedTuple):
-    """A record in the order of an epoch.
-
-    Attributes:
-        chunk: The chunk that has it.
-        record: Number of the record in its shard.
-        weight: 0 for one that only pads the share of a host, else 1.
-    """
-
-    chunk: Chunk
-    record: int
-    weight: float = 1.0
-
-
-Payloads = Iterator[tuple[_Place, bytes]]
+class _UnknownHostError(UsageError):
+    """A launcher started several processes, and the number of this one is not known yet."""
 
 
 class Stream:
@@ -48,7 +47,9 @@ class Stream:
 
     The examples are divided evenly among hosts, and those of a host among its workers. Inside a
     torch ``DataLoader`` the stream gets its worker number from torch (see
-    ``torch_data.torch_stream``). Each iteration is a new epoch.
+    ``torch_data.torch_stream``). Each iteration is a new epoch. With several hosts it is not,
+    since a host that looked at a batch would be ahead of the others: call ``set_epoch`` before each
+    iteration, with the same number on all hosts.
 
     With ``shuffle`` the order depends on the seed, the epoch and the share of this worker: shards
     and members are read in random order, and examples are drawn from a buffer. All hosts must be
@@ -62,7 +63,7 @@ class Stream:
         buffer: Number of examples in the shuffle buffer of each worker; None for as many as fit
             64 MiB, not compressed.
         host: Number of this host, and number of hosts that divide the split; None to ask the
-            training framework (see ``hosts.find_host``).
+            training framework when an iteration begins (see ``hosts.find_host``).
         worker: Number of this worker, and number of workers that divide the share of the host;
             None to ask torch.
         remainder: What happens to examples that cannot be divided evenly among hosts: ``keep``
@@ -71,6 +72,7 @@ class Stream:
             1 elsewhere. None for ``drop`` with several hosts.
         where: Predicate on the values of an example; the others are left out, and the number of
             examples is then unknown. Not with several hosts, which would get different numbers.
+        epoch: Number of the first epoch.
 
     Raises:
         UsageError: An option is invalid.
@@ -87,6 +89,7 @@ class Stream:
         worker: tuple[int, int] | None = None,
         remainder: Remainder | None = None,
         where: Callable[[Any], bool] | None = None,
+        epoch: int = 0,
     ) -> None:
         if not isinstance(records, Records):
             raise UsageError(f"records={records!r:.60} must be what open_dataset returns.")
@@ -99,43 +102,104 @@ class Stream:
             raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
         if buffer is not None and not is_positive_int(buffer):
             raise UsageError(f"buffer={buffer!r} must be a number of examples, 1 or more.")
-        self.records = records
-        self.host = find_host(host)
-        self.worker = None if worker is None else parse_share("worker", worker)
-        several = self.host.count > 1
-        self.remainder: Remainder = remainder or ("drop" if several else "keep")
-        if self.remainder not in get_args(Remainder):
+        if remainder not in (None, *get_args(Remainder)):
             raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
-        if self.remainder == "drop" and 0 < len(records) < self.host.count:
-            raise UsageError(
-                f"the split has {len(records)} examples, fewer than {self.host.count} hosts, which "
-                "would read none: use fewer hosts, or remainder='pad'."
-            )
         if where is not None and not callable(where):
             raise UsageError(f"where={where!r} must be a function of an example.")
-        if where is not None and several:
-            raise UsageError(
-                f"where with {self.host.count} hosts would give them different numbers of "
-                "examples, and the hosts would wait for each other: build a dataset of what "
-                "you keep, or read all of it."
-            )
-        self.where, self.epoch = where, 0
-        self.buffer = buffer
+        self.records, self.where, self.buffer = records, where, buffer
+        self._remainder = remainder
+        self._given = None if host is None else parse_share("host", host)
+        self._job: Share | None = None  # as found in the process that made or pickled the stream
+        self._whole = False  # whether a prepared loader divides what is read
+        self.worker = None if worker is None else parse_share("worker", worker)
         parts, files = records.source.selection.parts, records.files
         self._order = Order(
             parts, shuffle, seed, self._buffer_size, files.member_bounds, files.open_ahead
         )
-        self._skip = 0  # records of the next epoch that were read before
+        # Records that were read before, and the epoch that has them.
+        self._skip = self._sought = 0
         self._reading: tuple[int, int] | None = None  # epoch and position of the last iteration
+        self._passes = 0  # iterations of the epoch
+        self.set_epoch(epoch)
+        with contextlib.suppress(_UnknownHostError):  # perhaps known when an iteration begins
+            self._check_host()
+
+    @property
+    def host(self) -> Share:
+        """This host: the given one, else that of the training job as it is now.
+
+        Raises:
+            UsageError: It is unknown; see ``hosts.find_host``.
+        """
+        if not self._whole and is_divided_by_accelerate():
+            self._whole = True
+        if self._whole and self._given is not None and self._given.count > 1:
+            raise UsageError(
+                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
+                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
+                "not prepare the DataLoader."
+            )
+        if self._given is not None or self._whole:
+            return self._given or Share(0, 1)
+        if self._job is not None and self._worker_info() is not None:
+            return self._job  # a spawned worker is not in the job
+        try:
+            found = find_host(None)
+        except UsageError as error:
+            raise _UnknownHostError(str(error)) from error
+        self._job = found if found.count > 1 else None
+        return found
+
+    @property
+    def remainder(self) -> Remainder:
+        """What happens to examples that cannot be divided evenly among hosts."""
+        return self._remainder or ("drop" if self.host.count > 1 else "keep")
+
+    def _check_host(self) -> Share:
+        """Returns this host.
+
+        Raises:
+            UsageError: It is unknown, or the options do not work with this number of hosts.
+        """
+        host = self.host
+        if self.remainder == "drop" and 0 < len(self.records) < host.count:
+            raise UsageError(
+                f"the split has {len(self.records)} examples, fewer than {host.count} hosts, which "
+                "would read none: use fewer hosts, or remainder='pad'."
+            )
+        if self.where is not None and host.count > 1:
+            raise UsageError(
+                f"where with {host.count} hosts would give them different numbers of "
+                "examples, and the hosts would wait for each other: build a dataset of what "
+                "you keep, or read all of it."
+            )
+        return host
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes, after asking for the host, which a worker may not know."""
+        with contextlib.suppress(UsageError):
+            _ = self.host
+        return self.__dict__.copy()
 
     @property
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
-        return self._skip > 0
+        return self._skip > 0 and self.epoch == self._sought
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, which changes the order of a shuffled stream."""
-        self.epoch, self._skip, self._reading = epoch, 0, None
+        """Sets the number of the next epoch, which changes the order of a shuffled stream.
+
+        The position of a state or of ``seek`` stays if it is in this epoch.
+
+        Raises:
+            UsageError: The epoch is not a number, or it is negative.
+        """
+        if is_divided_by_accelerate():
+            self._whole = True
+        if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
+            raise UsageError(f"epoch={epoch!r} must be the number of an epoch, 0 or more.")
+        if not self.begins_inside or epoch != self.epoch:
+            self.seek(operator.index(epoch), 0)
 
     def seek(self, epoch: int, position: int) -> None:
         """Makes the next iteration begin in an epoch, after some of the records of this worker.
@@ -145,8 +209,8 @@ class Stream:
         """
         if epoch < 0 or position < 0:
             raise UsageError(f"epoch {epoch!r} and position {position!r} must be 0 or more.")
-        self.set_epoch(epoch)
-        self._skip = position
+        self.epoch, self._skip, self._reading, self._passes = epoch, position, None, 0
+        self._sought = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this worker is: the next record that an iteration would yield.
@@ -154,24 +218,58 @@ class Stream:
         In a worker of a DataLoader it is the state of that worker, as torchdata's
         ``StatefulDataLoader`` needs it.
         """
-        epoch, position = self._reading or (self.epoch, self._skip)
-        return {"epoch": epoch, "position": position, **self._shares()}
+        skip = self._skip if self.begins_inside else 0
+        epoch, position = self._reading or (self.epoch, skip)
+        host, worker = self.host, self._share()
+        shares = {
+            "worker": [worker.index, worker.count],
+            "host": [host.index, host.count],
+        }
+        return {"epoch": epoch, "position": position, **shares, "reads": self._reads()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration continue after a state of the same worker.
 
         Raises:
             UsageError: It is of another host or worker, of another number of them, or of a stream
-                with other options.
+                that reads other records or in another order.
         """
-        ours = self._shares()
-        theirs = {name: list(state.get(name, ())) for name in ours}
-        if ours != theirs:
+        ours = self.state_dict()
+        if not isinstance(state, dict) or state.keys() != ours.keys():
+            raise UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
+        theirs = {**state, **state["reads"]}
+        fixed = {name: ours[name] for name in ("host", "worker")} | ours["reads"]
+        split = fixed.pop("split")
+        for name, value in fixed.items():
+            if theirs.get(name) == value:
+                continue
+            both = f"{name}={theirs.get(name)!r}, and this stream has {name}={value!r}"
+            if name == "records":
+                both = f"other records ({theirs['split']}) than those of this stream ({split})"
             raise UsageError(
-                f"the state is of {theirs}, and this is {ours}: continue with the same options, "
-                "hosts and workers, or from the next epoch."
+                f"the state is of {both}: continue with the same version of the dataset, "
+                "options, hosts and workers, or from the next epoch."
             )
         self.seek(int(state["epoch"]), int(state["position"]))
+
+    def _reads(self) -> dict[str, Any]:
+        """Returns what is read and how, as far as it decides what is at a position."""
+        order = self._order
+        digest = hashlib.blake2b(digest_size=8)
+        for part in order.parts:
+            if not part.records:
+                continue
+            shard = part.shard
+            digest.update(f"{shard.file} {shard.crc32c} {part.first} {part.stop}\n".encode())
+        return {
+            "split": self.records.source.selection.split,
+            "records": digest.hexdigest(),
+            "shuffle": order.shuffle,
+            "seed": order.seed,
+            "buffer": self.buffer,
+            "remainder": self._remainder,
+            "where": self.where is not None,
+        }
 
     def __len__(self) -> int:
         """Returns the number of examples of this host in an epoch, over all of its workers.
@@ -181,7 +279,7 @@ class Stream:
         """
         if self.where is not None:
             raise TypeError("the number of examples that where keeps is unknown before reading")
-        start, stop = self._host_range()
+        start, stop = self._host_range(self._check_host())
         return stop - start
 
     def __iter__(self) -> Iterator[Any]:
@@ -210,108 +308,62 @@ class Stream:
             if remote:
                 pool = ThreadPoolExecutor(_REMOTE_THREADS)
                 stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            loader = _Loader(self.records, pool)
+            loader = ChunkLoader(self.records, pool)
             for item in loader.load(self._places(epoch), skip):
                 self._reading = epoch, loader.position
                 yield item
-        self._reading = None
 
     def _begin_epoch(self) -> tuple[int, int]:
-        """Returns the epoch that an iteration reads, and how many of its records to skip."""
-        epoch, skip = self.epoch, self._skip
-        self.epoch, self._skip, self._reading = epoch + 1, 0, (epoch, skip)
+        """Returns the epoch that an iteration reads, and how many of its records to skip.
+
+        With one host the next iteration is the next epoch. With several, hosts that looked at
+        different numbers of batches would then be in different epochs.
+        """
+        epoch, passes = self.epoch, self._passes
+        # Workers that read the epoch of a position have not reset it in the main process.
+        skip = self._skip if epoch == self._sought else 0
+        start, stop = self._range(self._check_host())
+        # A state of the end of an epoch is one of all hosts, which then begin the next one.
+        self.epoch = epoch + (self.host.count == 1 or 0 < stop - start <= skip)
+        if passes and self.epoch == epoch and self._order.shuffle:
+            warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=4)
+        self._skip, self._reading, self._passes = 0, (epoch, skip), passes + 1
         return epoch, skip
 
-    def _places(self, epoch: int) -> Iterator[_Place]:
-        start, stop = divide(*self._host_range(), self._share())
+    def _places(self, epoch: int) -> Iterator[PlacedRecord]:
+        start, stop = self._range(self.host)
         total = len(self.records)
         for chunk, record in self._order.records(epoch, start, min(stop, total)):
-            yield _Place(chunk, record)
+            yield PlacedRecord(chunk, record)
         padding = stop - max(start, total)
         if padding > 0:
             ((chunk, record),) = self._order.records(epoch, 0, 1)
-            yield from itertools.repeat(_Place(chunk, record, 0.0), padding)
+            yield from itertools.repeat(PlacedRecord(chunk, record, 0.0), padding)
 
     def _buffer_size(self) -> int:
         if self.buffer is not None:
             return self.buffer
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
 
-    def _host_range(self) -> tuple[int, int]:
-        total, hosts = len(self.records), self.host.count
-        if self.remainder == "keep":
-            return divide(0, total, self.host)
-        each = -(-total // hosts) if self.remainder == "pad" else total // hosts
-        return self.host.index * each, (self.host.index + 1) * each
+    def _range(self, host: Share) -> tuple[int, int]:
+        """Returns the first and the last position of this worker, in the order of all hosts."""
+        return divide(*self._host_range(host), self._share())
 
-    def _shares(self) -> dict[str, list[Any]]:
-        share = self._share()
-        order = [self._order.shuffle, self._order.seed, self.buffer, len(self.records)]
-        worker, host = [share.index, share.count], [self.host.index, self.host.count]
-        return {"worker": worker, "host": host, "order": order}
+    def _host_range(self, host: Share) -> tuple[int, int]:
+        total = len(self.records)
+        if self.remainder == "keep":
+            return divide(0, total, host)
+        each = -(-total // host.count) if self.remainder == "pad" else total // host.count
+        return host.index * each, (host.index + 1) * each
 
     def _share(self) -> Share:
         if self.worker is not None:
             return self.worker
-        torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
-        info = None if torch is None else torch.get_worker_info()
+        info = self._worker_info()
         return Share(0, 1) if info is None else Share(info.id, info.num_workers)
 
-
-class _Loader:
-    """Loads chunks when their first record is needed, and keeps them until the last one was.
-
-    Args:
-        records: The records.
-        pool: Loads the chunks of the next records ahead; None to load none ahead.
-
-    Attributes:
-        position: Number of records that were yielded or skipped.
-    """
-
-    def __init__(self, records: Records, pool: ThreadPoolExecutor | None) -> None:
-        self._files, self._pool = records.files, pool
-        self._chunks: dict[Chunk, Future[list[bytes]] | list[bytes]] = {}
-        self._left: dict[Chunk, int] = {}
-        self.position = 0
-
-    def load(self, places: Iterator[_Place], skip: int) -> Payloads:
-        """Yields each place with its payload, except for the first ones, which are skipped."""
-        for place in itertools.islice(places, skip):
-            self._count(place)
-        self.position = skip
-        ahead: deque[_Place] = deque()
-        depth = _READ_AHEAD if self._pool else 1
-        for place in places:
-            if place.weight:
-                self._start(place.chunk)
-            ahead.append(place)
-            if len(ahead) >= depth:
-                yield self._take(ahead.popleft())
-        while ahead:
-            yield self._take(ahead.popleft())
-
-    def _start(self, chunk: Chunk) -> None:
-        if chunk not in self._chunks:
-            load = self._files.payloads
-            self._chunks[chunk] = self._pool.submit(load, *chunk) if self._pool else load(*chunk)
-
-    def _take(self, place: _Place) -> tuple[_Place, bytes]:
-        part, first, _ = chunk = place.chunk
-        self.position += 1
-        if not place.weight:  # a copy, whose chunk may be gone
-            return place, self._files.payloads(part, place.record, place.record + 1)[0]
-        found = self._chunks[chunk]
-        payloads = found.result() if isinstance(found, Future) else found
-        payload, payloads[place.record - first] = payloads[place.record - first], b""
-        self._count(place)
-        return place, payload
-
-    def _count(self, place: _Place) -> None:
-        """Drops the chunk of a place with the last of its records."""
-        chunk = place.chunk
-        left = self._left.pop(chunk, chunk.stop - chunk.first) - 1
-        if left > 0:
-            self._left[chunk] = left
-        else:
-            self._chunks.pop(chunk, None)
+    @staticmethod
+    def _worker_info() -> Any:
+        """Returns what torch says about this process if it is a worker of a DataLoader."""
+        torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
+        return None if torch is None else torch.get_worker_info()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,34 +11,63 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
+from shardmill.schemas.errors import UsageError
 
 _MAX_WORKERS = 1024
+
+
+def _number(row: int) -> property:
+    """Returns a property: a number that is shared with the workers of a DataLoader."""
+
+    def get(stream: TorchStream) -> int:
+        info = get_worker_info()
+        return int(stream.numbers()[row, 0 if info is None else info.id])
+
+    def change(stream: TorchStream, number: int) -> None:
+        info = get_worker_info()
+        # Also the numbers of workers that another DataLoader may have.
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        stream.numbers()[row, first::step] = number
+
+    return property(get, change)
 
 
 class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
     """A ``Stream`` that is a torch ``IterableDataset``; each DataLoader worker reads a share.
 
-    Worker processes share the number of their next epoch with this one. So each pass over the
-    DataLoader is a new epoch, with ``persistent_workers`` or without, and they see ``set_epoch``.
+    Worker processes share the number of their next epoch with this one. So they see ``set_epoch``,
+    and with one host each pass over the DataLoader is a new epoch, with ``persistent_workers`` or
+    without. Each copy counts separately.
     """
 
     def __init__(self, records: Records, **options: Any) -> None:
-        self._epochs = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+        # By worker: its next epoch, and its iterations since the epoch was set.
+        self._shared, self._owner = torch.zeros((2, _MAX_WORKERS), dtype=torch.int64), -1
         Stream.__init__(self, records, **options)
 
-    @property
-    def epoch(self) -> int:
-        """Number of the next epoch."""
-        info = get_worker_info()
-        return int(self._epochs[0 if info is None else info.id])
+    epoch = _number(0)
+    _passes = _number(1)
 
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        info = get_worker_info()
-        if info is None:
-            self._epochs[:] = epoch
-        else:  # also of workers that another DataLoader may have
-            self._epochs[info.id :: info.num_workers] = epoch
+    def numbers(self) -> torch.Tensor:
+        """Returns the numbers that this process and its workers share, shape [2, workers]."""
+        # torch shares them with all processes that it starts, also with other hosts of mp.spawn.
+        owner = os.getpid() if self._shared.is_shared() else 0
+        if get_worker_info() is None and self._owner != owner:
+            self._shared, self._owner = self._shared.clone().share_memory_(), os.getpid()
+        return self._shared
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where this worker is; see ``Stream``.
+
+        Raises:
+            UsageError: This is the main process, and workers of a DataLoader read.
+        """
+        if self._reading is None and self._passes and get_worker_info() is None:
+            raise UsageError(
+                "the workers of the DataLoader read this stream, and each has another position: "
+                "use the state_dict of torchdata's StatefulDataLoader."
+            )
+        return Stream.state_dict(self)
 
     def __iter__(self) -> Iterator[Any]:
         """Returns this worker's examples of the next epoch."""

@@ -18,14 +18,18 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 TENSORFLOW = """
 import json, sys
 import tensorflow as tf
-from shardmill import keras_dataset
+from shardmill import Stream, keras_dataset, open_dataset
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-data = strategy.distribute_datasets_from_function(lambda _: keras_dataset(
-    sys.argv[1], "train", batch_size=8, shuffle=True, features=["number"], label=None,
-    remainder=sys.argv[2]))
+records = open_dataset(sys.argv[1], "train", features=["number"])
+stream = Stream(records, shuffle=True, remainder=sys.argv[2])
+local = keras_dataset(stream, batch_size=8, features=["number"], label=None)
+if strategy.cluster_resolver.task_id == 0:
+    next(iter(local))  # only this host looks at a batch
+data = strategy.distribute_datasets_from_function(lambda _: local)
 epochs = []
-for _ in range(2):
+for epoch in range(2):
+    stream.set_epoch(epoch)
     steps = []
     for batch in data:
         inputs, weights = batch if sys.argv[2] == "pad" else (batch, None)
@@ -74,32 +78,89 @@ import torch, torch.distributed as dist
 from torch.utils.data import DataLoader
 from shardmill import torch_dataset
 
-dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[2]}",
-                        rank=int(sys.argv[3]), world_size=2)
-loader = DataLoader(torch_dataset(sys.argv[1], "train", shuffle=True, features=["number"]), 4,
-                    num_workers=int(sys.argv[4]), drop_last=False)
+stream = torch_dataset(sys.argv[1], "train", shuffle=True, features=["number"])
+rank, workers, context = int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+loader = DataLoader(stream, 4, num_workers=workers,
+                    multiprocessing_context=context if workers else None)
+
+def main(rank):
+    dist.init_process_group("gloo", init_method=f"tcp://localhost:{sys.argv[2]}",
+                            rank=rank, world_size=2)
+    if rank == 0:
+        next(iter(loader))  # only this host looks at a batch
+    epochs = []
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        steps = []
+        for batch in loader:
+            total = torch.tensor(len(batch["number"]))
+            dist.all_reduce(total)
+            steps.append((batch["number"].tolist(), [1.0] * len(batch["number"]), int(total)))
+        epochs.append(steps)
+    print(json.dumps(epochs))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main(rank)
+"""
+SPAWN = """
+import json, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+from shardmill import torch_dataset
+
+def main(rank, stream, port, workers, results):
+    dist.init_process_group("gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2)
+    loader, epochs = DataLoader(stream, 4, num_workers=workers), []
+    if rank == 0:
+        next(iter(loader))
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        epochs.append([(b["number"].tolist(), [1.0] * len(b["number"]), 0) for b in loader])
+    results.put((rank, epochs))
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    stream = torch_dataset(sys.argv[1], "train", shuffle=True, features=["number"])
+    results = mp.get_context("spawn").SimpleQueue()
+    words = stream, int(sys.argv[2]), int(sys.argv[3]), results
+    running = mp.spawn(main, words, 2, join=False)
+    found = dict(results.get() for _ in range(2))
+    while not running.join():
+        pass
+    print(json.dumps([found[0], found[1]]))
+"""
+JAX = """
+import json, sys
+import jax
+from shardmill import Stream, open_dataset
+
+jax.distributed.initialize(f"localhost:{sys.argv[2]}", 2, int(sys.argv[3]))
+stream = Stream(open_dataset(sys.argv[1], "train", features=["number"]), shuffle=True)
+if sys.argv[3] == "0":
+    next(iter(stream))
 epochs = []
-for _ in range(2):
-    steps = []
-    for batch in loader:
-        total = torch.tensor(len(batch["number"]))
-        dist.all_reduce(total)
-        steps.append((batch["number"].tolist(), [1.0] * len(batch["number"]), int(total)))
-    epochs.append(steps)
+for epoch in range(2):
+    stream.set_epoch(epoch)
+    epochs.append([([int(row["number"])], [1.0], 0) for row in stream])
 print(json.dumps(epochs))
-dist.destroy_process_group()
 """
 
 
-def run_both(code, arguments, environments):
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def run_both(code, arguments, environments=({}, {})):
     """Run two processes; return what each printed: steps by epoch."""
-    clean = {name: text for name, text in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    clean = {name: text for name, text in os.environ.items() if name not in VARIABLES}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE,
+            [sys.executable, *map(str, (*code, *words))], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, env=clean | extra,
         )
-        for words, extra in zip(arguments, environments, strict=True)
+        for words, extra in zip(arguments, environments, strict=False)
     ]  # fmt: skip
     ended = [process.communicate(timeout=240) for process in processes]
     for process, (_, errors) in zip(processes, ended, strict=True):
@@ -129,7 +190,7 @@ def test_tensorflow(table, remainder):
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
         for index in range(2)
     ]
-    epochs = run_both(TENSORFLOW, [(table, remainder)] * 2, configs)
+    epochs = run_both(["-c", TENSORFLOW], [(table, remainder)] * 2, configs)
     total = train_numbers(table)
     orders = []
     for first, second in zip(*epochs, strict=True):
@@ -152,7 +213,7 @@ def test_evaluation_is_exact(images):
     ds = images("png")
     total = train_numbers(ds)
     assert total % 16
-    for (hits, weight), one, parts in run_both(EVALUATION, [(ds,)] * 2, configs):
+    for (hits, weight), one, parts in run_both(["-c", EVALUATION], [(ds,)] * 2, configs):
         assert weight == total
         assert hits == round(one[1] * total) > 0
         assert parts[1] == one[1]
@@ -161,16 +222,27 @@ def test_evaluation_is_exact(images):
         assert parts[0] < one[0]  # Keras divides the loss by the number with the padding
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torch(table, workers):
-    """torch.distributed with gloo: equal steps, no example twice; at most one is left out."""
-    port = free_port()
-    words = [(table, port, rank, workers) for rank in range(2)]
-    epochs = run_both(TORCH, words, [{}] * 2)
+@pytest.mark.parametrize(
+    ("launcher", "workers"),
+    [("gloo fork", 0), ("gloo fork", 2), ("gloo spawn", 2), ("spawn", 0), ("spawn", 2), ("jax", 0)],
+)
+def test_launchers(launcher, workers, table, tmp_path):
+    """Equal steps and no example twice, though one host looked at a batch before."""
+    kind, _, context = launcher.partition(" ")
+    port, script = free_port(), tmp_path / "train.py"
+    script.write_text({"gloo": TORCH, "spawn": SPAWN, "jax": JAX}[kind])
+    if kind == "spawn":
+        ((first, second),) = run_both([script], [(table, port, workers)])
+        epochs = [first, second]
+    else:
+        epochs = run_both([script], [(table, port, rank, workers, context) for rank in range(2)])
     total = train_numbers(table)
+    orders = []
     for first, second in zip(*epochs, strict=True):
         assert len(first) == len(second)
         read = numbers_of(first) + numbers_of(second)
         assert set(read.values()) == {1}
         assert total - 1 <= len(read) <= total <= ROWS
         assert numbers_of(first).total() == numbers_of(second).total() == total // 2
+        orders.append([numbers for numbers, *_ in first])
+    assert orders[0] != orders[1]

@@ -1,22 +1,22 @@
 """A host finds its share of a dataset from the training framework, or says that it cannot."""
 
 import json
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from shardmill.loaders import Stream, open_dataset
 from shardmill.loaders.hosts import Share, find_host
 from shardmill.schemas.errors import UsageError
+from tests.support.loader_tools import write_numbered
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
 
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch):
-    for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID"):
+    for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -61,30 +61,44 @@ def test_from_the_variables_of_torchrun(monkeypatch):
     assert find_host(None) == Share(2, 4)
 
 
-def test_tasks_of_slurm_without_a_framework_are_an_error(monkeypatch):
-    monkeypatch.setenv("SLURM_NTASKS", "4")
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    with pytest.raises(UsageError, match="Slurm started 4 tasks, and each would read the whole"):
+UNNUMBERED = [
+    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "Slurm started 4 tasks"),
+    ({"WORLD_SIZE": "2"}, "WORLD_SIZE='2', LOCAL_RANK='' and RANK='' do not number this process"),
+    ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "WORLD_SIZE='2', LOCAL_RANK='1' and RANK=''"),
+    ({"LOCAL_RANK": "0"}, "WORLD_SIZE='', LOCAL_RANK='0'"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK='2' do not number"),
+]
+
+
+@pytest.mark.parametrize(("variables", "message"), UNNUMBERED, ids=lambda value: str(value)[:40])
+def test_a_launcher_that_does_not_number_its_processes_is_an_error(variables, message, monkeypatch):
+    """Each process would read everything."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=message) as caught:
         find_host(None)
+    assert "each would read the whole split: initialize torch.distributed" in str(caught.value)
     assert find_host((0, 1)) == Share(0, 1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert find_host(None) == Share(1, 2)
 
 
-RANKS = """
-import sys, torch.distributed as dist
-from shardmill.loaders.hosts import find_host
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
-share = find_host(None)
-print(share.index, share.count)
-dist.destroy_process_group()
-"""
+def test_one_process_is_no_job(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert find_host(None) == Share(0, 1)
 
 
-@pytest.mark.heavy
-def test_from_torch_distributed(tmp_path):
-    env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    command = [sys.executable, "-c", RANKS, str(tmp_path / "store")]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=env)
-        for rank in range(2)
-    ]
-    assert [rank.communicate(timeout=60)[0].split() for rank in ranks] == [["0", "2"], ["1", "2"]]
+def test_a_stream_asks_when_it_is_read(tmp_path, monkeypatch):
+    """Trainers such as Lightning start the other processes after the script made the stream."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    stream = Stream(open_dataset(write_numbered(tmp_path / "ds", [10], 5)))
+    with pytest.raises(UsageError, match="do not number this process"):
+        iter(stream)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(list(stream)) == len(stream) == 5
+    monkeypatch.setenv("WORLD_SIZE", "11")
+    with pytest.raises(UsageError, match="10 examples, fewer than 11 hosts"):
+        iter(stream)

@@ -146,8 +146,10 @@ MISTAKES = [
     ("Stream(opened(), host=(0, 1.5))", UsageError, "host=(0, 1.5) must be"),
     ("keras_dataset('ds', host=1)", UsageError, "host=1 must be"),
     ("Stream(opened(), worker=(4, 2))", UsageError, "worker=(4, 2) must be"),
-    ("Stream(opened(), host=(1, 2)).load_state_dict(Stream(opened(), host=(0, 2)).state_dict())", UsageError, "the state is of", "continue with the same options, hosts and workers"),
-    ("Stream(opened()).load_state_dict({'model': 1})", UsageError, "the state is of"),
+    ("Stream(opened(), host=(1, 2)).load_state_dict(Stream(opened(), host=(0, 2)).state_dict())", UsageError, "the state is of host=[0, 2], and this stream has host=[1, 2]", "continue with the same version"),
+    ("Stream(opened()).set_epoch(-1)", UsageError, "epoch=-1 must be the number of an epoch, 0 or more"),
+    ("Stream(opened(), epoch='2')", UsageError, "epoch='2' must be"),
+    ("Stream(opened()).load_state_dict({'model': 1})", UsageError, "{'model': 1} is not the state of a stream: give its state_dict()"),
     # What is read.
     ("open_dataset('ds', features='x')", UsageError, "features='x' is a str: give a list, as in ['x']"),
     ("open_dataset('ds', features=['x', 'id', 'x'])", UsageError, "features=['x', 'id', 'x'] names one twice: name each once"),

@@ -200,8 +200,10 @@ def test_each_iteration_is_another_epoch(records):
 )  # fmt: skip
 def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
     whole = Stream(records, **options)
-    whole.set_epoch(epoch)
-    epochs = [[(int(row["id"]), row.get("weight")) for row in whole] for _ in range(2)]
+    epochs = []
+    for number in (epoch, epoch + 1):
+        whole.set_epoch(number)
+        epochs.append([(int(row["id"]), row.get("weight")) for row in whole])
     stream = Stream(records, **options)
     stream.set_epoch(epoch)
     first = [(int(row["id"]), row.get("weight")) for row in itertools.islice(stream, taken)]
@@ -209,28 +211,58 @@ def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
     other = Stream(records, **options)
     other.load_state_dict(state)
     assert other.state_dict() == state
-    rest = [(int(row["id"]), row.get("weight")) for row in other]
-    if taken <= len(epochs[0]):
-        assert first + rest == epochs[0]
-        rest = [(int(row["id"]), row.get("weight")) for row in other]
-    assert rest == epochs[1]
+    assert first + [(int(row["id"]), row.get("weight")) for row in other] == epochs[0]
+    other.set_epoch(epoch + 1)
+    assert [(int(row["id"]), row.get("weight")) for row in other] == epochs[1]
 
 
-def test_a_state_of_another_share_is_an_error(records):
-    state = Stream(records, host=(0, 2)).state_dict()
-    with pytest.raises(UsageError, match="continue with the same options, hosts and workers"):
-        Stream(records, host=(1, 2)).load_state_dict(state)
+STATES = {
+    "seed=1, and this stream has seed=2": {"seed": 2},
+    "shuffle=True, and this stream has shuffle=False": {"shuffle": False},
+    "buffer=None, and this stream has buffer=5": {"buffer": 5},
+    "remainder='pad', and this stream has remainder='drop'": {"remainder": "drop"},
+    "where=False, and this stream has where=True": {"where": bool, "host": (0, 1)},
+    r"host=\[0, 2\], and this stream has host=\[1, 2\]": {"host": (1, 2)},
+    r"worker=\[0, 1\], and this stream has worker=\[0, 2\]": {"worker": (0, 2)},
+    r"other records \(train\[:50\]\) than those of this stream \(train\[50:100\]\)": "train[50:100]",
+    r"other records \(train\[:50\]\) than those of this stream \(train\[:50\]\)": "train[:50]",
+}
 
 
-@pytest.mark.parametrize("options", [{"seed": 2}, {"shuffle": False}, {"buffer": 5}], ids=str)
-def test_a_state_of_another_order_is_an_error(options, records):
-    before = {"shuffle": True, "seed": 1}
-    state = Stream(records, **before).state_dict()
-    Stream(records, **before).load_state_dict(state)
-    with pytest.raises(UsageError, match="continue with the same options"):
-        Stream(records, **{**before, **options}).load_state_dict(state)
-    with pytest.raises(UsageError, match="continue with the same options"):
-        Stream(records[1:], **before).load_state_dict(state)
+@pytest.mark.parametrize("message", STATES)
+def test_a_state_of_another_stream_is_an_error(message, tmp_path):
+    """Also of another version of the dataset with as many records."""
+    records = open_dataset(make(tmp_path / "ds", [60, 60]), "train[:50]")
+    options = {"shuffle": True, "seed": 1, "remainder": "pad", "host": (0, 2)}
+    if message.startswith("where"):
+        options["host"] = (0, 1)
+    state = json.loads(json.dumps(Stream(records, **options).state_dict()))
+    Stream(records, **options).load_state_dict(state)
+    change = STATES[message]
+    if isinstance(change, str):
+        folder = tmp_path / "ds" if change != "train[:50]" else make(tmp_path / "new", [60, 60], 4)
+        records, change = open_dataset(folder, change), {}
+    other = Stream(records, **{**options, **change})
+    with pytest.raises(UsageError, match=f"the state is of {message}: continue with the same"):
+        other.load_state_dict(state)
+
+
+def test_a_state_fits_another_expression_of_the_same_records(records):
+    state = Stream(records).state_dict()
+    Stream(open_dataset(records.source.folder, "train[:50%]+train[50%:]"))
+    Stream(open_dataset(records.source.folder, "train[:100%]")).load_state_dict(state)
+
+
+def test_set_epoch_keeps_the_position_in_this_epoch(records):
+    """Trainers call it before each pass, also before the first one after a state was loaded."""
+    stream = Stream(records, shuffle=True, epoch=3)
+    order = [int(row["id"]) for row in stream]
+    stream.seek(3, 100)
+    stream.set_epoch(3)
+    assert [int(row["id"]) for row in stream] == order[100:]
+    stream.seek(3, 100)
+    stream.set_epoch(4)
+    assert len(list(stream)) == len(order)
 
 
 # Labels with separate shards.

@@ -1,10 +1,14 @@
 """PyTorch's DataLoader and Grain read each record once from the loaders."""
 
+import copy
 import json
+import pickle
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -33,6 +37,11 @@ def ds(tmp_path_factory) -> Path:
         tmp_path_factory.mktemp("torch") / "ds", [30, 30, 30, 11], 7, deflated_member, SCHEMA,
         lambda n: {"id": n, "text": b"%d" % n, "x": array(n).tobytes()},
     )  # fmt: skip
+
+
+def via(module):
+    """Return a function that copies an object by a module like pickle."""
+    return lambda thing: module.loads(module.dumps(thing))
 
 
 def checked_ids(batches) -> list[int]:
@@ -176,25 +185,99 @@ def test_another_number_of_workers(ds):
     assert stream.epoch == 6
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("taken", [3, 13])
-def test_stateful_data_loader_continues(workers, taken, ds):
+@pytest.mark.parametrize("host", [(0, 1), (1, 2)])
+@pytest.mark.parametrize("workers", range(5))
+def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
+    """Also when some workers have ended, and after the end; the next epoch is the right one."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     from shardmill.loaders.torch_data import torch_stream
 
     def make() -> StatefulDataLoader:
-        stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=host)
         return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
 
-    whole = [checked_ids([batch]) for batch in make()]
+    def read(loader, epoch: int | None = None) -> list[list[int]]:
+        if epoch is not None and host[1] > 1:
+            loader.dataset.set_epoch(epoch)
+        return [checked_ids([batch]) for batch in loader]
+
     loader = make()
-    batches = iter(loader)
-    first = [checked_ids([next(batches)]) for _ in range(taken)]
-    state = loader.state_dict()
-    again = make()
-    again.load_state_dict(state)
-    assert first + [checked_ids([batch]) for batch in again] == whole
+    states, whole = [loader.state_dict()], []
+    for batch in loader:
+        whole.append(checked_ids([batch]))
+        states.append(loader.state_dict())
+    states.append(loader.state_dict())
+    following = read(loader, 1)
+    assert following != whole
+    for taken, state in enumerate(states):
+        again = make()
+        again.load_state_dict(state)
+        if taken <= len(whole):  # else the epoch has ended, and the loader begins the next one
+            assert whole[:taken] + read(again) == whole
+        assert read(again, 1) == following
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("copy", [copy.deepcopy, via(pickle), via(cloudpickle)])
+def test_copies_count_epochs_separately(copy, workers, ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    orders = []
+    for each in (stream, copy(stream), copy(copy(stream))):
+        each.set_epoch(0)
+        loader = DataLoader(each, batch_size=None, num_workers=workers)
+        orders.append([[int(row["id"]) for row in loader] for _ in range(3)])
+    assert len({tuple(order) for order in orders[0]}) == 3
+    assert orders[0] == orders[1] == orders[2]
+    assert stream.epoch == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_hosts_stay_in_an_epoch_until_it_is_set(workers, ds):
+    """Also if one has looked at a batch; a pass that repeats the order warns."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    streams = [torch_stream(open_dataset(ds), shuffle=True, host=(h, 2)) for h in range(2)]
+    loaders = [DataLoader(stream, 4, num_workers=workers) for stream in streams]
+    with pytest.warns(UserWarning, match="epoch 0 is read again") if not workers else nullcontext():
+        next(iter(loaders[0]))
+        list(loaders[0])
+    for epoch in range(2):
+        for stream in streams:
+            stream.set_epoch(epoch)
+        found = [number for loader in loaders for number in checked_ids(loader)]
+        assert len(set(found)) == len(found) == 100
+
+
+def test_the_epoch_after_a_position_is_whole(ds):
+    """The main process does not see that its workers have read the rest of the epoch."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True)
+    stream.seek(3, 40)
+    loader = DataLoader(stream, batch_size=4, num_workers=2)
+    assert len(checked_ids(loader)) < TOTAL
+    assert len(checked_ids(loader)) == TOTAL
+
+
+def test_the_state_of_a_stream_that_workers_read_is_an_error(ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds))
+    stream.state_dict()
+    next(iter(DataLoader(stream, 4, num_workers=2)))
+    with pytest.raises(UsageError, match="use the state_dict of torchdata's StatefulDataLoader"):
+        stream.state_dict()
 
 
 def test_set_epoch_changes_the_order_in_workers(ds):
