@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +14,10 @@ from shardmill.loaders.split_statistics import find_moments
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
 
-if TYPE_CHECKING:
-    import keras
-    import torch
-
 Framework = Literal["keras", "torch", "jax"]
 _SMALLEST_STD = 1e-7  # as Keras: a column of equal values becomes 0, not NaN
 
 
-@overload
-def normalization(
-    manifest: Manifest | str | os.PathLike[str], split: str = ..., feature: str | None = ...,
-    *, framework: Literal["keras"] = ...,
-) -> keras.Layer: ...  # fmt: skip
-@overload
-def normalization(
-    manifest: Manifest | str | os.PathLike[str], split: str = ..., feature: str | None = ...,
-    *, framework: Literal["torch"],
-) -> torch.nn.Module: ...  # fmt: skip
-@overload
-def normalization(
-    manifest: Manifest | str | os.PathLike[str], split: str = ..., feature: str | None = ...,
-    *, framework: Literal["jax"],
-) -> Callable[[Any], Any]: ...  # fmt: skip
 def normalization(
     manifest: Manifest | str | os.PathLike[str], split: str = "train", feature: str | None = None,
     *, framework: Framework = "keras",
