@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, SupportsIndex, get_args
 
 from shardmill.loaders.chunk_loader import ChunkLoader, Payloads, PlacedRecord
@@ -20,6 +21,7 @@ from shardmill.loaders.hosts import (
     is_divided_by_accelerate,
     parse_share,
 )
+from shardmill.loaders.map_ahead import map_ahead
 from shardmill.loaders.order import Order
 from shardmill.loaders.records import Records
 from shardmill.loaders.steps import Remainder, is_positive_int
@@ -73,6 +75,9 @@ class Stream:
         where: Predicate on the values of an example; the others are left out, and the number of
             examples is then unknown. Not with several hosts, which would get different numbers.
         epoch: Number of the first epoch.
+        workers: Number of threads that decode, transform and filter examples, in the order of the
+            stream; 0 for none. They work at one time on images and in functions that release the
+            lock of the interpreter, as NumPy's do; processes of a DataLoader do so on all others.
 
     Raises:
         UsageError: An option is invalid.
@@ -89,6 +94,7 @@ class Stream:
         worker: tuple[int, int] | None = None,
         remainder: Remainder | None = None,
         where: Callable[[Any], bool] | None = None,
+        workers: int = 0,
         epoch: int = 0,
     ) -> None:
         if not isinstance(records, Records):
@@ -106,7 +112,10 @@ class Stream:
             raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
         if where is not None and not callable(where):
             raise UsageError(f"where={where!r} must be a function of an example.")
+        if not isinstance(workers, int) or workers < 0:
+            raise UsageError(f"workers={workers!r} must be a number of threads, 0 or more.")
         self.records, self.where, self.buffer = records, where, buffer
+        self.workers = workers
         self._remainder = remainder
         self._given = None if host is None else parse_share("host", host)
         self._job: Share | None = None  # as found in the process that made or pickled the stream
@@ -284,16 +293,22 @@ class Stream:
 
     def __iter__(self) -> Iterator[Any]:
         """Returns the examples of this worker in the next epoch."""
-        return self._examples(self.payloads())
+        return self._examples(*self._begin_epoch())
 
-    def _examples(self, payloads: Payloads) -> Iterator[Any]:
-        decode = self.records.decode
-        for place, payload in payloads:
-            chunk = place.chunk
-            weight = place.weight if self.remainder == "pad" else None
-            example = decode(chunk.part, place.record, payload, weight)
-            if self.where is None or self.where(example):
+    def _examples(self, epoch: int, skip: int) -> Iterator[Any]:
+        decode = partial(self._decode, self.remainder == "pad")
+        made = map_ahead(decode, self._read(epoch, skip), self.workers)
+        for position, (example, kept) in enumerate(made, skip + 1):
+            self._reading = epoch, position  # not that of a record that is decoded ahead
+            if kept:
                 yield example
+
+    def _decode(self, padded: bool, item: tuple[PlacedRecord, bytes]) -> tuple[Any, bool]:
+        """Returns the example of a payload, and whether the predicate keeps it."""
+        place, payload = item
+        weight = place.weight if padded else None
+        example = self.records.decode(place.chunk.part, place.record, payload, weight)
+        return example, self.where is None or bool(self.where(example))
 
     def payloads(self) -> Payloads:
         """Returns the serialized examples of this worker in the next epoch, with their places."""
@@ -326,7 +341,7 @@ class Stream:
         # A state of the end of an epoch is one of all hosts, which then begin the next one.
         self.epoch = epoch + (self.host.count == 1 or 0 < stop - start <= skip)
         if passes and self.epoch == epoch and self._order.shuffle:
-            warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=4)
+            warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._skip, self._reading, self._passes = 0, (epoch, skip), passes + 1
         return epoch, skip
 

@@ -139,6 +139,7 @@ MISTAKES = [
     ("Stream(opened(), buffer=1.5)", UsageError, "buffer=1.5 must be"),
     ("Stream(opened(), remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
     ("Stream(opened()).seek(0, -1)", UsageError, "epoch 0 and position -1 must be 0 or more"),
+    ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be a number of threads, 0 or more"),
     # Hosts and workers.
     ("Stream(opened(), host=(3, 3))", UsageError, "host=(3, 3) must be (index, count) with 0 <= index < count, as in host=(0, 2)"),
     ("keras_dataset('ds', host=(-1, 2))", UsageError, "host=(-1, 2) must be"),

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections import Counter
 from fractions import Fraction
@@ -18,10 +19,11 @@ from scipy import stats
 
 from shardmill.loaders import Stream, open_dataset
 from shardmill.loaders.order import divide_parts
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
 from tests.support.loader_tools import DATA, ID, PACKS, write_dataset, write_numbered
+from tests.support.record_tools import flip as flip_byte
 from tests.support.record_tools import in_groups
 
 
@@ -364,3 +366,53 @@ def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):
         assert 50 << 20 < tracemalloc.get_traced_memory()[1] < 80 << 20
     finally:
         tracemalloc.stop()
+
+
+# Threads.
+
+
+def test_threads_give_the_same_examples_and_states(records):
+    """With those of the first, also where a predicate leaves out some and a host is padded."""
+    where = {"where": lambda row: int(row["id"]) % 3 > 0}
+    for options in ({"shuffle": True}, where, {"host": (1, 3), "remainder": "pad"}):
+        alone, several = (Stream(records, **options, workers=n) for n in (0, 3))
+        for _ in range(2):
+            for one, other in zip(alone, several, strict=True):
+                assert one == other
+                assert alone.state_dict() == several.state_dict()
+
+
+def test_threads_work_on_few_examples_at_one_time(tmp_path):
+    begun, together = [], threading.Barrier(3, timeout=60)
+
+    def transform(row):
+        begun.append(int(row["id"]))
+        if len(begun) <= 3:
+            together.wait()  # all three threads are here
+        return int(row["id"])
+
+    ids = open_dataset(make(tmp_path / "ds", [90], 9), transform=transform)
+    for number, found in enumerate(Stream(ids, workers=3)):
+        assert found == number
+        assert len(begun) <= number + 8
+    stopped = iter(Stream(ids, workers=3))
+    assert next(stopped) == 0
+    stopped.close()
+
+
+def test_an_exception_of_a_thread_is_raised_in_its_place(tmp_path):
+    def flip(row):
+        return int(row["id"]) if row["id"] != 41 else {}["colour"]
+
+    folder = make(tmp_path / "ds", [90], 9)
+    rows, found = iter(Stream(open_dataset(folder, transform=flip), workers=2)), []
+    with pytest.raises(KeyError, match="colour") as error:
+        found.extend(rows)
+    assert found == list(range(41))
+    assert error.traceback[-1].name == "flip"
+    path = folder / "train-0.tfrecord"
+    path.write_bytes(flip_byte(path.read_bytes(), -100))
+    rows, found = Stream(open_dataset(folder, transform=lambda row: row["id"]), workers=2), []
+    with pytest.raises(InputError, match="record 8"):
+        found.extend(rows)
+    assert found == list(range(81))
