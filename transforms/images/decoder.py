@@ -134,6 +134,8 @@ class Decoder:
         try:
             self._receive()
         except FailureError as error:
+            if error.kind == "killed":  # such as by the kernel, which needed the memory: try again
+                raise
             self._process.kill()
             text = os.read(self._errors.fileno(), 1 << 16).decode(errors="replace").strip()
             raise _not_started(text.rpartition("\n")[2] or "it gives no reason") from error

@@ -44,7 +44,7 @@ def _plugin(monkeypatch):
 def encode(folder: Path, **options) -> dict[str, object]:
     """Encode a folder; return the examples and the reasons of rejects by key."""
     options = {"image_size": "16", "label_from": "none", "workers": 2, **options}
-    encoder = ImagesConfig(str(folder), str(folder / "out"), **options).encoder
+    encoder = ImagesConfig(str(folder), f"{folder}-out", **options).encoder
     refs = walk_input(find_input(str(folder)), WalkTask("", deep=True))
     refs = sorted(ref for ref in refs if not ref.error)
     items = list(encoder.encode(refs, []))
@@ -320,6 +320,30 @@ def test_a_process_killed_while_idle_is_replaced(tmp_path):
     os.kill(pid, signal.SIGKILL)
     assert encode(tmp_path / "in", workers=1) == wanted
     assert gone({pid})
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.9])
+def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch, share):
+    """As an out-of-memory killer does; nothing of the images was at fault."""
+    began = time.monotonic()
+    wanted = encode(photos(tmp_path / "in", 4))
+    seconds, kills, start = time.monotonic() - began, iter(range(2)), decoders.Decoder.__init__
+
+    def start_and_kill(self):
+        start(self)
+        for _ in kills:
+            time.sleep(share * seconds)
+            self.kill()
+            break
+
+    decoder_pool.close_all()
+    monkeypatch.setattr(decoders.Decoder, "__init__", start_and_kill)
+    assert encode(tmp_path / "in") == wanted
+    decoder_pool.close_all()
+    kills = iter(range(1000))
+    if not share:
+        with pytest.raises(ResourceError, match="the process was killed"):
+            encode(tmp_path / "in")
 
 
 def test_a_forked_process_starts_its_own(tmp_path):
