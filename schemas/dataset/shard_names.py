@@ -47,10 +47,15 @@ class ShardName:
     label: str | None = None
 
 
-def new_generation() -> str:
-    """Return a new name for the folder of a generation; names sort by time (UTC)."""
-    now = dt.datetime.now(dt.timezone.utc)
-    return f"gen-{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:12]}"
+def new_generation(existing: Iterable[str] = ()) -> str:
+    """Return a new name for the folder of a generation, which sorts after all existing ones.
+
+    It has the time (UTC), or a larger number where the clock is behind the latest generation.
+    """
+    now = int(dt.datetime.now(dt.timezone.utc).strftime("%Y%m%d%H%M%S"))
+    latest = max((int(name[4:12] + name[13:19]) for name in existing), default=0)
+    text = f"{max(now, latest + 1):014d}"
+    return f"gen-{text[:8]}T{text[8:]}Z-{uuid.uuid4().hex[:12]}"
 
 
 def is_generation(name: str) -> bool:

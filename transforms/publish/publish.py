@@ -133,7 +133,8 @@ class Publisher:
         self, manifest: Manifest, files: Sequence[FinalFile], undo: contextlib.ExitStack
     ) -> str:
         """Write a generation and wait until it is on the disk; return its name."""
-        storage, generation = self.storage, shard_names.new_generation()
+        storage = self.storage
+        generation = shard_names.new_generation(list_generations(storage, self.output))
         folder = join(self.output, generation)
         undo.callback(self._discard, generation)
 

@@ -1,5 +1,6 @@
 """Shard names: patterns, and names that are safe on every file system."""
 
+import datetime as dt
 from urllib.parse import unquote
 
 import pytest
@@ -76,6 +77,17 @@ def test_names_that_one_disk_could_not_hold_together() -> None:
     check_file_names(["conference.gz", "com10.gz", "a" * 255])
     with pytest.raises(OutputError, match="a name of 256 bytes, and file systems allow 255"):
         check_file_names(["a" * 250 + "\u00e9\u00e9\u00e9"])
+
+
+@pytest.mark.parametrize("years", [-30, -1, 0, 1, 900])
+def test_a_new_generation_sorts_after_all_others(years) -> None:
+    """The clock may be behind those of other builders, or may have been set back."""
+    now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=365 * years)
+    names = [f"gen-{now:%Y%m%dT}{time}Z-ffffffffffff" for time in ("000000", "235959", "999999")]
+    for _ in range(20):
+        names.append(new_generation(names))
+        assert is_generation(names[-1])
+        assert names[-1] == max(names)
 
 
 def test_generations() -> None:

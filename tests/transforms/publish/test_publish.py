@@ -151,7 +151,7 @@ def test_a_lost_manifest_loses_no_generation(published, text, keep, monkeypatch)
     """Neither the next build nor a rollback depends on it; a build keeps ``keep`` of them."""
     first, manifest = now(published).generation, published / "manifest.json"
     later = (f"gen-2999010{number}T000000Z-0123456789ab" for number in range(9))
-    monkeypatch.setattr(shard_names, "new_generation", lambda: next(later))
+    monkeypatch.setattr(shard_names, "new_generation", lambda _: next(later))
     second = publish_by_hand(published, OTHER).manifest.generation
     unsound = publish_by_hand(published, make_manifest(input_id="k"), 2).manifest.generation
     faults.flip(published / unsound / "train-0.gz")
