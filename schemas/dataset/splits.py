@@ -28,7 +28,7 @@ SPLIT_FOLDERS = {
 SPLIT_FOLDER = rf"({'|'.join(SPLIT_FOLDERS)}|eval)(?:[_ -]?(?:set|data|images|split|[0-9]+))?"
 DEFAULT_SPLITS = "train:0.9,validation:0.1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
-_BARE_SHARES = re.compile(r"\s*[\d./]+\s*(,\s*[\d./]+\s*){0,2}")
+_BARE_SHARES = re.compile(r"\s*[\d./]+\s*([,:]\s*[\d./]+\s*){0,2}")
 _SPACE = 1 << 64
 
 
@@ -59,7 +59,7 @@ class Splits:
         if text == "listing":
             return cls("listing")
         if _BARE_SHARES.fullmatch(text):
-            named = zip(("train", "validation", "test"), text.split(","), strict=False)
+            named = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
             shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in named)
             raise UsageError(f"--splits={text} has no names: did you mean {_scaled(shares)}?")
         shares = tuple(_parse_share(text, item) for item in text.split(","))
@@ -129,7 +129,7 @@ def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
         fraction = Fraction(share)
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
-    if not colon or fraction < 0:
+    if not colon or fraction < 0 or name.isdecimal():
         raise UsageError(
             f"--splits={text}: {item.strip()!r} is not NAME:SHARE with a share from 0 to 1, "
             "as in train:0.9,validation:0.1; or use directory or listing."

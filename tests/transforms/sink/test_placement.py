@@ -77,6 +77,12 @@ def test_smallest_and_largest_hash_have_a_split() -> None:
         ("../x:1", "letters, digits and underscores"),
         ("train:0.5,train:0.5", "twice"),
         ("", "letters, digits"),
+        ("2:1", "has no names: did you mean train:2/3,validation:1/3"),
+        ("80,20", "has no names: did you mean train:0.8,validation:0.2"),
+        ("8:1:1", "has no names: did you mean train:0.8,validation:0.1,test:0.1"),
+        ("1/0:./.", "not NAME:SHARE"),
+        ("train:0.9,2:0.1", "'2:0.1' is not NAME:SHARE"),
+        ("1:0.9,2:0.1", "'1:0.9' is not NAME:SHARE"),
     ],
 )
 def test_rejects_malformed_splits(text: str, message: str) -> None:
