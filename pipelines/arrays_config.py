@@ -32,9 +32,7 @@ class ArraysConfig(ArraysOptions, BuildConfig):
     def query(self) -> ArraysQuery:
         """Where the arrays are, and which to read."""
         names = tuple(name.strip() for name in self.arrays)
-        return ArraysQuery(
-            self.source, self.root, self.labels, self.label, names, self.absolute_output
-        )
+        return ArraysQuery(self.source, self.root, self.labels, self.label, names)
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""

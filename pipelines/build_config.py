@@ -18,6 +18,7 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLA
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
+from shardmill.transforms.match.walk import check_apart
 from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.planning import ShardSpec
@@ -40,6 +41,8 @@ class BuildConfig(DatasetOptions):
         super().__post_init__()
         if not self.output:
             raise UsageError("--output is empty: give the folder of the new dataset.")
+        if self.source:  # else reported when it is looked for
+            check_apart(self.source, os.fspath(self.output))
         if self.update and self.overwrite:
             raise UsageError(
                 "--update and --overwrite cannot be combined: --update builds if inputs or options "

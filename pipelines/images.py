@@ -58,7 +58,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     """
     match = find_input(
         config.source, config.root, listing="listing" in (config.label_from, config.shares.mode),
-        follow_links=config.follow_links, exclude=config.absolute_output,
+        follow_links=config.follow_links,
     )  # fmt: skip
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and config.duplicates != "keep":

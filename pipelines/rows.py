@@ -87,10 +87,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    match = find_input(
-        config.source, config.root, follow_links=config.follow_links,
-        exclude=config.absolute_output, wanted="rows",
-    )  # fmt: skip
+    match = find_input(config.source, config.root, follow_links=config.follow_links, wanted="rows")
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None

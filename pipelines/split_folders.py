@@ -29,7 +29,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if (config.splits and config.splits.mode != "directory") or not inside:
         return config, ()
-    names = sorted(n for n in folder_names(match.top) if join(match.top, n) != match.exclude)
+    names = sorted(folder_names(match.top))
     splits = [name for name in names if split_of_folder(name)]
     several = len({split_of_folder(name) for name in splits}) > 1
     if config.splits is None and not (several and splits == names):

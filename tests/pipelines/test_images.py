@@ -141,7 +141,11 @@ def test_labels_file_and_names_of_shards(tmp_path) -> None:
 def test_builds_without_labels(tmp_path) -> None:
     make_image(1).save(tmp_path / "1.jpg")
     _, manifest = build_dataset(
-        input=tmp_path, output=tmp_path / "ds", label_from="none", image_size=8, splits="train:1"
+        input=tmp_path / "1.jpg",
+        output=tmp_path / "ds",
+        label_from="none",
+        image_size=8,
+        splits="train:1",
     )
     (example,) = check_images(tmp_path / "ds", manifest)
     assert set(example) == {

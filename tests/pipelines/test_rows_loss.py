@@ -160,10 +160,14 @@ def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, mon
             yield cells
 
     monkeypatch.setattr(run_writer, "read_range", read_and_change)
-    message = failed(input=tmp_path, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1)
+    message = failed(
+        input=tmp_path / "*.csv", output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1
+    )
     assert "None of the" in message or "1 of 1 inputs were rejected (changed 1)" in message
     table(0, 5_000).to_csv(tmp_path / "a.csv", index=False)
-    message = failed(input=tmp_path, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1)
+    message = failed(
+        input=tmp_path / "*.csv", output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1
+    )
     assert "1 file is not used completely" in message
     assert "in.csv, the file changed between listing and reading" in message
 

@@ -143,7 +143,7 @@ def test_split_folders_next_to_others_are_a_warning(tmp_path) -> None:
     assert "'train', 'val' look like splits, but not 'more'" in manifest.warnings[0]
 
 
-def test_output_and_globs(tmp_path) -> None:
+def test_globs(tmp_path) -> None:
     source = make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2}, size=(8, 8))
     (source / "ds").mkdir()
     inside = {"output": source / "ds", "image_size": 8}

@@ -54,7 +54,6 @@ class MatchSpec:
         input: The input as an absolute path or URI.
         root: Folder that keys are relative to.
         follow_links: Whether symlinks may lead outside the root.
-        exclude: A folder not to enter: the output, if it is inside the input.
         wanted: Kind of files to match in folders and globs.
     """
 
@@ -62,7 +61,6 @@ class MatchSpec:
     input: str
     root: str
     follow_links: bool = False
-    exclude: str = ""
     wanted: Wanted = "images"
 
     @property
@@ -73,7 +71,7 @@ class MatchSpec:
 
 def find_input(
     pattern: str, root: str = "", *, listing: bool = False, follow_links: bool = False,
-    exclude: str = "", wanted: Wanted = "images",
+    wanted: Wanted = "images",
 ) -> MatchSpec:  # fmt: skip
     """Return the input that an ``--input`` value names.
 
@@ -85,7 +83,6 @@ def find_input(
         root: Folder that keys are relative to; by default the longest literal folder of the input.
         listing: Whether a file is a listing; files named ``.csv`` always are.
         follow_links: See ``MatchSpec``.
-        exclude: See ``MatchSpec``.
         wanted: See ``MatchSpec``; with ``records``, a ``.txt`` is a list too, one path per line.
 
     Raises:
@@ -122,7 +119,7 @@ def find_input(
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")
-    return MatchSpec(kind, path, top, follow_links, absolute(exclude) if exclude else "", wanted)
+    return MatchSpec(kind, path, top, follow_links, wanted)
 
 
 def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
@@ -138,7 +135,7 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
         # A pattern for tables means all files that it matches, with any suffix.
         wanted = "any" if wanted == "rows" else wanted
     for each in walk(
-        spec.top, task, follow_links=spec.follow_links, exclude=spec.exclude, wanted=wanted,
+        spec.top, task, follow_links=spec.follow_links, wanted=wanted,
         **options,
     ):  # fmt: skip
         yield _with_prefix(each, prefix) if prefix else each

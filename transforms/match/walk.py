@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import claims_other
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
 
 _JUNK_NAMES = frozenset(
@@ -88,6 +88,27 @@ def leads_outside(path: str, root: str) -> bool:
     """Return whether the target of a local path is outside a folder."""
     real_root = os.path.realpath(root)
     return os.path.commonpath((os.path.realpath(path), real_root)) != real_root
+
+
+def check_apart(source: str, output: str) -> None:
+    """Check that an output is not inside a folder or glob: the next build would match its files.
+
+    Args:
+        source: The value of ``--input``.
+        output: The value of ``--output``.
+
+    Raises:
+        UsageError: It is.
+    """
+    real, inner = (path if scheme_of(path) else os.path.realpath(path)
+                   for path in map(absolute, (source, output)))  # fmt: skip
+    glob = re.search(r"[*?\[]", real.split("://", 1)[-1]) is not None
+    above = join(inner, "").startswith(join(real, ""))
+    if above or (
+        glob and inner.startswith(glob_root(real)) and glob_folders(real).fullmatch(inner)
+    ):
+        where = "is the input" if inner == real else f"is inside --input={source}"
+        raise UsageError(f"--output={output} {where}: choose a folder outside it.")
 
 
 def glob_root(pattern: str) -> str:
@@ -176,7 +197,7 @@ _ALL = PathFilter(lambda _: True, lambda _: True)
 
 
 def walk(
-    root: str, task: WalkTask, *, follow_links: bool, exclude: str = "", wanted: Wanted = "images",
+    root: str, task: WalkTask, *, follow_links: bool, wanted: Wanted = "images",
     matches: PathFilter = _ALL,
 ) -> Iterator[Found]:  # fmt: skip
     """Yield what each file of one piece of a walk is.
@@ -189,7 +210,6 @@ def walk(
         root: A local folder, or a folder's URI.
         task: The piece.
         follow_links: Whether links may lead outside the root.
-        exclude: A folder not to enter (the output, if it is inside the input).
         wanted: Kind of files that are inputs; other files are skipped, by their names.
         matches: Which files are matched; by default all.
 
@@ -197,9 +217,9 @@ def walk(
         InputError: A folder cannot be listed.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, exclude, wanted, matches)
+        yield from _walk_objects(root, task, wanted, matches)
         return
-    walker = _LocalWalk(root, follow_links, exclude, wanted, matches)
+    walker = _LocalWalk(root, follow_links, wanted, matches)
     folder = os.fsdecode(task.folder.encode("latin-1"))
     if not folder or matches.folder(folder):
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
@@ -222,15 +242,11 @@ def _by_link(found: InputRef | Skipped | MatchCounts, real: str) -> Found:
 
 
 class _LocalWalk:
-    def __init__(
-        self, root: str, follow_links: bool, exclude: str, wanted: Wanted,
-        matches: PathFilter,
-    ) -> None:  # fmt: skip
+    def __init__(self, root: str, follow_links: bool, wanted: Wanted, matches: PathFilter) -> None:
         self.root = root
         self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
         self.wanted: Wanted = wanted
-        self.exclude = os.path.realpath(exclude) if exclude else None
         self.matches = matches
         self.entered: set[str] = set()  # real paths of folders that were entered by a link
 
@@ -254,7 +270,7 @@ class _LocalWalk:
                 yield unused
                 return
         linked = real != self.real_path(folder)
-        if real == self.exclude or (linked and real in self.entered):
+        if linked and real in self.entered:
             return
         if linked:
             self.entered.add(real)
@@ -287,9 +303,7 @@ class _LocalWalk:
         """Return whether the walk of the root gets to a real path without links."""
         if real == self.real_root:
             return True
-        if not real.startswith(os.path.join(self.real_root, "")) or (
-            self.exclude and (real + os.sep).startswith(self.exclude + os.sep)
-        ):
+        if not real.startswith(os.path.join(self.real_root, "")):
             return False
         relative = os.path.relpath(real, self.real_root)
         return not any(map(is_junk, relative.split(os.sep)))
@@ -338,16 +352,13 @@ class _LocalWalk:
 
 
 def _walk_objects(
-    root: str, task: WalkTask, exclude: str, wanted: Wanted,
-    matches: PathFilter,
-) -> Iterator[InputRef | Skipped]:  # fmt: skip
+    root: str, task: WalkTask, wanted: Wanted, matches: PathFilter
+) -> Iterator[InputRef | Skipped]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
     for entry in entries:
         if entry.kind != "file":
-            continue
-        if exclude and entry.path.startswith(exclude.rstrip("/") + "/"):
             continue
         relative = entry.path[len(root.rstrip("/")) + 1 :]
         if not matches.file(relative):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import socket
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from shardmill.transforms.match.inputs import find_input, match_now, walk_input
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.listing import merge_entries, parse_listing
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.match.walk import first_level, glob_regex
+from shardmill.transforms.match.walk import check_apart, first_level, glob_regex
 from tests.conftest import make_image
 
 
@@ -93,10 +94,29 @@ def test_skips_and_counts_junk(tmp_path) -> None:
     assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7, kinds=kinds)
 
 
-def test_leaves_out_the_output_inside_the_input(tmp_path) -> None:
-    touch(tmp_path / "a/1.jpg")
-    touch(tmp_path / "ds/train-00000-of-00001.tfrecord.gz")
-    assert match(tmp_path, exclude=str(tmp_path / "ds")) == {"a/1.jpg": ""}
+@pytest.mark.parametrize(
+    ("source", "output", "inside"),
+    [
+        ("in", "in", True), ("in", "in/ds", True), ("in/", "in/a/b/ds", True), (".", "ds", True),
+        ("in", "link/ds", True), ("link", "in/ds", True), ("link", "link", True),
+        ("in/**/*.jpg", "in/a/ds", True), ("in/*/*.jpg", "in/ds", True), ("*/a/*", "in/a", True),
+        ("in/*.jpg", "in", True), ("in", "in2", False), ("in", "ds", False), ("in/a", "in", False),
+        ("in/*.jpg", "in/ds", False), ("in/a*/*", "in/ds", False), ("in/a/*", "in", False),
+        ("in/1.jpg", "in/ds", False), ("gs://b/in", "gs://b/in/ds", True),
+        ("gs://b/in/", "gs://b/in2", False), ("gs://b/*/x", "gs://b/ds", True),
+        ("gs://b/in", "in/ds", False), ("gs://b", "gs://b/ds", True),
+    ],
+)  # fmt: skip
+def test_output_inside_the_input_is_an_error(tmp_path, monkeypatch, source, output, inside) -> None:
+    """The next build would match the published files."""
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path / "in/1.jpg")
+    (tmp_path / "link").symlink_to("in")
+    if not inside:
+        check_apart(source, output)
+        return
+    with pytest.raises(UsageError, match=f"--output={re.escape(output)} is (the input|inside)"):
+        check_apart(source, output)
 
 
 def test_follows_links_inside_the_root(tmp_path) -> None:

@@ -41,7 +41,6 @@ class ArraysQuery:
         labels: A .npy file of labels, or empty.
         label: Name of the array that is the label; empty for none; None to find it by its name.
         arrays: Names of the arrays to write; empty for all.
-        exclude: A folder that is skipped: the output, where it is inside the input.
     """
 
     input: str
@@ -49,7 +48,6 @@ class ArraysQuery:
     labels: str = ""
     label: str | None = None
     arrays: tuple[str, ...] = ()
-    exclude: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
     """Return the arrays of an input: of a folder, an .npz file or a .npy file."""
     shown = f"--input={query.input}"
     if entry.kind == "dir":
-        return _folder(entry.path, shown, query.exclude)
+        return _folder(entry.path, shown)
     if not entry.path.lower().endswith(".npz"):
         return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
     arrays, others = npz_members(entry, shown)
@@ -167,7 +165,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
     return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, tuple(others))
 
 
-def _folder(path: str, shown: str, exclude: str) -> _Source:
+def _folder(path: str, shown: str) -> _Source:
     """Return the .npy files directly in a folder.
 
     Raises:
@@ -177,7 +175,7 @@ def _folder(path: str, shown: str, exclude: str) -> _Source:
     others = []
     for entry in open_storage(path).list_dir(path):
         name = entry.path.rstrip("/").rpartition("/")[2]
-        if is_junk(name) or entry.path.rstrip("/") == exclude:
+        if is_junk(name):
             continue
         if entry.kind == "file" and name.endswith(".npy"):
             if not is_utf8(name):
