@@ -229,3 +229,17 @@ def absolute(path: str) -> str:
 def join(base: str, *parts: str) -> str:
     """Return a path below base; base may be a local folder or a URI."""
     return "/".join((base.rstrip("/") or "", *parts))
+
+
+def to_relative(path: str, root: str) -> str:
+    """Return a path that is below root as ``./NAME``, which moves with it; other paths as they are.
+
+    The name has its exact characters, also where the key of an input is another Unicode form.
+    """
+    prefix = root.rstrip("/") + "/"
+    return f"./{path[len(prefix) :]}" if root and path.startswith(prefix) else path
+
+
+def from_relative(path: str, root: str) -> str:
+    """Return the path of which ``to_relative`` returned this."""
+    return join(root, path[2:]) if path.startswith("./") else path

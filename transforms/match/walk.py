@@ -322,7 +322,8 @@ class _LocalWalk:
 
     def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> InputRef:
         if not is_utf8(relative):
-            return InputRef(escape_name(relative), escape_name(path)).rejected(
+            name = escape_name(relative)
+            return InputRef(name, join(self.root, name)).rejected(
                 "bad_name", "the name is not valid UTF-8: rename the file"
             )
         return InputRef(make_key(relative), path, size, version)

@@ -186,6 +186,18 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
     return ""
 
 
+def is_shard(path: str, num_bytes: int, crc32c: str | None) -> bool:
+    """Return whether a file is the shard that a manifest lists with this size and CRC-32C.
+
+    The content is read once; some object stores know the checksum.
+    """
+    storage = open_storage(path)
+    entry = storage.stat(path)
+    if entry is None or entry.size != num_bytes:
+        return False
+    return crc32c in (None, f"{storage.checksum(path):08x}")
+
+
 def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
     """Return the generations that can be published again, the latest first, and their manifests."""
     sound = {}

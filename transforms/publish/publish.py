@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.generations import list_generations
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
 from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link
@@ -30,6 +30,7 @@ from shardmill.transforms.publish.generation import (
     check_no_version,
     find_damage,
     find_sound,
+    is_shard,
     read_published,
 )
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
@@ -211,15 +212,15 @@ def update_link(output: str, generation: str) -> None:
         replace_link(path, generation)
 
 
-def _find_changed(storage: Storage, folder: str, manifest: Manifest) -> str:
+def _find_changed(folder: str, manifest: Manifest) -> str:
     """Return the first shard with another checksum than in the manifest, or an empty text."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    paths = [join(folder, shard.file) for shard in shards]
-    checksums = map_ordered(storage.checksum, paths, storage_threads(folder))
-    for shard, checksum in zip(shards, checksums, strict=True):
-        if shard.crc32c not in (None, f"{checksum:08x}"):
-            return shard.file
-    return ""
+
+    def is_whole(shard: Shard) -> bool:
+        return is_shard(join(folder, shard.file), shard.bytes, shard.crc32c)
+
+    whole = map_ordered(is_whole, shards, storage_threads(folder))
+    return next((shard.file for shard, same in zip(shards, whole, strict=True) if not same), "")
 
 
 def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
@@ -256,7 +257,7 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
         damaged = shard_names.MANIFEST
         if manifest is not None:
             damaged = find_damage(storage, folder, manifest)
-            damaged = damaged or _find_changed(storage, folder, manifest)
+            damaged = damaged or _find_changed(folder, manifest)
         if manifest is None or damaged:
             raise InputError(f"{join(folder, damaged)} is missing or damaged: choose another --to.")
         earlier = [now.generation] if now is not None else []

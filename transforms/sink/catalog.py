@@ -39,7 +39,7 @@ def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iter
     paths = [join(spec.parts, each.part.catalog) for each in slices]
     texts = map_ordered(storage.read, paths, storage_threads(spec.parts))
     for path, data, each in zip(paths, texts, slices, strict=True):
-        sidecar = parse_sidecar(data)
+        sidecar = parse_sidecar(data, spec.root)
         if sidecar is None:
             raise OutputError(f"{path} is damaged: run again.")
         yield from sidecar.rows[each.first : each.stop]

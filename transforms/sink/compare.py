@@ -28,7 +28,7 @@ from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.planning import Plan
-from shardmill.transforms.sink.reuse import PublishedRow, PublishedShard, read_rows
+from shardmill.transforms.sink.reuse import PublishedRow, PublishedShard, path_of, read_rows
 
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
@@ -80,7 +80,7 @@ class Changes:
 
 
 def compare_bucket(
-    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]]
+    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
     keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
@@ -89,34 +89,41 @@ def compare_bucket(
     for key, row in rows:
         keys[key][1].append(row)
     for key, (found, published) in keys.items():
-        yield from compare_key(key, found, published)
+        yield from compare_key(key, found, published, root)
 
 
 def compare_key(
-    key: str, refs: Iterable[_Row], rows: Iterable[_Row]
+    key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of one key with what is published of it.
+
+    Of several files with one key, which differ in the form of Unicode text, one has a record and
+    the others are rejects. A record is taken for the file that it was made of alone.
 
     Yields:
         The references that need no further search, the others as ``_NEW`` and the row as ``_GONE``
         by size, and changes.
     """
     found = [InputRef(*ref) for ref in refs]
-    old = next((PublishedRow(*row) for row in rows), None)
-    if old is not None and not found:
+    published = [PublishedRow(*row) for row in rows]
+    old = max(published, default=PublishedRow(), key=lambda row: row.size)
+    rejects, gone = sum(row.size < 0 for row in published), old.record
+    for _ in range(len(published) - len(found)):
         yield TaggedOutput(_CHANGES, ("removed", key))
+    kind = "new" if len(found) > len(published) else "changed"
     for ref in found:
-        if old is None:
-            yield TaggedOutput(_CHANGES, ("new", key))
-        elif old.size >= 0 and (ref.size, ref.version, ref.label) != old[:3]:
-            yield TaggedOutput(_CHANGES, ("changed", key))
-        if old is not None and (ref.size, ref.version) == old[:2]:
+        same = (ref.size, ref.version, path_of(ref.uri, ref.key, root)) == (*old[:2], old.path)
+        if same:
+            gone = b""
             yield ref._replace(known=old.record)
-            old = old._replace(record=b"")  # not gone
         else:
             yield TaggedOutput(_NEW, (ref.size, tuple(ref)))
-    if old is not None and old.record:
-        yield TaggedOutput(_GONE, (old.size, old.record))
+        if not same and rejects:
+            rejects -= 1
+        elif not same or ref.label != old.label:
+            yield TaggedOutput(_CHANGES, (kind, key))
+    if gone:
+        yield TaggedOutput(_GONE, (old.size, gone))
 
 
 def find_candidates(
@@ -176,17 +183,21 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
 
 def read_task(task: _Row, record_id: str) -> Iterator[tuple[int, tuple[str, _Row]]]:
     """Yield the bucket, key and row of each input in a piece of the published dataset."""
-    number, shard = task[0], PublishedShard(*task[1:])
-    rows = read_rows(shard, number, record_id) if shard.catalog else _rejected_rows(shard.path)
+    (number, root), shard = task[:2], PublishedShard(*task[2:])
+    rows = _rejected_rows(shard.path)
+    if shard.catalog:
+        rows = read_rows(shard, number, record_id, root)
     for key, row in rows:
         yield _bucket(key), (key, tuple(row))
 
 
 def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
-    """Yield the keys of the published rejects, which have no row in a catalog."""
+    """Yield the keys of the published rejects that are compared; they have no row in a catalog."""
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
         for line in open_storage(path).read(path).splitlines():
-            yield json.loads(line)["key"], PublishedRow()
+            reject = json.loads(line)
+            if reject["stage"] != "match" or reject["error"] == "key_conflict":
+                yield reject["key"], PublishedRow()
 
 
 class Compared(NamedTuple):
@@ -208,14 +219,16 @@ class ComparePublished(beam.PTransform):
     Args:
         plan: One ``Plan``.
         record_id: See ``read_rows``.
+        root: Folder that the keys of the references are relative to.
     """
 
     plan: beam.PCollection[Plan]
     record_id: str
+    root: str
 
     def expand(self, refs: beam.PCollection[InputRef]) -> Compared:
         """Wires the joins by key, size and content."""
-        plan = AsSingleton(self.plan)
+        plan, root = AsSingleton(self.plan), self.root
         direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
             InputRef, new=tuple[int, Any]
         ).with_outputs(_NEW, main="refs")
@@ -223,7 +236,10 @@ class ComparePublished(beam.PTransform):
             self.plan
             | "ListPublished"
             >> beam.FlatMap(
-                lambda plan: ((number, *shard) for number, shard in enumerate(plan.published))
+                lambda plan: (
+                    (number, plan.published_root, *shard)
+                    for number, shard in enumerate(plan.published)
+                )
             )
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
@@ -233,7 +249,7 @@ class ComparePublished(beam.PTransform):
             {"refs": keyed, "rows": rows}
             | "JoinByKey" >> beam.CoGroupByKey()
             | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"])
+                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"], root)
             ).with_output_types(
                 InputRef, new=tuple[int, Any], gone=tuple[int, Any], changes=tuple[str, str]
             ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")

@@ -267,7 +267,7 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
     read = map_ordered(storage.read, sidecars, storage_threads(spec.parts), window=_READ_AHEAD)
     for shard in built.shards:
         for name in shard.rejects:
-            parsed = parse_sidecar(next(read))
+            parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
                 raise OutputError(f"{join(spec.parts, name)} is damaged: run again.")
             yield from parsed.rejects

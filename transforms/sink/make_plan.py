@@ -70,11 +70,14 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
             storage, spec.output, old, spec.config_id, plan.input_id, changed
         )
         problem = problem or find_usable(storage, spec.output, old, can_use)
-        if not problem:
+        moved = bool(old.catalogs) and old.inputs.root != spec.root
+        if not problem and not (moved and spec.update):
             return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
         if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
             lines = (*changed, *_all_decoded(spec, old))
-            plan = replace(plan, published=_published(spec, old), changes=lines)
+            plan = replace(
+                plan, published=_published(spec, old), published_root=old.inputs.root, changes=lines
+            )
         if not spec.update:
             return replace(plan, status="failed", message=problem)
     if spec.dry_run:
@@ -82,11 +85,11 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
     return plan
 
 
-def _published(spec: SinkSpec, old: Manifest) -> tuple[tuple[str, str, str], ...]:
+def _published(spec: SinkSpec, old: Manifest) -> tuple[PublishedShard, ...]:
     """Return what is compared with the inputs; nothing if the dataset has no catalogs."""
     shards = list_shards(old, spec.output)
     rejects = join(old.folder(spec.output), shard_names.REJECTS)
-    return (*shards, PublishedShard(rejects, "", "")) if shards else ()
+    return (*shards, PublishedShard(rejects)) if shards else ()
 
 
 def _all_decoded(spec: SinkSpec, old: Manifest) -> tuple[str, ...]:

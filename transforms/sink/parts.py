@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
-from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.storage import Storage, from_relative, join, to_relative
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.sink.encoder import Block, Item
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
@@ -25,6 +25,7 @@ from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import sum_rows
 
 FORMAT_VERSION = 3  # of shards and sidecars; part of every config_id
+_SOURCE = CatalogRow._fields.index("source")
 
 
 class PartFile(NamedTuple):
@@ -81,11 +82,15 @@ class Part:
             self.key.part, self.payload, self.num_bytes, self.crc32c, records, rejects, catalog
         )
 
-    def to_json(self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = ()) -> str:
-        """Return the text of the sidecar with its seal."""
+    def to_json(
+        self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = (), root: str = ""
+    ) -> str:
+        """Return the text of the sidecar with its seal; paths are relative to the root."""
         body = {**vars(self), "totals": self.totals.to_json()}  # asdict copies each value
-        body["reject_list"] = [list(reject) for reject in rejects]
-        body["rows"] = [list(row) for row in rows]
+        body["reject_list"] = [
+            reject._replace(uri=to_relative(reject.uri, root)) for reject in rejects
+        ]
+        body["rows"] = [row._replace(source=to_relative(row.source, root)) for row in rows]
         return seal(body)
 
 
@@ -103,14 +108,22 @@ class Sidecar(NamedTuple):
     rows: list[list[Any]]
 
 
-def parse_sidecar(data: bytes) -> Sidecar | None:
-    """Return what a sidecar describes, or None if it is damaged."""
-    return unseal(data, _load_part)
+def parse_sidecar(data: bytes, root: str) -> Sidecar | None:
+    """Return what a sidecar describes, or None if it is damaged.
+
+    Args:
+        data: Content of the sidecar.
+        root: Folder that keys are relative to; the input may have been moved since.
+    """
+    return unseal(data, lambda body: _load_part(body, root))
 
 
-def _load_part(body: dict[str, Any]) -> Sidecar:
+def _load_part(body: dict[str, Any], root: str = "") -> Sidecar:
     rows = body.pop("rows")
+    for row in rows:
+        row[_SOURCE] = from_relative(row[_SOURCE], root)
     rejects = [Reject(*values) for values in body.pop("reject_list")]
+    rejects = [each._replace(uri=from_relative(each.uri, root)) for each in rejects]
     key = PartKey(*body.pop("key"))
     totals = Totals.from_json(body.pop("totals"))
     return Sidecar(Part(key=key, totals=totals, **body), rejects, rows)
@@ -131,16 +144,21 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
             and isinstance(refs[-1], InputRef)
             and not (ref.error or ref.uri == refs[-1].uri)
         ):
-            refs.append(ref.rejected("key_conflict", f"{refs[-1].uri!r} has the same key"))
+            refs.append(ref.rejected("key_conflict", f"{_name(refs[-1])} has the same key"))
         else:
             duplicates += 1
     return refs, duplicates
 
 
+def _name(ref: InputRef) -> str:
+    """Return the end of a path that a key normalises, with escapes for what is not ASCII."""
+    return ascii("/".join(ref.uri.split("/")[-1 - ref.key.count("/") :]))
+
+
 def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:
     """Return the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
-    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part4")
+    state = hashlib.blake2b(digest_size=16, person=b"shardmill-part5")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
         number = -1
@@ -177,6 +195,7 @@ class PartJob:
         folder: Folder of parts in the build folder.
         packing: Compression of the members.
         versions: Versions of the codecs in this process.
+        root: Folder that keys are relative to.
     """
 
     key: PartKey
@@ -184,6 +203,7 @@ class PartJob:
     folder: str
     packing: Packing
     versions: dict[str, str]
+    root: str = ""
 
 
 def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
@@ -215,7 +235,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
     catalogued = 0 < totals.records == len(rows)
     part = Part(job.key, payload, writer.num_bytes, writer.crc, f"{name}.json", catalogued, totals)
     return create_sidecar(
-        storage, join(job.folder, part.sidecar), part.to_json(rejects, rows), part,
+        storage, join(job.folder, part.sidecar), part.to_json(rejects, rows, job.root), part,
         lambda: find_part(storage, job.folder, job.name),
         payload and join(job.folder, payload),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import UsageError
@@ -145,8 +145,9 @@ class Plan:
         default_parts: Number of parts in a series that is not in ``parts``: where the split is a
             column of the records.
         warnings: Warnings for the manifest.
-        published: What is compared with the inputs: (shard, catalog, CRC-32C) of each published
-            shard, and the rejects without a catalog.
+        published: What is compared with the inputs: the values of a ``PublishedShard`` for each
+            published shard, and for the rejects, without a catalog.
+        published_root: Folder that the keys of the published dataset are relative to.
         changes: What changed since the published dataset, a line for each kind of change.
         base: Version of the manifest that is published; empty if there is none.
     """
@@ -158,7 +159,8 @@ class Plan:
     input_id: str = ""
     default_parts: int = 0
     warnings: tuple[str, ...] = ()
-    published: tuple[tuple[str, str, str], ...] = ()
+    published: tuple[tuple[Any, ...], ...] = ()
+    published_root: str = ""
     changes: tuple[str, ...] = ()
     base: str = ""
 

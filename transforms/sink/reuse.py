@@ -15,7 +15,7 @@ from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import InputRef, KnownRecord, Reference
-from shardmill.schemas.storage import RandomReader, join, open_storage
+from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
     GZIP_HEADER_BYTES,
@@ -27,6 +27,7 @@ from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.schemas.tfrecord.stored_blocks import stored_range, strip_block_headers
+from shardmill.transforms.publish.generation import is_shard
 
 _HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)
 # What may be wrong with published files or their storage; then inputs are decoded.
@@ -39,12 +40,16 @@ class PublishedShard(NamedTuple):
     Attributes:
         path: Path of the shard.
         catalog: Path of the catalog.
-        crc32c: CRC-32C of the catalog, 8 hexadecimal digits.
+        catalog_crc32c: CRC-32C of the catalog, 8 hexadecimal digits.
+        num_bytes: Bytes of the shard.
+        crc32c: CRC-32C of the shard.
     """
 
     path: str
-    catalog: str
-    crc32c: str
+    catalog: str = ""
+    catalog_crc32c: str = ""
+    num_bytes: int = 0
+    crc32c: str | None = None
 
 
 class PublishedRow(NamedTuple):
@@ -54,13 +59,24 @@ class PublishedRow(NamedTuple):
         size: Bytes of the input; -1 for one that was rejected.
         version: Version of the input.
         label: Its label.
+        path: See ``path_of``.
         record: Its packed ``KnownRecord``; empty if records of the build have other features.
     """
 
     size: int = -1
     version: str = ""
     label: str | None = None
+    path: str = ""
     record: bytes = b""
+
+
+def path_of(uri: str, key: str, root: str) -> str:
+    """Return the path of an input relative to the root, in its exact characters.
+
+    Two files may have one key, which is a normalised path. The path is empty where it is the key.
+    """
+    path = to_relative(uri, root)
+    return "" if path == f"./{key}" else path
 
 
 def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
@@ -68,7 +84,11 @@ def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
     folder = manifest.folder(output)
     return [
         PublishedShard(
-            join(folder, shard.file), join(folder, shard.catalog.file), shard.catalog.crc32c
+            join(folder, shard.file),
+            join(folder, shard.catalog.file),
+            shard.catalog.crc32c,
+            shard.bytes,
+            shard.crc32c,
         )
         for split in manifest.splits.values()
         for shard in split.shards
@@ -77,7 +97,7 @@ def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
 
 
 def read_rows(
-    shard: PublishedShard, number: int, record_id: str
+    shard: PublishedShard, number: int, record_id: str, root: str
 ) -> Iterator[tuple[str, PublishedRow]]:
     """Yield the key and row of each record of a shard; nothing of a damaged catalog.
 
@@ -85,19 +105,22 @@ def read_rows(
         shard: The shard.
         number: Its number in the plan.
         record_id: Identity of the options that decide the features of the records of the build.
+        root: Root of the published dataset.
     """
     storage = open_storage(shard.catalog)
     try:
         data = storage.read(shard.catalog)
-        if f"{crc32c(data):08x}" != shard.crc32c:
+        if f"{crc32c(data):08x}" != shard.catalog_crc32c:
             return
         catalog = parse_catalog(data)
     except _FAILURES:
         return
     places: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     if catalog.record_id == record_id:
-        with contextlib.suppress(*_FAILURES), storage.open_at(shard.path) as reader:
-            places = find_records(reader, catalog.record_bytes)
+        with contextlib.suppress(*_FAILURES):
+            if is_shard(shard.path, shard.num_bytes, shard.crc32c):
+                with storage.open_at(shard.path) as reader:
+                    places = find_records(reader, catalog.record_bytes)
     for row, place in zip(catalog, places, strict=False):
         record = b""
         if place is not None:
@@ -106,7 +129,8 @@ def read_rows(
                 tuple(row.pixel_sums), tuple(row.pixel_squares), str(number), *place,
                 row.record_bytes,
             ).pack()  # fmt: skip
-        yield row.key, PublishedRow(row.input_bytes, row.input_version, row.label, record)
+        path = path_of(row.source, row.key, root)
+        yield row.key, PublishedRow(row.input_bytes, row.input_version, row.label, path, record)
 
 
 def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -151,7 +175,7 @@ def _stored_bytes(content: int) -> int:
     return blocks * STORED_HEADER_BYTES + content + GZIP_TRAILER_BYTES
 
 
-def with_path(ref: Reference, published: Sequence[tuple[str, str, str]]) -> Reference:
+def with_path(ref: Reference, published: Sequence[tuple[Any, ...]]) -> Reference:
     """Return a reference whose known record names its shard by the path.
 
     Args:

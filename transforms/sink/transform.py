@@ -102,7 +102,7 @@ def _find_or_write(
         if counts_inputs:
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
-    job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions())
+    job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions(), spec.root)
     items = encode_refs(encoder, (with_path(ref, plan.published) for ref in refs), plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
@@ -228,7 +228,9 @@ class WriteShards(beam.PTransform):
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
-            refs, changes = refs | "ComparePublished" >> ComparePublished(plan, spec.record_id)
+            refs, changes = refs | "ComparePublished" >> ComparePublished(
+                plan, spec.record_id, spec.root
+            )
             plan = plan | "AddChanges" >> beam.Map(add_changes, changes, spec.output)
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)

@@ -202,7 +202,9 @@ def test_concurrent_workers_leave_one_payload_of_a_part(tmp_path, workers, packi
         found = [one.result() for one in started]
         assert len({part.payload for part in found}) == 1
         assert sorted(os.listdir(folder)) == sorted([found[0].payload, f"{job.name}.json"])
-        part, rejects, rows = parse_sidecar((tmp_path / "parts" / f"{job.name}.json").read_bytes())
+        part, rejects, rows = parse_sidecar(
+            (tmp_path / "parts" / f"{job.name}.json").read_bytes(), ""
+        )
         assert not rows
         assert part.payload == found[0].payload
         assert (part.crc32c, part.totals.records, len(rejects)) == (alone.crc32c, 51, 9)

@@ -16,6 +16,11 @@ from PIL import Image
 
 from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
+from shardmill.schemas.refs import InputRef
+from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.sink.compare import compare_key
+from shardmill.transforms.sink.reuse import PublishedRow, path_of
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import ROOT, build_dataset, examples, make_image, make_photos
 from tests.support.fault_tools import check_published
 from tests.support.readers import dataset_files
@@ -200,7 +205,7 @@ def damage_middle(path: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
-    "a record": ("train-00000*.tfrecord*", damage_middle, range(13, 19)),
+    "a record": ("train-00000*.tfrecord*", damage_middle, range(10, 15)),
     "a catalog": ("catalog/train-00000*", damage_middle, range(10, 15)),
     "a shard is gone": ("train-00000*.tfrecord*", Path.unlink, range(10, 15)),
     "a catalog is gone": ("catalog/train-00000*", Path.unlink, range(10, 15)),
@@ -220,6 +225,138 @@ def test_inputs_of_damaged_records_are_decoded(work, what, encoding):
     (path,) = (work / "out" / "current").glob(pattern)
     spoil(path)
     assert update(work, encoding=encoding, seed=3) in reused
+
+
+# Which file a record was made of.
+
+NFC, NFD = "bee/caf\u00e9.bmp", "bee/cafe\u0301.bmp"
+
+
+def write_pair(photos: Path, contents: dict[str, int]) -> None:
+    """Write files of one size and time with two names of one key."""
+    for name in (NFC, NFD):
+        (photos / name).unlink(missing_ok=True)
+        if name in contents:
+            make_image(contents[name], 24, 16).save(photos / name)
+            os.utime(photos / name, ns=(1, 1))
+
+
+PAIRS = [{NFC: 1}, {NFD: 1}, {NFC: 1, NFD: 2}, {NFC: 2, NFD: 1}, {NFC: 2}, {NFD: 2}, {}]
+
+
+@pytest.mark.parametrize("before", PAIRS[:3])
+def test_a_record_is_taken_for_the_file_that_it_was_made_of(work, before):
+    """The names differ in the form of Unicode text only; sizes and times are equal."""
+    write_pair(work / "photos", before)
+    update(work, seed=8)
+    for seed, after in enumerate(PAIRS):
+        output = work / "out"
+        shutil.copytree(output, work / "kept", symlinks=True)
+        write_pair(work / "photos", after)
+        update(work, seed=seed)
+        shutil.rmtree(output)
+        (work / "kept").rename(output)
+
+
+def reference(name: str, size: int, version: str, label: str) -> InputRef:
+    return InputRef(make_key(name), f"/in/{name}", size, version, label)
+
+
+FILES = st.fixed_dictionaries(
+    {}, optional={
+        name: st.tuples(st.integers(0, 1), st.sampled_from("ab"), st.sampled_from("xy"))
+        for name in (NFC, NFD)
+    },
+)  # fmt: skip
+
+
+@given(FILES, FILES, st.sampled_from(["/in", "/old"]))
+def test_a_row_counts_for_one_exact_path_size_and_version(before, after, root):
+    """Judged by a dictionary of exact paths; each file that differs is a change."""
+    rows = [PublishedRow()] * max(0, len(before) - 1)
+    winner = min(before, default="")
+    if winner:
+        path = path_of(f"{root}/{winner}", make_key(winner), root)
+        rows.insert(len(rows) // 2, PublishedRow(*before[winner], path, b"record"))
+    refs = [tuple(reference(name, *values)) for name, values in after.items()]
+    found = list(compare_key(make_key(NFC), refs, map(tuple, rows), "/in"))
+    refs = [each for each in found if isinstance(each, InputRef)]
+    same = [name for name in after if name == winner and after[name][:2] == before[name][:2]]
+    assert [ref.uri for ref in refs] == [f"/in/{name}" for name in same]
+    assert all(ref.known == b"record" for ref in refs)
+    tags = [each.tag for each in found if not isinstance(each, InputRef)]
+    assert tags.count("new") == len(after) - len(same)
+    assert tags.count("gone") == (bool(winner) and not same)
+    kinds = [each.value[0] for each in found if not isinstance(each, InputRef)
+             and each.tag == "changes"]  # fmt: skip
+    assert kinds.count("removed") == max(0, len(before) - len(after))
+    assert not kinds or before != after
+
+
+def test_shards_that_were_swapped_are_not_taken(work):
+    """Each record is whole and the sizes are equal: only the checksum of the shard differs."""
+    options = {"encoding": "raw", "compression": "none", "num_shards": 6, "shard_examples": None,
+               "splits": "train:1", "features": "image/encoded,image/class/label"}  # fmt: skip
+    update(work, **options)
+    sizes: dict[int, list[Path]] = {}
+    for path in sorted((work / "out" / "current").glob("train-*")):
+        sizes.setdefault(path.stat().st_size, []).append(path)
+    first, second = next(paths for paths in sizes.values() if len(paths) > 1)[:2]
+    first.rename(work / "swapped")
+    second.rename(first)
+    (work / "swapped").rename(second)
+    assert 10 < update(work, **options, seed=3) < 16
+    assert not verify_dataset(find_dataset(str(work / "out")))
+
+
+# Inputs that were moved.
+
+
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_a_resumed_build_of_moved_inputs_names_their_new_paths(work, kind):
+    """Catalogs and rejects of finished parts, too; sidecars do not depend on the path."""
+    photos = work / "photos"
+    (photos / "cat" / "bad\udcff%.jpg").write_bytes(b"no")
+    if kind == "rows":
+        shutil.rmtree(photos)
+        photos.mkdir()
+        rows = "".join(f"{n},{n}\n" for n in range(40))
+        (photos / "a.csv").write_text(f"key,value\n{rows}40,x,y\n41\n")
+    options = {"splits": "train:1"} if kind == "rows" else OPTIONS
+    for name, limit in (("out", 0), ("scratch", 0.9)):
+        source = photos
+        shutil.rmtree(work / name, ignore_errors=True)
+        for fraction in dict.fromkeys((limit, 0.9)):
+            outcome, _ = build_dataset(
+                kind,
+                input=source,
+                output=work / name,
+                **{**options, "max_reject_fraction": fraction},
+            )
+            if not fraction:
+                assert outcome.status == "failed"
+                sidecars = [*(work / name).glob(".build-*/parts/*.json")]
+                assert sidecars
+                assert not any(str(photos) in path.read_text() for path in sidecars)
+                photos = photos.rename(work / "mo%ved")
+                source = photos
+    assert outcome.status == "published"
+    ours, theirs = files_of(work / "out"), files_of(work / "scratch")
+    assert ours[:2] == theirs[:2]
+    for name, table in ours[2].items():
+        pd.testing.assert_frame_equal(table, theirs[2][name])
+
+
+def test_an_update_of_moved_inputs_publishes_their_new_paths(work):
+    photos = (work / "photos").rename(work / "moved")
+    options = {"input": photos, "output": work / "out", **OPTIONS}
+    assert build_dataset(**options)[0].status == "up_to_date"
+    outcome, manifest = build_dataset(**options, update=True)
+    assert (outcome.status, outcome.reused, outcome.changes) == ("published", 19, ())
+    assert manifest.inputs.root == str(photos)
+    sources = {source for table in files_of(work / "out")[2].values() for source in table["source"]}
+    assert sources == {str(path) for path in photos.glob("*/0*.jpg")}
+    assert build_dataset(**options, update=True)[0].status == "up_to_date"
 
 
 def test_says_what_changed(work):
