@@ -78,6 +78,7 @@ class InputRef(NamedTuple):
         error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
         known: Its packed ``KnownRecord``, or empty; not part of the identity of the input.
+        ctime: See ``Entry``; not part of the identity: copies of an input differ in it.
     """
 
     key: str
@@ -90,11 +91,16 @@ class InputRef(NamedTuple):
     error: str = ""
     message: str = ""
     known: bytes = b""
+    ctime: int = 0
 
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""
         fields = (self.key, str(self.size), self.version, self.error, self.split, self.group)
         return _digest(*fields, *(() if self.label is None else (self.label,)))
+
+    def ctime_digest(self) -> int:
+        """Return a 128-bit digest of the key and the ctime."""
+        return _digest(self.key, str(self.ctime))
 
     def rejected(self, error: str, message: str) -> InputRef:
         """Return this reference, marked as rejected for a reason of ``rejects.REASONS``."""

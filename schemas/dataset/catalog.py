@@ -35,6 +35,8 @@ class CatalogRow(NamedTuple):
         pixel_squares: Sum of their squares.
         record_bytes: Bytes of the record in the uncompressed shard, with the frame.
         features: Columns that record features of the record, see ``image_features.Feature.column``.
+        input_ctime: Time of the last change of the file or its attributes, in nanoseconds; 0 for
+            objects. Two builds of the same inputs may differ in it.
     """
 
     key: str
@@ -51,6 +53,7 @@ class CatalogRow(NamedTuple):
     pixel_squares: Sequence[int]
     record_bytes: int
     features: Mapping[str, Any] = {}
+    input_ctime: int = 0
 
 
 _COLUMNS = [name for name in CatalogRow._fields if name != "features"]
@@ -104,7 +107,7 @@ def _schema() -> Any:
             "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
             "record_bytes": whole,
             **{name: kinds[kind] for name, kind in catalog_columns().items()},
-            "record_id": repeated,
+            "record_id": repeated, "input_ctime": whole,
         }
     )  # fmt: skip
 

@@ -178,6 +178,8 @@ class Build:
         command: Command line that builds the dataset again.
         record_id: Identity of the options and codecs that decide the features of a record, where
             records can be reused.
+        ctime_id: Identity of the ctimes of the inputs whose records can be reused; empty if some
+            records are of an earlier run.
     """
 
     config_id: str
@@ -188,6 +190,7 @@ class Build:
     finished: str
     command: tuple[str, ...] = ()
     record_id: str = ""
+    ctime_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -235,8 +238,9 @@ class Manifest:
             "build": asdict(self.build),
             "damaged": [asdict(each) for each in self.damaged],
         }
-        if not self.build.record_id:
-            del body["build"]["record_id"]
+        for name in ("record_id", "ctime_id"):
+            if not body["build"][name]:
+                del body["build"][name]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
         prefix = self.generation and f"{self.generation}/"

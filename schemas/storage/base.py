@@ -28,12 +28,15 @@ class Entry(NamedTuple):
         version: Text that changes with the content: the modification time in nanoseconds, the
             generation of an object, or another identifier of the storage.
         kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
+        ctime: Time of the last change of a local file or of its attributes, in nanoseconds, which
+            no program can set; 0 for objects.
     """
 
     path: str
     size: int
     version: str
     kind: str = "file"
+    ctime: int = 0
 
     @property
     def changed_ns(self) -> int | None:

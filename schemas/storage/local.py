@@ -61,7 +61,7 @@ def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
         kind = "file"
     else:
         kind = "dir" if stat_flags.S_ISDIR(status.st_mode) else "other"
-    return Entry(path, status.st_size, str(status.st_mtime_ns), kind)
+    return Entry(path, status.st_size, str(status.st_mtime_ns), kind, status.st_ctime_ns)
 
 
 @contextlib.contextmanager

@@ -145,12 +145,10 @@ def test_split_folders_next_to_others_are_a_warning(tmp_path) -> None:
 
 def test_globs(tmp_path) -> None:
     source = make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2}, size=(8, 8))
-    (source / "ds").mkdir()
-    inside = {"output": source / "ds", "image_size": 8}
-    assert resolve_job("images", input=source, **inside).config.shares.mode == "directory"
+    others = {"output": tmp_path / "ds", "image_size": 8}
     for pattern, mode in (("*/*/*", "directory"), ("*.jpg", "fractions")):
-        assert resolve_job("images", input=source / pattern, **inside).config.shares.mode == mode
-    above = resolve_job("images", input=source, root=tmp_path, **inside)
+        assert resolve_job("images", input=source / pattern, **others).config.shares.mode == mode
+    above = resolve_job("images", input=source, root=tmp_path, **others)
     assert above.config.splits is None  # the first folder of its keys is "in"
 
 

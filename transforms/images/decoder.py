@@ -340,5 +340,5 @@ def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
     record_bytes = _FRAME_BYTES + len(reply.payload)
     return CatalogRow(
         key=ref.key, source=ref.uri, input_bytes=ref.size, input_version=ref.version,
-        label=ref.label, record_bytes=record_bytes, **vars(sent),
+        label=ref.label, record_bytes=record_bytes, input_ctime=ref.ctime, **vars(sent),
     )  # fmt: skip

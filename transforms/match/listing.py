@@ -141,7 +141,7 @@ def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
         return ref.rejected(*OUTSIDE_ROOT)
     if entry.kind != "file":
         return ref.rejected("not_a_file", "a folder, pipe, socket or device")
-    return ref._replace(size=entry.size, version=entry.version)
+    return ref._replace(size=entry.size, version=entry.version, ctime=entry.ctime)
 
 
 def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:

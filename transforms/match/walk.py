@@ -320,13 +320,17 @@ class _LocalWalk:
             return None
         return self._ref(relative, path).rejected(*OUTSIDE_ROOT)
 
-    def _ref(self, relative: str, path: str, size: int = 0, version: str = "") -> InputRef:
+    def _ref(self, relative: str, path: str, status: os.stat_result | None = None) -> InputRef:
         if not is_utf8(relative):
             name = escape_name(relative)
             return InputRef(name, join(self.root, name)).rejected(
                 "bad_name", "the name is not valid UTF-8: rename the file"
             )
-        return InputRef(make_key(relative), path, size, version)
+        ref = InputRef(make_key(relative), path)
+        if status is None:
+            return ref
+        version, ctime = str(status.st_mtime_ns), status.st_ctime_ns
+        return ref._replace(size=status.st_size, version=version, ctime=ctime)
 
     def _file(
         self, entry: os.DirEntry[str], relative: str, real: str
@@ -344,7 +348,7 @@ class _LocalWalk:
             return self._ref(relative, entry.path).rejected("not_found", why)
         except OSError as error:  # a link to itself, or a name too long
             return self._ref(relative, entry.path).rejected("not_found", str(error.strerror))
-        ref = self._ref(relative, entry.path, status.st_size, str(status.st_mtime_ns))
+        ref = self._ref(relative, entry.path, status)
         if not ref.error and not stat.S_ISREG(status.st_mode):
             return ref.rejected("not_a_file", "a pipe, socket or device")
         if entry.is_symlink():

@@ -24,6 +24,7 @@ class Census:
         labels: All labels of references that were not rejected.
         matched: Number of files, skipped files and duplicates included.
         identity: Sum of the digests of all references, modulo 2**128.
+        ctimes: Sum of the digests of their ctimes, modulo 2**128.
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each, and their messages.
         counts: Counts of the files that give no reference.
@@ -33,6 +34,7 @@ class Census:
     labels: set[str] = field(default_factory=set)
     matched: int = 0
     identity: int = 0
+    ctimes: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
@@ -57,6 +59,7 @@ class Census:
         """
         self.matched += 1
         self.identity = (self.identity + ref.digest()) % _MODULUS
+        self.ctimes = (self.ctimes + ref.ctime_digest()) % _MODULUS
         count, total = self.series.get(series, (0, 0))
         self.series[series] = (count + 1, total + (ref.size if size is None else size))
         if ref.error:
@@ -78,6 +81,7 @@ class Census:
         self.labels |= other.labels
         self.matched += other.matched
         self.identity = (self.identity + other.identity) % _MODULUS
+        self.ctimes = (self.ctimes + other.ctimes) % _MODULUS
         self.errors.update(other.errors)
         for reason, examples in other.examples.items():
             self._show(reason, examples)

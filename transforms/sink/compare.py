@@ -2,7 +2,8 @@
 
 References and catalogs are joined by key. Inputs that are new under their key, or changed, may be
 renamed or only touched: those that have the size of a published input that is gone are read and
-joined with it by the hash of their content.
+joined with it by the hash of their content. An input that differs in its ctime alone is read and
+compared with the hash in the catalog: programs can set the other times of a file, but not this.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
 _BUCKETS = 1024  # of keys
 _LOCAL_READERS = 4
-_NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
+_NEW, _GONE, _DOUBTED, _CHANGES = "new", "gone", "doubted", "changes"  # output tags
 _Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which take less space
 
 
@@ -80,7 +81,7 @@ class Changes:
 
 
 def compare_bucket(
-    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str
+    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str, *, doubt: bool
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
     keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
@@ -89,11 +90,11 @@ def compare_bucket(
     for key, row in rows:
         keys[key][1].append(row)
     for key, (found, published) in keys.items():
-        yield from compare_key(key, found, published, root)
+        yield from compare_key(key, found, published, root, doubt=doubt)
 
 
 def compare_key(
-    key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str
+    key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str, *, doubt: bool = False
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of one key with what is published of it.
 
@@ -101,8 +102,9 @@ def compare_key(
     the others are rejects. A record is taken for the file that it was made of alone.
 
     Yields:
-        The references that need no further search, the others as ``_NEW`` and the row as ``_GONE``
-        by size, and changes.
+        The references that need no further search; as ``_DOUBTED`` those whose content must be
+        compared, which are all with ``doubt``; the others as ``_NEW`` and the row as ``_GONE`` by
+        size; and changes.
     """
     found = [InputRef(*ref) for ref in refs]
     published = [PublishedRow(*row) for row in rows]
@@ -115,7 +117,9 @@ def compare_key(
         same = (ref.size, ref.version, path_of(ref.uri, ref.key, root)) == (*old[:2], old.path)
         if same:
             gone = b""
-            yield ref._replace(known=old.record)
+            doubted = old.record and (doubt or ref.ctime != old.ctime)
+            ref = ref._replace(known=old.record)  # noqa: PLW2901
+            yield TaggedOutput(_DOUBTED, ref) if doubted else ref
         else:
             yield TaggedOutput(_NEW, (ref.size, tuple(ref)))
         if not same and rejects:
@@ -162,16 +166,24 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
     yield from map_ordered(digest, refs, threads)
 
 
-def hash_candidates(refs: list[InputRef]) -> list[tuple[str, _Row]]:
-    """Return inputs with the hash of their content; an empty one for what the decoder will reject.
+def hash_candidates(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:
+    """Yield inputs that have the content of their known record; the others by their hash.
 
-    The decoder reads such an input again, as in a build from scratch.
+    It is empty for what the decoder will reject, which reads such an input again, as in a build
+    from scratch.
     """
     try:
         digests = [digest for digest, _ in hash_inputs(refs)]
     except StorageError:
         digests = [""] * len(refs)
-    return list(zip(digests, map(tuple, refs), strict=True))
+    for digest, ref in zip(digests, refs, strict=True):
+        if not ref.known:
+            yield TaggedOutput(_NEW, (digest, tuple(ref)))
+        elif KnownRecord.unpack(ref.known).content_hash == digest:
+            yield ref
+        else:
+            yield TaggedOutput(_CHANGES, ("changed", ref.key))
+            yield TaggedOutput(_NEW, (digest, tuple(ref._replace(known=b""))))
 
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
@@ -220,19 +232,63 @@ class ComparePublished(beam.PTransform):
         plan: One ``Plan``.
         record_id: See ``read_rows``.
         root: Folder that the keys of the references are relative to.
+        doubt: Whether the content of all inputs is compared.
     """
 
     plan: beam.PCollection[Plan]
     record_id: str
     root: str
+    doubt: bool = False
 
     def expand(self, refs: beam.PCollection[InputRef]) -> Compared:
         """Wires the joins by key, size and content."""
-        plan, root = AsSingleton(self.plan), self.root
+        plan, root, doubt = AsSingleton(self.plan), self.root, self.doubt
         direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
             InputRef, new=tuple[int, Any]
         ).with_outputs(_NEW, main="refs")
-        rows = (
+        kept = (
+            {"refs": keyed, "rows": self._read_published()}
+            | "JoinByKey" >> beam.CoGroupByKey()
+            | "CompareKeys" >> beam.FlatMap(
+                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"], root, doubt=doubt)
+            ).with_output_types(
+                InputRef, new=tuple[int, Any], gone=tuple[int, Any], doubted=InputRef,
+                changes=tuple[str, str],
+            ).with_outputs(_NEW, _GONE, _DOUBTED, _CHANGES, main="refs")
+        )  # fmt: skip
+        sized = (
+            {"refs": kept[_NEW], "gone": kept[_GONE]}
+            | "JoinBySize" >> beam.CoGroupByKey()
+            | "FindCandidates" >> beam.FlatMap(
+                lambda pair: find_candidates(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef, new=InputRef, gone=tuple[str, Any])
+            .with_outputs(_NEW, _GONE, main="refs")
+        )  # fmt: skip
+        hashed = (
+            (sized[_NEW], kept[_DOUBTED])
+            | "AllCandidates" >> beam.Flatten()
+            | "SpreadCandidates" >> beam.Reshuffle()
+            | "BatchCandidates" >> beam.BatchElements(1, BATCH)
+            | "HashCandidates"
+            >> beam.FlatMap(hash_candidates)
+            .with_output_types(InputRef, new=tuple[str, Any], changes=tuple[str, str])
+            .with_outputs(_NEW, _CHANGES, main="refs")
+        )
+        matched = (
+            {"refs": hashed[_NEW], "gone": sized[_GONE]}
+            | "JoinByContent" >> beam.CoGroupByKey()
+            | "MatchContent" >> beam.FlatMap(
+                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef)
+        )  # fmt: skip
+        changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
+        changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
+        refs = (direct, kept["refs"], sized["refs"], hashed["refs"], matched)
+        every = refs | "AllCompared" >> beam.Flatten()
+        return Compared(every, changes)
+
+    def _read_published(self) -> beam.PCollection[tuple[int, Any]]:
+        return (
             self.plan
             | "ListPublished"
             >> beam.FlatMap(
@@ -245,39 +301,6 @@ class ComparePublished(beam.PTransform):
             | "ReadPublished"
             >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[int, Any])
         )
-        kept = (
-            {"refs": keyed, "rows": rows}
-            | "JoinByKey" >> beam.CoGroupByKey()
-            | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"], root)
-            ).with_output_types(
-                InputRef, new=tuple[int, Any], gone=tuple[int, Any], changes=tuple[str, str]
-            ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
-        )  # fmt: skip
-        sized = (
-            {"refs": kept[_NEW], "gone": kept[_GONE]}
-            | "JoinBySize" >> beam.CoGroupByKey()
-            | "FindCandidates" >> beam.FlatMap(
-                lambda pair: find_candidates(pair[1]["refs"], pair[1]["gone"])
-            ).with_output_types(InputRef, new=InputRef, gone=tuple[str, Any])
-            .with_outputs(_NEW, _GONE, main="refs")
-        )  # fmt: skip
-        hashed = (
-            sized[_NEW]
-            | "SpreadCandidates" >> beam.Reshuffle()
-            | "BatchCandidates" >> beam.BatchElements(1, BATCH)
-            | "HashCandidates" >> beam.FlatMap(hash_candidates).with_output_types(tuple[str, Any])
-        )
-        matched = (
-            {"refs": hashed, "gone": sized[_GONE]}
-            | "JoinByContent" >> beam.CoGroupByKey()
-            | "MatchContent" >> beam.FlatMap(
-                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
-            ).with_output_types(InputRef)
-        )  # fmt: skip
-        changes = kept[_CHANGES] | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
-        every = (direct, kept["refs"], sized["refs"], matched) | "AllCompared" >> beam.Flatten()
-        return Compared(every, changes)
 
 
 def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:

@@ -154,6 +154,7 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
             record_id=spec.record_id,
+            ctime_id="" if whole.reused or not spec.record_id else plan.ctime_id,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

@@ -42,7 +42,8 @@ def make_plan(
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
-    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings)
+    ctimes = f"{census.ctimes:032x}"
+    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=ctimes)
     return adjust_plan(spec, plan, can_use)
 
 
@@ -71,13 +72,16 @@ def adjust_plan(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
         )
         problem = problem or find_usable(storage, spec.output, old, can_use)
         moved = bool(old.catalogs) and old.inputs.root != spec.root
+        compared = replace(
+            plan, published=_published(spec, old), published_root=old.inputs.root,
+            changes=(*changed, *_all_decoded(spec, old)),
+        )  # fmt: skip
         if not problem and not (moved and spec.update):
-            return replace(plan, status="up_to_date", message=f"{spec.output} is up to date.")
+            look = old.build.ctime_id != plan.ctime_id or spec.update == "content"
+            message = f"{spec.output} is up to date."
+            return replace(compared if look else plan, status="up_to_date", message=message)
         if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
-            lines = (*changed, *_all_decoded(spec, old))
-            plan = replace(
-                plan, published=_published(spec, old), published_root=old.inputs.root, changes=lines
-            )
+            plan = compared
         if not spec.update:
             return replace(plan, status="failed", message=problem)
     if spec.dry_run:
@@ -99,16 +103,26 @@ def _all_decoded(spec: SinkSpec, old: Manifest) -> tuple[str, ...]:
     return ("options or codecs that decide the records: all inputs are decoded",)
 
 
-def add_changes(plan: Plan, changes: Changes, output: str) -> Plan:
-    """Return a plan that says what changed since the published dataset."""
-    message = plan.message
-    if plan.status == "failed" and changes.counts:
+def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
+    """Return a plan that says what changed since the published dataset.
+
+    A dataset that seemed up to date is not, where inputs of which only the ctime differed have
+    other contents.
+    """
+    if not changes.counts:
+        return plan
+    if plan.status == "up_to_date" and spec.update:
+        plan = replace(plan, status="build", message="")
+        if spec.dry_run:
+            plan = replace(plan, status="dry_run", message="\n".join(plan.warnings))
+    elif plan.status in ("failed", "up_to_date"):
         message = (
-            f"The inputs of {output} have changed since it was built "
+            f"The inputs of {spec.output} have changed since it was built "
             f"({'; '.join([*plan.changes, str(changes)])}): run again with "
             "--update to publish a new version, or choose another --output."
         )
-    return replace(plan, message=message, changes=(*plan.changes, *changes.lines()))
+        plan = replace(plan, status="failed", message=message)
+    return replace(plan, changes=(*plan.changes, *changes.lines()))
 
 
 def _largest_names(spec: SinkSpec, plan: Plan) -> Iterator[str]:

@@ -142,6 +142,7 @@ class Plan:
         parts: Number of parts in each series.
         labels: Labels in the order of their class ids.
         input_id: Identity of the inputs.
+        ctime_id: Identity of their ctimes.
         default_parts: Number of parts in a series that is not in ``parts``: where the split is a
             column of the records.
         warnings: Warnings for the manifest.
@@ -163,6 +164,7 @@ class Plan:
     published_root: str = ""
     changes: tuple[str, ...] = ()
     base: str = ""
+    ctime_id: str = ""
 
     def parts_of(self, series: Series) -> int:
         """Return the number of parts in a series."""

@@ -60,6 +60,7 @@ class PublishedRow(NamedTuple):
         version: Version of the input.
         label: Its label.
         path: See ``path_of``.
+        ctime: Its ctime.
         record: Its packed ``KnownRecord``; empty if records of the build have other features.
     """
 
@@ -67,6 +68,7 @@ class PublishedRow(NamedTuple):
     version: str = ""
     label: str | None = None
     path: str = ""
+    ctime: int = 0
     record: bytes = b""
 
 
@@ -130,7 +132,12 @@ def read_rows(
                 row.record_bytes,
             ).pack()  # fmt: skip
         path = path_of(row.source, row.key, root)
-        yield row.key, PublishedRow(row.input_bytes, row.input_version, row.label, path, record)
+        yield (
+            row.key,
+            PublishedRow(
+                row.input_bytes, row.input_version, row.label, path, row.input_ctime, record
+            ),
+        )
 
 
 def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -270,5 +277,5 @@ def known_row(ref: InputRef, record_bytes: int, features: Mapping[str, Any]) -> 
     return CatalogRow(
         ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
         known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,
-        HEADER_BYTES + record_bytes + FOOTER_BYTES, features,
+        HEADER_BYTES + record_bytes + FOOTER_BYTES, features, ref.ctime,
     )  # fmt: skip

@@ -50,7 +50,7 @@ class SinkSpec:
     compression: Literal["gzip", "none"] = "gzip"
     labels: tuple[str, ...] | None = None
     max_reject_fraction: float = 0.05
-    update: bool = False
+    update: bool | Literal["content"] = False
     overwrite: bool = False
     keep: int = 1
     dry_run: bool = False

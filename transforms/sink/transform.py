@@ -31,7 +31,7 @@ from shardmill.transforms.sink.assemble import (
 )
 from shardmill.transforms.sink.catalog import write_catalog
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.compare import ComparePublished
+from shardmill.transforms.sink.compare import Changes, ComparePublished
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
@@ -195,6 +195,13 @@ def _plan_and_announce(census: Census, spec: SinkSpec, encoder: Encoder[InputRef
     return plan
 
 
+def _add_changes(plan: Plan, changes: Changes, census: Census, spec: SinkSpec) -> Plan:
+    changed = add_changes(plan, changes, spec)
+    if plan.status != "build":
+        announce(spec, changed, "encoding", census.refs, census.series)
+    return changed
+
+
 @dataclass(eq=False)
 class WriteShards(beam.PTransform):
     """Writes inputs as a published dataset: ``inputs | WriteShards(spec, encoder)``.
@@ -228,10 +235,11 @@ class WriteShards(beam.PTransform):
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
-            refs, changes = refs | "ComparePublished" >> ComparePublished(
-                plan, spec.record_id, spec.root
-            )
-            plan = plan | "AddChanges" >> beam.Map(add_changes, changes, spec.output)
+            compare = ComparePublished(plan, spec.record_id, spec.root, spec.update == "content")
+            refs, changes = refs | "ComparePublished" >> compare
+            plan = plan | "AddChanges" >> beam.Map(
+                _add_changes, changes, AsSingleton(census), spec
+            ).with_output_types(Plan)
         placed = refs | "PlaceInputs" >> beam.FlatMap(
             lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
         ).with_output_types(Placed)

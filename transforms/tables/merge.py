@@ -38,9 +38,7 @@ def encode_part(
     """
     for ref in refs:
         if not ref.split:
-            # The run may have been written before its file was moved with the whole input.
-            rejects = (Reject(**json.loads(line)) for line in segments.read_lines(ref))
-            yield from (reject._replace(uri=ref.source_uri) for reject in rejects)
+            yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
     found = [ref for ref in refs if ref.split]
     if found:
         yield from merge_segments(found, key, summarize=summarize)

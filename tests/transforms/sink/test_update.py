@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.schemas.dataset.catalog import catalog_name
-from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.compare import compare_key
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
@@ -277,7 +277,7 @@ def test_a_row_counts_for_one_exact_path_size_and_version(before, after, root):
     winner = min(before, default="")
     if winner:
         path = path_of(f"{root}/{winner}", make_key(winner), root)
-        rows.insert(len(rows) // 2, PublishedRow(*before[winner], path, b"record"))
+        rows.insert(len(rows) // 2, PublishedRow(*before[winner], path, 0, b"record"))
     refs = [tuple(reference(name, *values)) for name, values in after.items()]
     found = list(compare_key(make_key(NFC), refs, map(tuple, rows), "/in"))
     refs = [each for each in found if isinstance(each, InputRef)]
@@ -309,42 +309,101 @@ def test_shards_that_were_swapped_are_not_taken(work):
     assert not verify_dataset(find_dataset(str(work / "out")))
 
 
+# Inputs that have the size and the modification time of others.
+
+
+def write_bmp(photos: Path, name: str, seed: int) -> Path:
+    make_image(seed, 24, 16).save(photos / name)
+    os.utime(photos / name, ns=(1, 1))
+    return photos / name
+
+
+def exchange(photos: Path) -> None:
+    (photos / "bee/x.bmp").rename(photos / "z")
+    (photos / "bee/y.bmp").rename(photos / "bee/x.bmp")
+    (photos / "z").rename(photos / "bee/y.bmp")
+
+
+def link_again(photos: Path) -> None:
+    for path in [*photos.rglob("*.*")]:
+        os.link(path, photos / "z")
+        path.unlink()
+        (photos / "z").rename(path)
+
+
+def restore(photos: Path) -> None:
+    shutil.copytree(photos, photos.with_name("backup"))
+    shutil.rmtree(photos)
+    photos.with_name("backup").rename(photos)
+
+
+UNSEEN: dict[str, tuple[Callable[[Path], object], int]] = {
+    "rewritten": (lambda p: write_bmp(p, "bee/x.bmp", 7), 1),
+    "replaced": (lambda p: write_bmp(p, "z.bmp", 7).replace(p / "bee/x.bmp"), 1),
+    "exchanged": (exchange, 2),
+    "rewritten and restored": (lambda p: (write_bmp(p, "bee/x.bmp", 7), restore(p)), 1),
+    "the same again": (lambda p: write_bmp(p, "bee/x.bmp", 5), 0),
+    "mode": (lambda p: [path.chmod(0o600) for path in p.rglob("*.*")], 0),
+    "links": (link_again, 0),
+    "restored": (restore, 0),
+}
+
+
+@pytest.mark.parametrize("edit", UNSEEN)
+def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
+    photos, (change, changed) = work / "photos", UNSEEN[edit]
+    for name, seed in (("x", 5), ("y", 6)):
+        write_bmp(photos, f"bee/{name}.bmp", seed)
+    update(work)
+    options = {"input": photos, "output": work / "out", **OPTIONS}
+    change(photos)
+    for dry_run in (True, False):
+        outcome, _ = build_dataset(**options, dry_run=dry_run)
+        assert outcome.status == ("failed" if changed else "up_to_date"), outcome.message
+        assert (f"({changed} changed): run again with --update" in outcome.message) == bool(changed)
+    outcome, _ = build_dataset(**options, update=True, dry_run=True)
+    assert outcome.status == ("dry_run" if changed else "up_to_date")
+    assert update(work) == 21 - changed
+    assert build_dataset(**options)[0].status == "up_to_date"
+    exchange(photos)
+    assert update(work, seed=9) == 19 if edit != "exchanged" else 21
+
+
+def test_the_ctime_of_a_resumed_part_is_not_taken_from_the_last_run(work):
+    """The input was changed after its part was written: the next run sees that."""
+    photos, options = work / "photos", {**OPTIONS, "max_reject_fraction": 0}
+    write_bmp(photos, "bee/x.bmp", 5)
+    (photos / "cat" / "other.jpg").write_text("not an image")
+    shutil.rmtree(work / "out")
+    options |= {"input": photos, "output": work / "out"}
+    assert build_dataset(**options)[0].status == "failed"
+    write_bmp(photos, "bee/x.bmp", 7)
+    options["max_reject_fraction"] = 0.5
+    assert build_dataset(**options)[0].status == "published"
+    assert "(1 changed)" in build_dataset(**options)[0].message
+    assert update(work) == 19
+
+
 # Inputs that were moved.
 
 
-@pytest.mark.parametrize("kind", ["images", "rows"])
-def test_a_resumed_build_of_moved_inputs_names_their_new_paths(work, kind):
-    """Catalogs and rejects of finished parts, too; sidecars do not depend on the path."""
+def test_a_resumed_build_of_moved_inputs_names_their_new_paths(work):
+    """In catalogs and rejects of finished parts, too; sidecars do not depend on the path."""
     photos = work / "photos"
     (photos / "cat" / "bad\udcff%.jpg").write_bytes(b"no")
-    if kind == "rows":
-        shutil.rmtree(photos)
-        photos.mkdir()
-        rows = "".join(f"{n},{n}\n" for n in range(40))
-        (photos / "a.csv").write_text(f"key,value\n{rows}40,x,y\n41\n")
-    options = {"splits": "train:1"} if kind == "rows" else OPTIONS
-    for name, limit in (("out", 0), ("scratch", 0.9)):
-        source = photos
-        shutil.rmtree(work / name, ignore_errors=True)
-        for fraction in dict.fromkeys((limit, 0.9)):
-            outcome, _ = build_dataset(
-                kind,
-                input=source,
-                output=work / name,
-                **{**options, "max_reject_fraction": fraction},
-            )
-            if not fraction:
-                assert outcome.status == "failed"
-                sidecars = [*(work / name).glob(".build-*/parts/*.json")]
-                assert sidecars
-                assert not any(str(photos) in path.read_text() for path in sidecars)
-                photos = photos.rename(work / "mo%ved")
-                source = photos
-    assert outcome.status == "published"
-    ours, theirs = files_of(work / "out"), files_of(work / "scratch")
-    assert ours[:2] == theirs[:2]
-    for name, table in ours[2].items():
-        pd.testing.assert_frame_equal(table, theirs[2][name])
+    shutil.rmtree(work / "out")
+    options = {"output": work / "out", **OPTIONS}
+    failed, _ = build_dataset(**{**options, "max_reject_fraction": 0}, input=photos)
+    assert failed.status == "failed"
+    sidecars = [*(work / "out").glob(".build-*/parts/*.json")]
+    assert sidecars
+    assert not any(str(photos) in path.read_text() for path in sidecars)
+    moved = photos.rename(work / "mo%ved")
+    assert build_dataset(**options, input=moved)[0].parts_reused
+    build_dataset(**{**options, "output": work / "scratch"}, input=moved)
+    assert dataset_files(work / "out") == dataset_files(work / "scratch")
+    for path in (work / "out" / "current" / "catalog").glob("*"):
+        assert {Path(name).parents[1] for name in pd.read_parquet(path)["source"]} == {moved}
 
 
 def test_an_update_of_moved_inputs_publishes_their_new_paths(work):
