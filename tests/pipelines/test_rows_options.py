@@ -346,6 +346,31 @@ def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
     assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.parametrize("finished", ["runs", "parts"])
+def test_a_resumed_build_of_moved_files_names_their_new_paths(tmp_path, finished) -> None:
+    """Finished runs and parts hold rejects; none of them stores the path of the input."""
+    rows = [[f"k{n}", n] for n in range(60)]
+    make_table(tmp_path / "in" / "a.csv", ["key", "n"], [*rows, ["k61", ""]])
+    make_table(tmp_path / "in" / "b.csv", ["key", "n"], [["k1", 7], ["", 2]])
+    options = {"key": "key", "label": "n", "splits": TRAIN}
+    failed, _ = build_rows(
+        input=tmp_path / "in", output=tmp_path / "ds", max_reject_fraction=0, **options
+    )
+    assert failed.status == "failed"
+    if finished == "runs":
+        for path in (tmp_path / "ds").glob(".build-*/parts/*"):
+            path.unlink()
+    moved = (tmp_path / "in").rename(tmp_path / "moved")
+    options |= {"input": moved, "max_reject_fraction": 0.1}
+    resumed, _ = build_rows(output=tmp_path / "ds", **options)
+    assert (resumed.status, resumed.parts_reused > 0) == ("published", finished == "parts")
+    build_rows(output=tmp_path / "scratch", **options)
+    assert dataset_files(tmp_path / "ds") == dataset_files(tmp_path / "scratch")
+    paths = {reject["error"]: reject["uri"] for reject in rejects_of(tmp_path / "ds")}
+    assert set(paths) == {"missing", "key_conflict"}
+    assert set(paths.values()) <= {str(moved / "a.csv"), str(moved / "b.csv")}
+
+
 # Shards.
 
 

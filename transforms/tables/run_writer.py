@@ -93,7 +93,8 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) ->
         for split, records in encode_splits(table, origin):
             yield from segments.cut_blocks(split, records)
         if table.rejects:
-            yield segments.pack_lines([reject.to_json() for reject in table.rejects])
+            rejects = (reject._replace(uri=origin.uri) for reject in table.rejects)
+            yield segments.pack_lines([reject.to_json() for reject in rejects])
 
     return _write_run(folder, name, blocks(), rows, dict(sorted(reasons.items())))
 

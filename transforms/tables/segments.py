@@ -96,7 +96,8 @@ class Origin(NamedTuple):
     Attributes:
         run: Identity of the range of a table.
         source: Key of the input.
-        uri: Path or URI of the input.
+        uri: Path or URI of the input, relative to the root of the inputs if it is below it, since
+            they may be moved before the build is resumed.
     """
 
     run: str

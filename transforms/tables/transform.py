@@ -19,7 +19,7 @@ import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.storage import join
+from shardmill.schemas.storage import join, to_relative
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import progress
@@ -177,7 +177,8 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
     batches: Iterable[Any] = spec.source.read(unit) if finished is None else [None]
     try:
         for number, batch in enumerate(batches):
-            origin = Origin(f"{ref.key}#{unit.start:016x}.{number:08x}", ref.key, ref.uri)
+            name = f"{ref.key}#{unit.start:016x}.{number:08x}"
+            origin = Origin(name, ref.key, to_relative(ref.uri, spec.sink.root))
             run = finished or find_run(spec.runs, name_of(number))
             if run is None:
                 table = place_batch(spec.table, batch)
