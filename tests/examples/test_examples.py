@@ -56,7 +56,7 @@ def test_custom_pipeline(tmp_path) -> None:
 
 def test_encode_images_with_another_sink(photos, tmp_path) -> None:
     (photos / "cat" / "bad.jpg").write_bytes(b"no")
-    encoder = ImagesConfig(input="x", output="x", image_size="16").encoder
+    encoder = ImagesConfig(input="x", output="y", image_size="16").encoder
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         refs = (pipeline | MatchFiles(find_input(str(photos)), LabelSpec())).refs
         done = refs | EncodeImages(encoder, ["cat", "dog"])

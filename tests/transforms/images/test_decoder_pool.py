@@ -244,7 +244,7 @@ def test_records_larger_than_a_pipe(tmp_path):
 
 
 def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
-    encoder = ImagesConfig(str(tmp_path), str(tmp_path / "out"), image_size="16").encoder
+    encoder = ImagesConfig(str(tmp_path), f"{tmp_path}-out", image_size="16").encoder
     sizes = [10] * 40 + [400_000] * 5 + [3_000_000, 10]
     refs = [InputRef(str(number), "", size) for number, size in enumerate(sizes)]
     batches = list(encoder._batches(refs, 16))
