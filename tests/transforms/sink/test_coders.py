@@ -4,6 +4,8 @@ from apache_beam.coders import registry
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardmill.transforms.match.input_coders
+import shardmill.transforms.sink.coders  # noqa: F401 - registers coders
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
