@@ -89,13 +89,19 @@ class WriteRows(beam.PTransform):
             built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
             graph.append(AsSingleton(built))
         made = write_units(spread, spec, *graph)
-        placed = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec)
-        rejected = (files, found[REJECTED_FILES], made[REJECTED_FILES]) | "Rejected" >> Flatten()
+        rejected = {
+            "Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]
+        }  # fmt: skip
+        # One Flatten: Flink's translation of a Flatten of the outputs of another one fails.
         placed = (
-            (placed, rejected | "PlaceRejects" >> beam.FlatMap(place_rejected, AsSingleton(plan)))
-            | "AllPlaced" >> Flatten()
-            | "TypePlaced" >> beam.Map(lambda item: item).with_output_types(Placed)
-        )
+            *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec)),
+            *(
+                inputs
+                | f"PlaceRejected{name}"
+                >> beam.FlatMap(place_rejected, AsSingleton(plan)).with_output_types(Placed)
+                for name, inputs in rejected.items()
+            ),
+        ) | "AllPlaced" >> Flatten()
         files_only = census | "CountFilesWithoutRows" >> beam.Map(
             count_files, plan=AsSingleton(plan)
         )
@@ -205,6 +211,7 @@ class CutSegments(beam.PTransform):
     """Gives the segments of runs with their parts: ``(runs, plan) | CutSegments(spec)``.
 
     More than ``MAX_RUNS`` runs are merged to as many first, so that no part reads more segments.
+    The outputs are the segments of the runs that are not merged, and of the merged ones.
 
     Args:
         spec: What is written.
@@ -212,7 +219,7 @@ class CutSegments(beam.PTransform):
 
     spec: RowsSpec
 
-    def expand(self, inputs: tuple[Any, Any]) -> beam.PCollection[Placed]:
+    def expand(self, inputs: tuple[Any, Any]) -> tuple[beam.PCollection[Placed], ...]:
         """Wire the groups of runs, and what is merged."""
         runs, plan = inputs
         count = runs | "CountRuns" >> beam.combiners.Count.Globally()
@@ -224,13 +231,13 @@ class CutSegments(beam.PTransform):
             | "GroupByGroup" >> beam.GroupByKey()
             | "MergeRuns" >> beam.FlatMap(merge_group, spec=self.spec)
         )
-        return (
-            (grouped[RUNS], merged)
-            | "AllRuns" >> Flatten()
-            | "PlaceSegments"
+        return tuple(
+            each
+            | f"Place{name}"
             >> beam.FlatMap(
                 lambda run, plan: cut_segments(Run.of_values(run), plan), AsSingleton(plan)
-            )
+            ).with_output_types(Placed)
+            for name, each in (("Runs", grouped[RUNS]), ("MergedRuns", merged))
         )
 
 
