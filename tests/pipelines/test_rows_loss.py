@@ -12,7 +12,7 @@ import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.sources.csv import source as csv_source
+from shardmill.transforms.sources.csv import source
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 
 TRAIN = "train:1"
@@ -149,7 +149,7 @@ def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, mon
     """The change keeps the size: only the version shows it."""
     path = tmp_path / "in.csv"
     table(0, 5_000).to_csv(path, index=False)
-    read_range = csv_source.read_range
+    read_range = source.read_range
 
     def read_and_change(*args):
         for cells in read_range(*args):
@@ -159,7 +159,7 @@ def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, mon
             os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
             yield cells
 
-    monkeypatch.setattr(csv_source, "read_range", read_and_change)
+    monkeypatch.setattr(source, "read_range", read_and_change)
     message = failed(
         input=tmp_path / "*.csv", output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=1
     )

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import OutputError
 from shardmill.transforms.sink.placement import PartKey, Series, part_of
 from shardmill.transforms.sink.planning import Plan
-from shardmill.transforms.tables import encoder, run_writer, segments
+from shardmill.transforms.tables import merge, run_writer, segments
 from shardmill.transforms.tables.segments import Origin, Run
 from tests.conftest import examples
 from tests.support.rows_tools import build_rows, current, make_table, rejects_of
 
-MERGE = encoder.merge_segments
+MERGE = merge.merge_segments
 POSITIONS = st.lists(
     st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**63, 2**64 - 1]), min_size=1, max_size=30
 )
@@ -47,7 +47,7 @@ def write_run(folder, name: str, splits: dict[str, list[int]]) -> Run:
     st.booleans(),
 )
 def test_parts_hold_each_record_once_in_order(
-    tmp_path_factory, tables, parts, block_bytes, merge
+    tmp_path_factory, tables, parts, block_bytes, merges
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
     plan = Plan("build", parts={Series("", ""): 1}, default_parts=parts)
@@ -55,7 +55,7 @@ def test_parts_hold_each_record_once_in_order(
         patch.setattr(segments, "BLOCK_BYTES", block_bytes)
         patch.setattr(run_writer, "_MERGE_BYTES", 3 * block_bytes)
         runs = [write_run(folder, f"r{number}", table) for number, table in enumerate(tables)]
-        runs = [run_writer.merge_runs(str(folder), 7, runs)] if merge else runs
+        runs = [run_writer.merge_runs(str(folder), 7, runs)] if merges else runs
     placed: dict[PartKey, list] = {}
     for run in runs:
         for key, (_, ref) in segments.cut_segments(Run.of_values(run.values), plan):
@@ -100,9 +100,12 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
         make_table(tmp_path / "in" / f"{number:02d}.csv", ["id", "text"], [*rows, ["?", "bad"]])
     flags = {"input": tmp_path / "in", "key": "id", "max_reject_fraction": 1.0, "num_shards": 2}
     opened: list[int] = []
-    monkeypatch.setattr(
-        encoder, "merge_segments", lambda refs, key: opened.append(len(refs)) or MERGE(refs, key)
-    )
+
+    def merged(refs, key, **options):
+        opened.append(len(refs))
+        return MERGE(refs, key, **options)
+
+    monkeypatch.setattr(merge, "merge_segments", merged)
     results = []
     for limit in (256, 3):
         monkeypatch.setattr(run_writer, "MAX_RUNS", limit)
