@@ -41,8 +41,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A session of pytest that starts closes the folder of all sessions to other users, as which some
-# tests act meanwhile: each checkout has a separate one.
-TEMPORARY = Path(tempfile.gettempdir(), f"shardmill-tests-{zlib.crc32(__file__.encode()):08x}")
+# tests act meanwhile: each checkout has a separate one. Its name is short, since commands that pages
+# of the docs show would cut longer paths.
+TEMPORARY = Path(tempfile.gettempdir(), f"t{zlib.crc32(__file__.encode()) & 0xFFFF:04x}")
 TEMPORARY.mkdir(exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEMPORARY))
 

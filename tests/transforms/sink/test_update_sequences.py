@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import build_dataset, examples, make_image, make_photos
-from tests.support.fault_cases import spread
+from tests.support.fault_cases import moments
 from tests.support.fault_tools import Watched, check_published, images, zygote
 
 pytestmark = pytest.mark.heavy
@@ -73,9 +73,12 @@ def test_a_killed_update_takes_each_record_once(tmp_path):
     shutil.copytree(output, tmp_path / "old", symlinks=True)
     log = tmp_path / "log"
     assert zygote().run(*update, watch=Watched(output, log=log)).code == 0
-    whole, changes = check_published(output), len(log.read_text().splitlines())
+    whole, changes = (
+        check_published(output),
+        [each.split()[1] for each in log.read_text().splitlines()],
+    )
     kills = 0
-    for number in spread(changes, 6):
+    for number in moments(changes, "images"):
         shutil.rmtree(output)
         shutil.copytree(tmp_path / "old", output, symlinks=True)
         kills += zygote().run(*update, watch=Watched(output, at=(number,))).code != 0
