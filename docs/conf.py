@@ -28,7 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "repository_files",
 ]
-exclude_patterns = ["_tools", "upstream"]  # reports to other projects
+exclude_patterns = ["_tools"]
 myst_heading_anchors = 4  # links to headings, as GitHub makes them
 myst_enable_extensions = ["colon_fence"]
 
