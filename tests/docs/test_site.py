@@ -41,4 +41,4 @@ def test_every_page_is_in_the_navigation() -> None:
         for line in tree.splitlines():
             if line and not line.startswith(":"):
                 listed |= {path.stem for path in (ROOT / "docs").glob(f"{line}.md")}
-    assert listed == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert listed == {path.stem for path in (ROOT / "docs").rglob("*.md")} - {"index"}

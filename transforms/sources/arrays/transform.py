@@ -93,7 +93,8 @@ class WriteArrays(beam.PTransform):
             | "SpreadUnits" >> beam.Reshuffle()
         )
         made = write_units(units, spec.rows)
-        placed = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec.rows)
+        segments = (made[RUNS], plan) | "CutSegments" >> CutSegments(spec.rows)
+        placed = segments | "AllPlaced" >> beam.Flatten()
         matched = plan | "CountRows" >> beam.Map(lambda plan: count_rows(spec, plan))
         counts = (
             (matched, made[COUNTS])
