@@ -20,7 +20,7 @@ from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Uni
 from shardmill.transforms.tables.table_spec import PickledOnce, TableSpec
 from shardmill.transforms.tables.typed_column import TypedColumn
 
-_BATCH_BYTES = 32 << 20  # of arrays
+_BATCH_BYTES = 8 << 20  # of arrays
 _MAX_BATCH_ROWS = 1 << 20
 
 
