@@ -23,7 +23,7 @@ from blake3 import blake3
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, KnownRecord
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.rejects import TRANSIENT, RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
@@ -208,7 +208,9 @@ def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
         for line in open_storage(path).read(path).splitlines():
             reject = json.loads(line)
-            if reject["stage"] != "match" or reject["error"] == "key_conflict":
+            # What matching rejects for good is no input of the comparison; what it could not read
+            # for a moment may be one now.
+            if reject["stage"] != "match" or reject["error"] in {"key_conflict", *TRANSIENT}:
                 yield reject["key"], PublishedRow()
 
 
