@@ -112,7 +112,7 @@ def test_references_are_small_in_the_shuffle(tmp_path) -> None:
         ((key, value),) = transform.place_ref(spec(tmp_path).place, ref, plan)
         encoded += len(registry.get_coder(PartKey).encode(key))
         encoded += len(registry.get_coder(PlacedRef).encode(value))
-    assert encoded < names + 100 * 80
+    assert encoded < names + 100 * 90  # the ctime of a real file takes 9 of them
 
 
 def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
