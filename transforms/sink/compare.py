@@ -208,8 +208,8 @@ def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
         for line in open_storage(path).read(path).splitlines():
             reject = json.loads(line)
-            # What matching rejects for good is not compared; what it could not read for a moment may
-            # be an input now.
+            # What matching rejects for good is not compared; what it could not read for a moment
+            # may be an input now.
             if reject["stage"] != "match" or reject["error"] in {"key_conflict", *TRANSIENT}:
                 yield reject["key"], PublishedRow()
 
