@@ -36,8 +36,8 @@ from shardmill.transforms.images.resize import (
     parse_image_size,
 )
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
+from shardmill.transforms.sink.division import MAX_SHARDS
 from shardmill.transforms.sink.placement import DUPLICATES, DuplicatesMode
-from shardmill.transforms.sink.planning import MAX_SHARDS
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.ranges import Check

@@ -99,7 +99,7 @@ def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
         "root": dataset.root,
         "sound": not findings,
         "examples": dataset.manifest.written,
-        "shards": len(dataset.shards),
+        "shards": len(dataset.manifest.shards),
         "faults": [finding._asdict() for finding in findings],
     }
 

@@ -175,8 +175,7 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         inside = storage.list_dir(join(folder, shard_names.CATALOG))
         prefix = shard_names.CATALOG + "/"
         sizes |= {prefix + found.path.rsplit("/", 1)[-1]: found.size for found in inside}
-    shards = (shard for split in manifest.splits.values() for shard in split.shards)
-    listed: list[Shard | CatalogFile] = [*shards, *manifest.catalogs]
+    listed: list[Shard | CatalogFile] = [*manifest.shards, *manifest.catalogs]
     for file in listed:
         if sizes.get(file.file) != file.bytes:
             return file.file
@@ -186,16 +185,34 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
     return ""
 
 
-def is_shard(path: str, num_bytes: int, crc32c: str | None) -> bool:
-    """Return whether a file is the shard that a manifest lists with this size and CRC-32C.
+def compare_shard(shard: Shard, num_bytes: int, crc32c: str | None) -> str:
+    """Return how a file differs from the shard that a manifest lists, or an empty text.
+
+    Args:
+        shard: The entry of the manifest.
+        num_bytes: Size of the file.
+        crc32c: CRC-32C of the file; None if it is not known.
+    """
+    if num_bytes != shard.bytes:
+        return f"it has {num_bytes:,} bytes, the manifest says {shard.bytes:,}"
+    if None in (crc32c, shard.crc32c) or crc32c == shard.crc32c:
+        return ""
+    return (
+        f"its CRC-32C is {crc32c}, the manifest says {shard.crc32c}: its bytes changed after they "
+        "were written"
+    )
+
+
+def is_shard(path: str, shard: Shard) -> bool:
+    """Return whether a file is the shard that a manifest lists.
 
     The content is read once; some object stores know the checksum.
     """
     storage = open_storage(path)
     entry = storage.stat(path)
-    if entry is None or entry.size != num_bytes:
+    if entry is None or compare_shard(shard, entry.size, None):
         return False
-    return crc32c in (None, f"{storage.checksum(path):08x}")
+    return not compare_shard(shard, entry.size, f"{storage.checksum(path):08x}")
 
 
 def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:

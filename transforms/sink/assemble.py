@@ -16,14 +16,14 @@ from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from shardmill.transforms.sink.cutting import cut_part
-from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import (
+from shardmill.transforms.sink.division import (
     ShardSpec,
     count_shards,
     deal_parts,
     deal_records,
 )
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.rechunk import loses_records, repack
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER
 

@@ -22,6 +22,7 @@ from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
+from shardmill.transforms.publish.generation import compare_shard
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -61,11 +62,6 @@ class Dataset:
     schema: str = ""
     output: str = ""
     counted: bool = False
-
-    @property
-    def shards(self) -> list[Shard]:
-        """All shards, split by split."""
-        return [shard for split in self.manifest.splits.values() for shard in split.shards]
 
 
 class CheckedRange(NamedTuple):
@@ -140,7 +136,7 @@ def verify_dataset(
     findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
     checker, problem = make_checker(dataset)
     findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
-    shards = dataset.shards
+    shards = dataset.manifest.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
     opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
     tasks = [(number, part) for number, file in enumerate(opened) for part in file.ranges]
@@ -155,7 +151,7 @@ def verify_dataset(
         progress.add(result.scanned.end - result.scanned.start, damaged)
     for number, shard in enumerate(shards):
         parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
-        messages = compare_shard(shard, opened[number], parts, counted=dataset.counted)
+        messages = check_shard(shard, opened[number], parts, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
     return [*findings, *_check_catalogs(dataset)]
 
@@ -207,7 +203,7 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
     return CheckedRange(shard, scanned, violations, tuple(samples))
 
 
-def compare_shard(
+def check_shard(
     shard: Shard, found: FileRanges, parts: Sequence[CheckedRange], *, counted: bool
 ) -> Iterator[str]:
     """Yield the differences between a shard and its entry in the manifest.
@@ -238,18 +234,15 @@ def compare_shard(
 
 
 def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
-    same_size = count.num_bytes == shard.bytes
-    if not same_size:
-        yield f"it has {count.num_bytes:,} bytes, the manifest says {shard.bytes:,}"
+    changed = compare_shard(shard, count.num_bytes, count.crc32c)
+    if count.num_bytes != shard.bytes:
+        yield changed
     if count.fault is not None:
         yield str(count.fault)
     elif count.records != shard.records:
         yield f"it has {count.records:,} records, the manifest says {shard.records:,}"
-    elif same_size and shard.crc32c is not None and count.crc32c != shard.crc32c:
-        yield (
-            f"its CRC-32C is {count.crc32c}, the manifest says {shard.crc32c}: its bytes changed "
-            "after they were written"
-        )
+    elif count.num_bytes == shard.bytes and changed:
+        yield changed
 
 
 def check_numbers(manifest: Manifest) -> Iterator[Finding]:
@@ -286,7 +279,9 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     """Yield files that are missing, are not in the manifest, or contradict it."""
     manifest = dataset.manifest
     if dataset.counted:
-        listed = {shard.file for shard in dataset.shards} | {each.file for each in manifest.damaged}
+        listed = {shard.file for shard in dataset.manifest.shards} | {
+            each.file for each in manifest.damaged
+        }
         yield from (Finding(file, _NOT_LISTED) for file in _unlisted(dataset.root, listed))
         return
     listed = {*manifest.files, *shard_names.RESERVED}
@@ -301,7 +296,7 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
 def _check_catalogs(dataset: Dataset) -> Iterator[Finding]:
     """Yield catalogs that are missing, damaged, or have another number of rows than the shard."""
     check = functools.partial(_check_catalog, dataset)
-    found = map_ordered(check, dataset.shards, _CONCURRENT_OPENS)
+    found = map_ordered(check, dataset.manifest.shards, _CONCURRENT_OPENS)
     yield from filter(None, found)
 
 

@@ -21,12 +21,12 @@ from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.make_plan import make_plan
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, PlaceSpec, Series
-from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.plan import make_plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import Summary, Sums

@@ -1,0 +1,159 @@
+"""The plan of a build, made from the census of its inputs and what is published at the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.match.labels import sort_labels
+from shardmill.transforms.publish.generation import (
+    find_changed_options,
+    open_output,
+    why_not_up_to_date,
+)
+from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.division import plan_parts
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.reexamine import CanUse, can_read, find_usable
+from shardmill.transforms.sink.spec import SinkSpec
+
+MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
+Status = Literal["build", "up_to_date", "failed", "dry_run"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a build; a small side input of every later step.
+
+    Attributes:
+        status: Whether to build; otherwise ``message`` gives the reason.
+        message: One sentence for the user.
+        parts: Number of parts in each series.
+        labels: Labels in the order of their class ids.
+        input_id: Identity of the inputs.
+        default_parts: Number of parts in a series that is not in ``parts``: where the split is a
+            column of the records.
+        warnings: Warnings for the manifest.
+        published: The published shards that are compared with the inputs, or none.
+        published_folder: Folder of the published files.
+        published_root: Folder that the keys of the published dataset are relative to.
+        changes: What changed since the published dataset, a line for each kind of change.
+        base: Version of the manifest that is published; empty if there is none.
+        ctime_id: Identity of the ctimes of the inputs.
+    """
+
+    status: Status
+    message: str = ""
+    parts: dict[Series, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    input_id: str = ""
+    default_parts: int = 0
+    warnings: tuple[str, ...] = ()
+    published: tuple[Shard, ...] = ()
+    published_folder: str = ""
+    published_root: str = ""
+    changes: tuple[str, ...] = ()
+    base: str = ""
+    ctime_id: str = ""
+
+    def parts_of(self, series: Series) -> int:
+        """Return the number of parts in a series."""
+        return self.parts.get(series, self.default_parts)
+
+    def start(self, spec: SinkSpec) -> Plan:
+        """Return the plan of a build that starts, or of its dry run."""
+        if spec.dry_run:
+            return replace(self, status="dry_run", message="\n".join(self.warnings))
+        return replace(self, status="build", message="")
+
+
+def make_plan(
+    spec: SinkSpec, expected_bytes: int | None, census: Census, can_use: CanUse = can_read
+) -> Plan:
+    """Return the plan for the matched inputs, after checking the output.
+
+    Args:
+        spec: Output and options of the build.
+        expected_bytes: Expected bytes of a record, or None for the size of its input.
+        census: Census of all references.
+        can_use: See ``decide_status``.
+    """
+    problem = why_unusable(census, spec.hooks, spec.root)
+    if problem:
+        return Plan("failed", problem)
+    labels = sort_labels(census.labels) if spec.labels is None else spec.labels
+    parts = plan_parts(census.series, expected_bytes, spec.shards)
+    warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
+    ctimes = f"{census.ctimes:032x}"
+    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=ctimes)
+    return decide_status(spec, plan, can_use)
+
+
+def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
+    """Return a plan with the status that what is published at the output decides; writes nothing.
+
+    Args:
+        spec: Output and options of the build.
+        plan: The plan of a build from scratch.
+        can_use: Returns whether an input with a transient reject can be used now.
+    """
+    storage = open_storage(spec.output)
+    try:
+        _check_parts(spec, plan)
+        published = open_output(storage, spec.output)
+    except OutputError as error:
+        return Plan("failed", str(error))
+    plan, old = replace(plan, base=published.version), published.manifest
+    if old is None or spec.overwrite:
+        return plan.start(spec)
+    changed = find_changed_options(old, spec.config)
+    problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
+    problem = problem or find_usable(storage, spec.output, old, can_use)
+    moved = bool(old.catalogs) and old.inputs.root != spec.root
+    compared = replace(
+        plan,
+        published=old.shards if old.catalogs else (),
+        published_folder=old.folder(spec.output),
+        published_root=old.inputs.root,
+        changes=(*changed, *_all_decoded(spec, old)),
+    )
+    if not problem and not (moved and spec.update):
+        # Equal sizes and times prove nothing where a ctime differs, or by request.
+        look = old.build.ctime_id != plan.ctime_id or spec.update == "content"
+        message = f"{spec.output} is up to date."
+        return replace(compared if look else plan, status="up_to_date", message=message)
+    if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
+        plan = compared
+    return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
+
+
+def _all_decoded(spec: SinkSpec, old: Manifest) -> tuple[str, ...]:
+    """Return why no published record can be reused, as a line, or nothing."""
+    if not old.catalogs or old.build.record_id == spec.record_id:
+        return ()
+    return ("options or codecs that decide the records: all inputs are decoded",)
+
+
+def _check_parts(spec: SinkSpec, plan: Plan) -> None:
+    """Check the number of parts, and the longest name that a shard of each series can have.
+
+    Raises:
+        OutputError: There are too many parts, or a name cannot be a file's.
+    """
+    total = sum(plan.parts.values())
+    if total > MAX_PARTS:
+        raise OutputError(
+            f"The build would have {total:,} parts, more than {MAX_PARTS:,}: raise --shard_bytes "
+            "or --shard_examples, ask for fewer shards, or divide the input."
+        )
+    names = []
+    for series, parts in plan.parts.items():
+        if series != REJECTED:
+            shards = spec.shards.num_shards or parts
+            name = ShardName(series.split, shards - 1, shards, 10**9, series.label)
+            names.append(spec.shards.template.format(name))
+    check_file_names(names)
