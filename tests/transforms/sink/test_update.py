@@ -17,7 +17,7 @@ from PIL import Image
 from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
-from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.match.walk import _LocalWalk, make_key
 from shardmill.transforms.sink.compare import compare_key
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
@@ -367,6 +367,24 @@ def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
     assert build_dataset(**options)[0].status == "up_to_date"
     exchange(photos)
     assert update(work, seed=9) == 19 if edit != "exchanged" else 21
+
+
+def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
+    """Size and modification time are equal, and the file system keeps no ctime."""
+    found, photos = _LocalWalk._ref, work / "photos"
+    monkeypatch.setattr(_LocalWalk, "_ref", lambda *args: found(*args)._replace(ctime=1))
+    options = {"input": photos, "output": work / "out", **OPTIONS}
+    write_bmp(photos, "bee/x.bmp", 5)
+    update(work)
+    assert build_dataset(**options, update="content")[0].status == "up_to_date"
+    write_bmp(photos, "bee/x.bmp", 7)
+    assert build_dataset(**options, update=True)[0].status == "up_to_date"
+    outcome, _ = build_dataset(**options, update="content")
+    assert (outcome.status, outcome.reused) == ("published", 19)
+    assert outcome.changes == ("1 changed: bee/x.bmp",)
+    build_dataset(**{**options, "output": work / "again"})
+    assert files_of(work / "out")[0] == files_of(work / "again")[0]
+    assert build_dataset(**options, update="content")[0].status == "up_to_date"
 
 
 def test_the_ctime_of_a_resumed_part_is_not_taken_from_the_last_run(work):
