@@ -66,7 +66,8 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
     )
     status: Status = "failed" if plan.status == "build" else plan.status
     return Outcome(
-        status, plan.message, matched=census.matched, series=series, changes=plan.changes,
+        status, plan.message, matched=census.matched, skipped=census.counts.skipped,
+        duplicates=census.counts.duplicates, series=series, changes=plan.changes,
         labels=plan.labels,
     )  # fmt: skip
 
@@ -78,8 +79,9 @@ def finish(
     """Check a finished build, write its schema, labels and rejects, and publish it."""
     whole = built.total()
     up_to_date = Outcome(
-        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched
-    )
+        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched,
+        skipped=census.counts.skipped, duplicates=census.counts.duplicates + whole.duplicates,
+    )  # fmt: skip
     failures = (census.counts.fatal, whole.failure, *(shard.failure for shard in built.shards))
     failure = min(filter(None, failures), default="")
     if failure:
