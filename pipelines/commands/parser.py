@@ -21,7 +21,7 @@ _BEAM_EPILOG = """
 
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 {done}, 1 {failed},
-2 usage error, 130 interrupted."""
+2 usage error, 130 or 143 interrupted."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -33,11 +33,10 @@ class _Switch(argparse.Action):
     """Stores True, or the word after the equals sign of a flag."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object,
-        option_string: str | None = None,
-    ) -> None:  # fmt: skip
+        self, _: object, namespace: argparse.Namespace, __: object, flag: str | None = None
+    ) -> None:
         """Store the value; argparse finds ``--name=word`` before it divides it at ``=``."""
-        setattr(namespace, self.dest, (option_string or "").partition("=")[2] or True)
+        setattr(namespace, self.dest, (flag or "").partition("=")[2] or True)
 
 
 class Parser(argparse.ArgumentParser):

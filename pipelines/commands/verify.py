@@ -31,7 +31,7 @@ _EPILOG = """\
 example:
   shardmill verify ds
 
-Exit codes: 0 sound, 1 damaged, 2 usage error, 130 interrupted."""
+Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
 
 
 def make_parser() -> Parser:

@@ -37,8 +37,8 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     names = (
-        "status", "message", "matched", "skipped", "duplicates", "parts_made", "parts_reused", "reused", "changes",
-        "labels", "estimate",
+        "status", "message", "matched", "skipped", "duplicates", "parts_made", "parts_reused",
+        "reused", "changes", "labels", "estimate",
     )  # fmt: skip
     body = {name: getattr(outcome, name) for name in names}
     series = ("split", "label", "inputs", "num_bytes", "parts")

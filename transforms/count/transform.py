@@ -79,8 +79,8 @@ class CountRecords(beam.PTransform):
 
 def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
     key, (_, file) = element
-    for part in file.ranges:
-        yield key, part
+    for extent in file.ranges:
+        yield key, extent
 
 
 def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -87,7 +86,6 @@ def finish(
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
-        _check_names(built.shards)
         shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
         _check_versions(whole.versions)
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
@@ -209,16 +207,6 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
-
-
-def _check_names(built: Iterable[BuiltShard]) -> None:
-    names = Counter(shard.file for shard in built if shard.file)
-    for name, shards in names.most_common(1):
-        if shards > 1:
-            raise OutputError(
-                f"--shard_name gives two shards the name {name!r}: "
-                "add {index}, {split} or {label}."
-            )
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:

@@ -139,19 +139,19 @@ def verify_dataset(
     shards = dataset.manifest.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
     opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
-    tasks = [(number, part) for number, file in enumerate(opened) for part in file.ranges]
+    tasks = [(number, extent) for number, file in enumerate(opened) for extent in file.ranges]
     tasks.sort(key=lambda task: -task[1].cost)
-    if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
+    if sum(extent.cost for _, extent in tasks) < WORTH_PROCESSES:
         processes = 1
-    progress.extend("verifying", sum(part.end - part.start for _, part in tasks))
+    progress.extend("verifying", sum(extent.end - extent.start for _, extent in tasks))
     checked: dict[int, list[CheckedRange]] = {}
     for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
         checked.setdefault(result.shard, []).append(result)
         damaged = result.violations > 0 or result.scanned.fault is not None
         progress.add(result.scanned.end - result.scanned.start, damaged)
     for number, shard in enumerate(shards):
-        parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
-        messages = check_shard(shard, opened[number], parts, counted=dataset.counted)
+        results = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
+        messages = check_shard(shard, opened[number], results, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
     return [*findings, *_check_catalogs(dataset)]
 
@@ -187,7 +187,7 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
         task: Number of the shard, and the range.
         checker: Checks the examples; None to scan only.
     """
-    shard, part = task
+    shard, extent = task
     samples: list[tuple[int, str]] = []
     records = violations = 0
 
@@ -199,35 +199,35 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
                 samples.append((records, violation))
         records += 1
 
-    scanned = scan_range(part, "records", check if checker is not None else None)
+    scanned = scan_range(extent, "records", check if checker is not None else None)
     return CheckedRange(shard, scanned, violations, tuple(samples))
 
 
 def check_shard(
-    shard: Shard, found: FileRanges, parts: Sequence[CheckedRange], *, counted: bool
+    shard: Shard, found: FileRanges, results: Sequence[CheckedRange], *, counted: bool
 ) -> Iterator[str]:
     """Yield the differences between a shard and its entry in the manifest.
 
     Args:
         shard: The entry in the manifest.
         found: The ranges of the file.
-        parts: The result of each range, in order.
+        results: The result of each range, in order.
         counted: Whether another program may have written the shard: then constructs that mislead
             other readers are not reported.
     """
     if found.fault is not None and found.fault.reason == "not_found":
         yield "it is missing"
         return
-    count = join_ranges(found, [part.scanned for part in parts], "records")
+    count = join_ranges(found, [extent.scanned for extent in results], "records")
     yield from _compare_file(shard, count)
     if not counted:
         yield from count.warnings
     before = violations = 0
     samples: list[str] = []
-    for part in parts:
-        samples += [f"record {before + number:,}: {message}" for number, message in part.samples]
-        violations += part.violations
-        before += part.scanned.records
+    for extent in results:
+        samples += [f"record {before + number:,}: {message}" for number, message in extent.samples]
+        violations += extent.violations
+        before += extent.scanned.records
     yield from samples[:_MAX_EXAMPLES]
     if violations > _MAX_EXAMPLES:
         yield f"{violations - _MAX_EXAMPLES:,} more of its records do not fit the schema"
@@ -268,9 +268,9 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
     if manifest.written != total:
         yield Finding(file, f"written is {manifest.written:,}, its splits sum to {total:,}")
     inputs = manifest.inputs
-    parts = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
-    if inputs.matched != parts:
-        yield Finding(file, f"{inputs.matched:,} inputs were matched, but {parts:,} accounted for")
+    known = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
+    if inputs.matched != known:
+        yield Finding(file, f"{inputs.matched:,} inputs were matched, but {known:,} accounted for")
     for damaged in manifest.damaged:
         yield Finding(damaged.file, f"it was damaged when it was counted: {damaged.message}")
 

@@ -32,9 +32,10 @@ from tests.conftest import (
     shardmill,
 )
 from tests.support.fault_tools import check_published
-from tests.support.loop_disk import disk  # noqa: F401
 from tests.support.readers import dataset_files
 from tests.support.rows_tools import make_table
+
+pytest_plugins = ["tests.support.loop_disk"]
 
 OPTIONS = {"image_size": "8", "splits": "train:0.6,validation:0.4", "shard_examples": 6,
            "max_reject_fraction": 0.5}  # fmt: skip
