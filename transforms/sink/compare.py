@@ -12,13 +12,12 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 from blake3 import blake3
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef, KnownRecord
@@ -215,11 +214,6 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
         yield InputRef(*ref)._replace(known=known)
 
 
-def _list_published(plan: Plan) -> list[tuple[int, Shard | None]]:
-    """Return the published shards, and None for the rejects."""
-    return [*enumerate((*plan.published, None))] if plan.published else []
-
-
 def _read_published(
     task: tuple[int, Shard | None], plan: Plan, record_id: str
 ) -> Iterator[tuple[int, tuple[str, _Row]]]:
@@ -242,21 +236,12 @@ def _bucket(key: str) -> int:
     return zlib.crc32(key.encode()) % _BUCKETS
 
 
-class Compared(NamedTuple):
-    """The outputs of ``ComparePublished``.
-
-    Attributes:
-        refs: All references; unchanged ones with their published records.
-        changes: A side input of one ``Changes``.
-    """
-
-    refs: beam.PCollection[InputRef]
-    changes: AsSingleton
-
-
 @dataclass(eq=False)
 class ComparePublished(beam.PTransform):
     """Compares references with the dataset that the plan names.
+
+    Gives all references, unchanged ones with their published records, and a side input of one
+    ``Changes``.
 
     Args:
         plan: One ``Plan``.
@@ -266,7 +251,9 @@ class ComparePublished(beam.PTransform):
     plan: beam.PCollection[Plan]
     spec: SinkSpec
 
-    def expand(self, refs: beam.PCollection[InputRef]) -> Compared:
+    def expand(
+        self, refs: beam.PCollection[InputRef]
+    ) -> tuple[beam.PCollection[InputRef], AsSingleton]:
         """Wires the joins by key and by content."""
         plan, spec = AsSingleton(self.plan), self.spec
         root, content = spec.root, spec.update == "content"
@@ -275,7 +262,11 @@ class ComparePublished(beam.PTransform):
         ).with_outputs(_NEW, main="refs")
         rows = (
             self.plan
-            | "ListPublished" >> beam.FlatMap(_list_published)
+            | "ListPublished"
+            >> beam.FlatMap(
+                # None stands for the rejects.
+                lambda plan: [*enumerate((*plan.published, None))] if plan.published else []
+            )
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
             >> beam.FlatMap(_read_published, plan, spec.record_id).with_output_types(
@@ -322,4 +313,4 @@ class ComparePublished(beam.PTransform):
         changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
         every = (direct, kept["refs"], hashed["refs"], matched) | "AllCompared" >> beam.Flatten()
-        return Compared(every, changes)
+        return every, changes

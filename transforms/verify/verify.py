@@ -153,7 +153,10 @@ def verify_dataset(
         results = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
         messages = check_shard(shard, opened[number], results, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
-    return [*findings, *_check_catalogs(dataset)]
+    check = lambda shard: [*_check_catalog(shard, dataset)]  # noqa: E731
+    for found in map_ordered(check, shards, _CONCURRENT_OPENS):
+        findings += found
+    return findings
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
@@ -293,29 +296,25 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     yield from _check_rejects(dataset)
 
 
-def _check_catalogs(dataset: Dataset) -> Iterator[Finding]:
-    """Yield catalogs that are missing, damaged, or have another number of rows than the shard."""
-    check = functools.partial(_check_catalog, dataset)
-    found = map_ordered(check, dataset.manifest.shards, _CONCURRENT_OPENS)
-    yield from filter(None, found)
-
-
-def _check_catalog(dataset: Dataset, shard: Shard) -> Finding | None:
+def _check_catalog(shard: Shard, dataset: Dataset) -> Iterator[Finding]:
+    """Yield that a catalog is missing, damaged, or has another number of rows than the shard."""
     if shard.catalog is None:
-        return None
+        return
     file, size, crc = shard.catalog
     data = _read(dataset, file)
     if data is None:
-        return Finding(file, "it is missing")
-    if len(data) != size or f"{crc32c(data):08x}" != crc:
-        return Finding(file, "its size or CRC-32C is not that of the manifest")
-    try:
-        rows = len(parse_catalog(data))
-    except FormatError as error:
-        return Finding(file, str(error))
-    if rows == shard.records:
-        return None
-    return Finding(file, f"it has {rows:,} rows, and the shard {shard.records:,} records")
+        yield Finding(file, "it is missing")
+    elif len(data) != size or f"{crc32c(data):08x}" != crc:
+        yield Finding(file, "its size or CRC-32C is not that of the manifest")
+    else:
+        try:
+            rows = len(parse_catalog(data))
+        except FormatError as error:
+            yield Finding(file, str(error))
+            return
+        if rows != shard.records:
+            message = f"it has {rows:,} rows, and the shard {shard.records:,} records"
+            yield Finding(file, message)
 
 
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
