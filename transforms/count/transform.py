@@ -52,9 +52,10 @@ class CountRecords(beam.PTransform):
         )
         inspected = refs | "InspectFiles" >> beam.ParDo(
             MapOrdered(
-                lambda ref: [(ref.key, counting.inspect_file(ref, spec.check))],
+                lambda ref, check: [(ref.key, counting.inspect_file(ref, check))],
                 counting.CONCURRENT_OPENS,
-            )
+            ),
+            spec.check,
         )
         scanned = (
             inspected

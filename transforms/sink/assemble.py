@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
 from shardmill.schemas.errors import StaleBuildError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.sink.cutting import cut_part
 from shardmill.transforms.sink.division import (
     ShardSpec,
@@ -53,27 +55,19 @@ class BuiltShard:
     Attributes:
         series: Series that it belongs to.
         index: Its number in the series.
-        file: Final name; empty for the series of inputs that were rejected while matching.
-        source: Current path, relative to the output.
-        num_bytes: Size.
-        crc32c: CRC-32C of the file.
-        records: Number of records.
+        shard: Its entry in the manifest; None for inputs that were rejected while matching.
+        files: The shard, and its catalog if it has one.
         rejects: File names of the sidecars of its parts with rejects, in the order of parts. A part
             belongs to the shard with its first record.
         failure: Why it could not be assembled; a sentence, or empty.
-        catalog: Path relative to the output, size and CRC-32C of its catalog; None for none.
     """
 
     series: Series
     index: int
-    file: str = ""
-    source: str = ""
-    num_bytes: int = 0
-    crc32c: int = 0
-    records: int = 0
+    shard: Shard | None = None
+    files: tuple[FinalFile, ...] = ()
     rejects: tuple[str, ...] = ()
     failure: str = ""
-    catalog: tuple[str, int, int] | None = None
 
 
 def plan_shards(
@@ -146,25 +140,25 @@ def assemble_shard(
     )
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)
+    size, crc = 0, 0
     if not full:
         empty = b"" if packing == "none" else empty_shard()
         with storage.open_write(path) as target:
-            target.write(empty)
-        size, crc = len(empty), crc32c(empty)
-        return BuiltShard(job.series, job.index, name, source, size, crc, rejects=rejects)
-    crc = size = 0
-    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as files:
-        for _, num_bytes, file_crc in files:
+            size, crc = target.write(empty), crc32c(empty)
+    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as pieces:
+        for _, num_bytes, piece_crc in pieces:
             # gzip members may be concatenated (RFC 1952 section 2.2), so the checksum of the shard
             # follows from those of its parts, and the bytes are not read.
-            crc = combine_crc32c(crc, file_crc, num_bytes)
+            crc = combine_crc32c(crc, piece_crc, num_bytes)
             size += num_bytes
-        sources = [source for source, *_ in files]
+        sources = [piece for piece, *_ in pieces]
         if packing != "none" and loses_records(storage, sources, size):
             size, crc = repack(storage, sources, path, packing)
-        elif not _is_assembled(storage, path, size, crc):
+        elif sources and not _is_assembled(storage, path, size, crc):
             storage.concat(sources, path)
-    return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
+    shard = Shard(name, records, size, f"{crc:08x}", job.series.label or None)
+    files = (FinalFile(source, name, size),)
+    return BuiltShard(job.series, job.index, shard, files, rejects)
 
 
 @contextlib.contextmanager

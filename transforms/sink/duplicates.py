@@ -79,11 +79,11 @@ def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list
     Raises:
         StaleBuildError: Another command published or cleaned the output.
     """
-    if shard.catalog is None:
+    if shard.shard is None or shard.shard.catalog is None:
         return
     buckets: dict[str, list[Content]] = defaultdict(list)
     with raise_if_stale():
-        data = open_storage(spec.output).read(join(spec.output, shard.catalog[0]))
+        data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
     columns = read_columns(data, ("content_hash", "key", "label"))
     for digest, key, label in zip(*columns, strict=True):
         buckets[digest[:2]].append((digest, key, shard.series.split, label))

@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.catalog import catalog_name
-from shardmill.schemas.dataset.manifest import Build, CatalogFile, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.rejects import Reject
@@ -86,7 +85,7 @@ def finish(
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
-        shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
+        shard_names.check_file_names(each.shard.file for each in built.shards if each.shard)
         _check_versions(whole.versions)
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
@@ -94,9 +93,7 @@ def finish(
         _check_rejects(storage, spec, manifest.inputs, built, schema)
         schema = extra.schema or schema
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
-        files += [FinalFile(s.source, s.file, s.num_bytes) for s in built.shards if s.file]
-        catalogs = ((catalog_name(s.file), s.catalog) for s in built.shards if s.catalog)
-        files += [FinalFile(path, name, size) for name, (path, size, _) in catalogs]
+        files += [file for shard in built.shards for file in shard.files]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
@@ -165,10 +162,10 @@ def make_manifest(
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
     wanted = [name for name, share in spec.place.splits.shares if share]
-    found: dict[str, list[BuiltShard]] = {}
-    for shard in built.shards:
-        if shard.file:
-            found.setdefault(shard.series.split, []).append(shard)
+    found: dict[str, list[Shard]] = {}
+    for each in built.shards:
+        if each.shard:
+            found.setdefault(each.series.split, []).append(each.shard)
     others = set(found) - set(wanted)
     ids = {label: number for number, label in enumerate(listed)}
     last = len(ids)
@@ -179,23 +176,15 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
         labels = total.label_counts
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
-            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_bytes=sum(shard.bytes for shard in shards),
             label_counts={
                 label: labels[label]
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
             statistics=compute_statistics(total.summary, total.records) if total.records else None,
-            shards=tuple(map(_list_shard, shards)),
+            shards=tuple(shards),
         )
     return splits
-
-
-def _list_shard(shard: BuiltShard) -> Shard:
-    crc32c, label, catalog = f"{shard.crc32c:08x}", shard.series.label or None, None
-    if shard.catalog is not None:
-        _, size, crc = shard.catalog
-        catalog = CatalogFile(catalog_name(shard.file), size, f"{crc:08x}")
-    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label, catalog)
 
 
 def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:

@@ -7,7 +7,7 @@ writes each part, parts are concatenated into shards, and the shards are publish
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -29,7 +29,7 @@ from shardmill.transforms.sink.assemble import (
     plan_shards,
     raise_if_stale,
 )
-from shardmill.transforms.sink.catalog import write_catalog
+from shardmill.transforms.sink.catalog import add_catalog
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.compare import Changes, ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
@@ -144,7 +144,7 @@ def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShar
     try:
         with raise_if_stale():
             shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
-            shard = replace(shard, catalog=write_catalog(storage, spec, job))
+            shard = add_catalog(storage, spec, job, shard)
     except (MemoryError, OutputError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
