@@ -42,6 +42,7 @@ def read_published(storage: Storage, output: str) -> Published:
         OutputError: The file is not the manifest of a build, or has another version.
     """
     path = join(output, shard_names.MANIFEST)
+    # The version is that of the bytes that were read: a publisher replaces only what it has seen.
     try:
         data, version = storage.read_version(path)
     except FileNotFoundError:
@@ -50,6 +51,7 @@ def read_published(storage: Storage, output: str) -> Published:
         manifest = Manifest.from_json(data)
         check_plain(own_files(manifest))
     except FormatError as error:
+        # A torn file, as after a power failure, is not JSON. Any other text may be someone's file.
         if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
         raise OutputError(
@@ -127,6 +129,7 @@ def open_output(storage: Storage, output: str) -> Published:
     if not check_folder(storage, output):
         return Published()
     published = read_published(storage, output)
+    # A folder with a manifest is ours, whatever people put next to it.
     if not published.version:
         check_not_foreign(storage, output)
     if published.manifest is not None and not published.manifest.generation:
@@ -176,6 +179,7 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         prefix = shard_names.CATALOG + "/"
         sizes |= {prefix + found.path.rsplit("/", 1)[-1]: found.size for found in inside}
     listed: list[Shard | CatalogFile] = [*manifest.shards, *manifest.catalogs]
+    # Sizes come from one listing: an up-to-date check must not need a call for each shard.
     for file in listed:
         if sizes.get(file.file) != file.bytes:
             return file.file
@@ -209,6 +213,7 @@ def is_shard(path: str, shard: Shard) -> bool:
     The content is read once; some object stores know the checksum.
     """
     storage = open_storage(path)
+    # A wrong size needs no read.
     entry = storage.stat(path)
     if entry is None or compare_shard(shard, entry.size, None):
         return False
@@ -218,6 +223,7 @@ def is_shard(path: str, shard: Shard) -> bool:
 def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
     """Return the generations that can be published again, the latest first, and their manifests."""
     sound = {}
+    # A publisher may be writing one of them: its own manifest is there only when it is whole.
     for name in list_generations(storage, output):
         folder = join(output, name)
         with contextlib.suppress(OutputError):
@@ -234,6 +240,7 @@ def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str,
         old: Manifest of the dataset.
         config: The wanted options.
     """
+    # Options of another release are not compared: their names mean nothing here.
     names = [name for name in {**old.build.config, **config} if name in config]
     texts = [(name, _shown(old.build.config.get(name)), _shown(config[name])) for name in names]
     return tuple(f"{name} was {was}, now {now}" for name, was, now in texts if was != now)

@@ -102,6 +102,7 @@ def plan_shards(
         ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
         # Whole parts: no record is packed again.
         total, dealt = len(ranges), ([(n, 0, records[n]) for n in each] for each in ranges)
+    # Only numbers are dealt; parts that were never written have no file to read from.
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
         yield ShardJob(series, index, total, tuple(mine))
@@ -138,6 +139,7 @@ def assemble_shard(
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
+    # Not the final name: attempts with other parts must not write to one file.
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)
     size, crc = 0, 0
@@ -152,6 +154,7 @@ def assemble_shard(
             crc = combine_crc32c(crc, piece_crc, num_bytes)
             size += num_bytes
         sources = [piece for piece, *_ in pieces]
+        # Decided by the sizes of members, so each run and runner repacks the same shards.
         if packing != "none" and loses_records(storage, sources, size):
             size, crc = repack(storage, sources, path, packing)
         elif sources and not _is_assembled(storage, path, size, crc):
@@ -174,6 +177,7 @@ def _open_slices(
     try:
         for part, first, stop in slices:
             source = join(folder, part.payload)
+            # A whole part is used as it is: its members keep the bytes they were written with.
             if stop - first == part.records:
                 files.append((source, part.num_bytes, part.crc32c))
                 continue
@@ -181,7 +185,7 @@ def _open_slices(
             cut = cut_part(storage, source, first, stop, pieces[-1], packing)
             files.append((pieces[-1], *cut))
         yield files
-    finally:
+    finally:  # also after a failure: a rerun cuts pieces under new names
         for piece in pieces:
             storage.delete(piece)
 

@@ -63,6 +63,7 @@ class Changes:
 
     def _add(self, kind: str, count: int, keys: list[str]) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + count
+        # The smallest keys of all are among the smallest of each part, in any order of merging.
         self.examples[kind] = sorted([*self.examples.get(kind, []), *keys])[:_EXAMPLES]
 
     def lines(self) -> tuple[str, ...]:
@@ -134,6 +135,7 @@ def compare_key(
     """
     found = [InputRef(*ref) for ref in refs]
     published = [PublishedRow(*row) for row in rows]
+    # At most one file of a key has a record; the others are rejects, whose size is -1.
     old = max(published, default=PublishedRow(), key=lambda row: row.size)
     rejects, gone = sum(row.size < 0 for row in published), old.record
     for _ in range(len(published) - len(found)):
@@ -202,6 +204,7 @@ def hash_candidates(
         if ref.known and KnownRecord.unpack(ref.known).content_hash == digest:
             yield ref
             continue
+        # The content changed under an equal size and time. It may be that of a deleted input.
         if ref.known:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
         yield TaggedOutput(_NEW, (digest, tuple(ref._replace(known=b""))))
@@ -209,6 +212,7 @@ def hash_candidates(
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
     """Yield inputs of one content, with a published record of the same content if there is one."""
+    # Of several copies the choice must not depend on the order in which they arrive.
     known = min(gone, default=b"")
     for ref in refs:
         yield InputRef(*ref)._replace(known=known)
@@ -284,6 +288,7 @@ class ComparePublished(beam.PTransform):
                 InputRef, new=tuple[Any, ...], gone=tuple[int, Any], changes=tuple[str, str],
             ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
         )  # fmt: skip
+        # A side input of all sizes that are gone replaces a join: it is at most 65,536 numbers.
         sizes = (
             kept[_GONE]
             | "ListSizes" >> beam.MapTuple(lambda size, _: size % _SIZES)

@@ -62,6 +62,7 @@ def path_of(uri: str, key: str, root: str) -> str:
 
     Two files may have one key, which is a normalised path. The path is empty where it is the key.
     """
+    # Most paths are their keys: an empty text saves their bytes in the shuffle.
     path = to_relative(uri, root)
     return "" if path == f"./{key}" else path
 
@@ -142,6 +143,7 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     Raises:
         FormatError: The index of the shard does not match the lengths.
     """
+    # The catalog lists records in the order of the shard, so their lengths say where each begins.
     ends = list(itertools.accumulate(lengths, initial=0))
     members = read_index(reader.read_at, reader.size)
     if members is None:  # not compressed
@@ -154,6 +156,7 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     for member in members:
         first = len(found)
         content = ends[first + member.records] - ends[first]
+        # The rest of a stored member is its header, whose size differs if it holds an index.
         header = member.num_bytes - _stored_bytes(content)
         # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
         stored = header in _HEADERS
@@ -235,6 +238,7 @@ def _near(
 def _read_records(
     reader: RandomReader, pairs: Sequence[tuple[KnownRecord, str]]
 ) -> Iterator[tuple[str, bytes]]:
+    # The CRCs of each frame are checked below: a record that fails is decoded from its input.
     start, end = _range(pairs[0][0])[0], _range(pairs[-1][0])[1]
     data = reader.read_at(start, end - start)
     inflated: tuple[int, bytes] = -1, b""
@@ -243,6 +247,7 @@ def _read_records(
         framed = data[first:last]
         try:
             if known.member_bytes > 0:
+                # Records are sorted by member, so each member is inflated once.
                 if inflated[0] != known.member:
                     inflated = known.member, b"".join(inflate_member(framed, known.member))
                 framed = inflated[1][known.start : known.start + known.record_bytes]
