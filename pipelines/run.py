@@ -263,7 +263,7 @@ def _interruptible() -> Iterator[list[int]]:
     """Record Ctrl-C and SIGTERM, which runners turn into their own errors; a second one kills.
 
     Raises:
-        Interrupted: A signal came, whatever error it became.
+        Interrupted: A signal came, and the error that followed.
     """
     signals: list[int] = []
     handled = (signal.SIGINT, signal.SIGTERM)

@@ -129,7 +129,7 @@ def open_output(storage: Storage, output: str) -> Published:
     if not check_folder(storage, output):
         return Published()
     published = read_published(storage, output)
-    # A folder with a manifest is ours, whatever people put next to it.
+    # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
     if not published.version:
         check_not_foreign(storage, output)
     if published.manifest is not None and not published.manifest.generation:

@@ -91,7 +91,7 @@ def read_rows(
         return
     locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     if catalog.record_id == record_id:
-        # Records are framed with CRCs of their own, but a whole record may be that of another
+        # Each record has a CRC in its frame, but a whole record may be that of another
         # input: only the CRC of the whole shard proves that the catalog describes it.
         with contextlib.suppress(*_FAILURES):
             if is_shard(path, shard):
