@@ -93,8 +93,8 @@ def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list
 def count_copies(lists: Iterable[Iterable[Content]]) -> Copies:
     """Return the copies among the contents of one bucket."""
     groups: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
-    for digest, *content in itertools.chain.from_iterable(lists):
-        groups[digest].append(tuple(content))
+    for digest, key, split, label in itertools.chain.from_iterable(lists):
+        groups[digest].append((key, split, label))
     copies = Copies()
     for group in groups.values():
         if len(group) > 1:
