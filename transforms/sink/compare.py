@@ -264,21 +264,8 @@ class ComparePublished(beam.PTransform):
         direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
             InputRef, new=tuple[int, Any]
         ).with_outputs(_NEW, main="refs")
-        rows = (
-            self.plan
-            | "ListPublished"
-            >> beam.FlatMap(
-                # None stands for the rejects.
-                lambda plan: [*enumerate((*plan.published, None))] if plan.published else []
-            )
-            | "SpreadPublished" >> beam.Reshuffle()
-            | "ReadPublished"
-            >> beam.FlatMap(_read_published, plan, spec.record_id).with_output_types(
-                tuple[int, Any]
-            )
-        )
         kept = (
-            {"refs": keyed, "rows": rows}
+            {"refs": keyed, "rows": self._read_rows(plan)}
             | "JoinByKey" >> beam.CoGroupByKey()
             | "CompareKeys" >> beam.FlatMap(
                 lambda pair: compare_bucket(
@@ -319,3 +306,18 @@ class ComparePublished(beam.PTransform):
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
         every = (direct, kept["refs"], hashed["refs"], matched) | "AllCompared" >> beam.Flatten()
         return every, changes
+
+    def _read_rows(self, plan: AsSingleton) -> beam.PCollection[tuple[int, Any]]:
+        return (
+            self.plan
+            | "ListPublished"
+            >> beam.FlatMap(
+                # None stands for the rejects.
+                lambda plan: [*enumerate((*plan.published, None))] if plan.published else []
+            )
+            | "SpreadPublished" >> beam.Reshuffle()
+            | "ReadPublished"
+            >> beam.FlatMap(_read_published, plan, self.spec.record_id).with_output_types(
+                tuple[int, Any]
+            )
+        )
