@@ -33,7 +33,7 @@ Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
 _BUCKETS = 1024  # of keys
-_SIZES = 1 << 16  # numbers that represent the sizes of inputs, so that their set stays small
+_SIZES = 1 << 18  # numbers that represent the sizes of inputs, so that their set stays small
 _LOCAL_READERS = 4
 _NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
 _Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which take less space
@@ -275,7 +275,7 @@ class ComparePublished(beam.PTransform):
                 InputRef, new=tuple[Any, ...], gone=tuple[int, Any], changes=tuple[str, str],
             ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
         )  # fmt: skip
-        # A side input of all sizes that are gone replaces a join: it is at most 65,536 numbers.
+        # A side input of all sizes that are gone replaces a join: it has at most 262,144 numbers.
         sizes = (
             kept[_GONE]
             | "ListSizes" >> beam.MapTuple(lambda size, _: size % _SIZES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
@@ -114,12 +114,15 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
     problem = problem or find_usable(storage, spec.output, old, can_use)
     moved = bool(old.catalogs) and old.inputs.root != spec.root
+    decoded = ["options or codecs that decide the records: all inputs are decoded"] * (
+        bool(old.catalogs) and old.build.record_id != spec.record_id
+    )
     compared = replace(
         plan,
         published=old.shards if old.catalogs else (),
         published_folder=old.folder(spec.output),
         published_root=old.inputs.root,
-        changes=(*changed, *_all_decoded(spec, old)),
+        changes=(*changed, *decoded),
     )
     if not problem and not (moved and spec.update):
         # Equal sizes and times prove nothing where a ctime differs, or by request.
@@ -129,13 +132,6 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
         plan = compared
     return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
-
-
-def _all_decoded(spec: SinkSpec, old: Manifest) -> tuple[str, ...]:
-    """Return why no published record can be reused, as a line, or nothing."""
-    if not old.catalogs or old.build.record_id == spec.record_id:
-        return ()
-    return ("options or codecs that decide the records: all inputs are decoded",)
 
 
 def _check_parts(spec: SinkSpec, plan: Plan) -> None:

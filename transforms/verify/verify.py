@@ -54,14 +54,17 @@ class Dataset:
         manifest: Its manifest.
         schema: Content of its schema.pbtxt; empty if that is missing or not text.
         output: Folder of the manifest, where a build would repair the dataset.
-        counted: Whether ``shardmill count`` wrote the manifest.
     """
 
     root: str
     manifest: Manifest
     schema: str = ""
     output: str = ""
-    counted: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """Whether ``shardmill count`` wrote the manifest."""
+        return bool(self.manifest.root)
 
 
 class CheckedRange(NamedTuple):
@@ -110,7 +113,7 @@ def find_dataset(path: str) -> Dataset:
         check_not_lost(path, data)
         raise InputError(f"{path} cannot be read: {error}.") from error
     if manifest.root:
-        return Dataset(manifest.root, manifest, counted=True)
+        return Dataset(manifest.root, manifest)
     folder = manifest.folder(folder)
     try:
         schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
