@@ -51,7 +51,7 @@ REJECTED = Series("", "")
 
 
 class PlacedRef(NamedTuple):
-    """A reference and its place in its part.
+    """A reference and its position in its part.
 
     Attributes:
         order: Sort key of the reference in its part: the position's 8 bytes, or empty.
