@@ -6,17 +6,19 @@ import contextlib
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.dataset.catalog import catalog_name, format_catalog
+from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
-from shardmill.schemas.errors import StaleBuildError
+from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from shardmill.transforms.publish.publish import FinalFile
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.cutting import cut_part
 from shardmill.transforms.sink.division import (
     ShardSpec,
@@ -24,10 +26,10 @@ from shardmill.transforms.sink.division import (
     deal_parts,
     deal_records,
 )
-from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.parts import PartFile, parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.rechunk import loses_records, repack
-from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER
+from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER, SinkSpec
 
 
 class PartSlice(NamedTuple):
@@ -210,6 +212,38 @@ def _is_assembled(storage: Storage, path: str, size: int, crc: int) -> bool:
     except FileNotFoundError:
         return False
     return entry is not None and entry.size == size
+
+
+def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltShard) -> BuiltShard:
+    """Write the catalog of a shard, and return the shard with it.
+
+    A shard without records, or of tables and arrays, has none.
+
+    Raises:
+        FileNotFoundError: A part was deleted.
+        OutputError: A sidecar is damaged.
+    """
+    slices = [each for each in job.slices if each.stop > each.first]
+    if built.shard is None or not slices or not all(each.part.catalog for each in slices):
+        return built
+    data = format_catalog(_rows(storage, spec, slices), spec.record_id)
+    crc, name = crc32c(data), catalog_name(built.shard.file)
+    # Named by its content: workers with different releases of Arrow write different bytes.
+    source = f"{spec.build_name}/{SHARDS_FOLDER}/{crc:08x}-{len(data)}.parquet"
+    storage.replace(join(spec.output, source), data)
+    shard = replace(built.shard, catalog=CatalogFile(name, len(data), f"{crc:08x}"))
+    return replace(built, shard=shard, files=(*built.files, FinalFile(source, name, len(data))))
+
+
+def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iterator[list[Any]]:
+    paths = [join(spec.parts, each.part.catalog) for each in slices]
+    texts = map_ordered(storage.read, paths, storage_threads(spec.parts))
+    for path, data, each in zip(paths, texts, slices, strict=True):
+        sidecar = parse_sidecar(data, spec.root)
+        if sidecar is None:
+            raise OutputError(f"{path} is damaged: run again.")
+        # A sidecar has a row for each record of its part, in order, so a cut divides both alike.
+        yield from sidecar.rows[each.first : each.stop]
 
 
 @contextlib.contextmanager

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
-from shardmill.schemas.errors import OutputError
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import TRANSIENT
+from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.publish.generation import (
     find_changed_options,
@@ -18,10 +24,10 @@ from shardmill.transforms.publish.generation import (
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
 from shardmill.transforms.sink.division import plan_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.reexamine import CanUse, can_read, find_usable
 from shardmill.transforms.sink.spec import SinkSpec
 
 MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
+CanUse: TypeAlias = Callable[[InputRef], bool]
 Status = Literal["build", "up_to_date", "failed", "dry_run"]
 
 
@@ -69,6 +75,12 @@ class Plan:
         if spec.dry_run:
             return replace(self, status="dry_run", message="\n".join(self.warnings))
         return replace(self, status="build", message="")
+
+
+def can_read(ref: InputRef) -> bool:
+    """Return whether the first byte of an input can be read."""
+    with open_storage(ref.uri).open_at(ref.uri) as reader:
+        return bool(reader.read_at(0, 1))
 
 
 def make_plan(
@@ -153,3 +165,46 @@ def _check_parts(spec: SinkSpec, plan: Plan) -> None:
             name = ShardName(series.split, shards - 1, shards, 10**9, series.label)
             names.append(spec.shards.template.format(name))
     check_file_names(names)
+
+
+def find_usable(storage: Storage, output: str, published: Manifest, can_use: CanUse) -> str:
+    """Return why a dataset is not up to date, or an empty text if its transient rejects stay.
+
+    An input that was missing, unreadable or changing is rejected in one build only: the next run
+    looks at exactly these inputs again.
+
+    Args:
+        storage: Storage of the output.
+        output: The output folder.
+        published: The published dataset.
+        can_use: Returns whether an input can be used now.
+    """
+    counted = published.inputs.rejected_by_reason
+    if not TRANSIENT & counted.keys():
+        return ""
+    try:
+        lines = storage.read(join(published.folder(output), shard_names.REJECTS)).splitlines()
+        rejects = [json.loads(line) for line in lines]
+        found = [(each["key"], each["uri"]) for each in rejects if each["error"] in TRANSIENT]
+        listed = Counter(each["error"] for each in rejects)
+        if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
+            raise ValueError("lines are missing")
+    except (ValueError, TypeError, KeyError):
+        return f"{shard_names.REJECTS} is damaged: add --overwrite to build the dataset again."
+    usable = [key for key, uri in found if _is_usable(key, uri, can_use)]
+    if not usable:
+        return ""
+    return (
+        f"{len(usable):,} of the {len(found):,} inputs that could not be read when {output} was "
+        f"built can be read now, such as {usable[0]!r}: add --update to publish a new version."
+    )
+
+
+def _is_usable(key: str, uri: str, can_use: CanUse) -> bool:
+    try:
+        entry = open_storage(uri).stat(uri)
+        if entry is None or entry.kind != "file":
+            return False
+        return can_use(InputRef(key, uri, entry.size, entry.version))
+    except (ShardmillError, OSError):
+        return False

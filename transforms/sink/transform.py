@@ -25,11 +25,11 @@ from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
     ShardJob,
+    add_catalog,
     assemble_shard,
     plan_shards,
     raise_if_stale,
 )
-from shardmill.transforms.sink.catalog import add_catalog
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.compare import Changes, ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
