@@ -183,6 +183,7 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
     for file in listed:
         if sizes.get(file.file) != file.bytes:
             return file.file
+    # Files in other folders, such as those of a transform graph, are few: each is looked up.
     for name in own_files(manifest):
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name
