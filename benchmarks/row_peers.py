@@ -27,7 +27,7 @@ def floor(source: Path, out: Path) -> None:
     from shardmill.schemas.storage import open_storage
     from shardmill.transforms.match.inputs import match_now
     from shardmill.transforms.sink.placement import Series
-    from shardmill.transforms.sink.planning import Plan
+    from shardmill.transforms.sink.plan import Plan
     from shardmill.transforms.sink.record_writer import MemberWriter
     from shardmill.transforms.sources.csv.row_ranges import read_range, split_ranges
     from shardmill.transforms.tables.byte_arrays import ByteStrings

@@ -50,11 +50,10 @@ from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PlacedRefCoder
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.make_plan import make_plan
 from shardmill.transforms.sink.outcome import report, take_reported
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.sink.transform import WriteShards, place_ref
 

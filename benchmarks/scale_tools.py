@@ -19,9 +19,9 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.planning import ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
 FOLDERS = 1_000  # labels

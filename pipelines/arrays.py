@@ -13,10 +13,10 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.division import count_parts
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.sink.planning import count_parts
 from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.encoder import ArrayEncoder, ArraysHooks
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS

@@ -19,9 +19,9 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.match.walk import check_apart
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.planning import ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})

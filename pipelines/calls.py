@@ -53,7 +53,9 @@ class BuildResult:
             for a template.
         output: Folder of the dataset.
         seconds: Duration.
-        matched: Number of inputs matched.
+        matched: Number of inputs matched by this command.
+        skipped: Number of files that it skipped by their names.
+        duplicates: Number of inputs that repeat another.
         parts_made: Number of parts that were made.
         parts_reused: Number of parts that an earlier, unfinished run had made.
         reused: Number of records that were taken from the published dataset.
@@ -70,6 +72,8 @@ class BuildResult:
     output: str = ""
     seconds: float = 0.0
     matched: int = 0
+    skipped: int = 0
+    duplicates: int = 0
     parts_made: int = 0
     parts_reused: int = 0
     reused: int = 0

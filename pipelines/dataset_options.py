@@ -36,8 +36,8 @@ from shardmill.transforms.images.resize import (
     parse_image_size,
 )
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
+from shardmill.transforms.sink.division import MAX_SHARDS
 from shardmill.transforms.sink.placement import DUPLICATES, DuplicatesMode
-from shardmill.transforms.sink.planning import MAX_SHARDS
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.ranges import Check
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 BeamOptions = Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
 SplitShares = Option[Splits | None, str | Mapping[str, float | str] | Splits | None]
 ImageSize = Option[Size, int | str | tuple[int, int]]
+Update = Option[bool | Literal["content"], bool | Literal["content"]]
 Features = Option[str, str | Sequence[str] | Mapping[str, str]]
 _DAY = 86_400  # seconds
 
@@ -102,7 +103,7 @@ class DatasetOptions:
         0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
     )  # fmt: skip
-    update: Switch = of.switch(decides=False)
+    update: Update = of.switch(decides=False)
     overwrite: Switch = of.switch(decides=False)
     keep: Int = of.whole(1, decides=False)
     dry_run: Switch = of.switch(decides=False)
@@ -166,6 +167,8 @@ class ImagesOptions(DatasetOptions):
         decoder_seconds: ``X``: reject images whose decoding takes more CPU time
         workers: ``N``: decoder processes per worker (default: one per core)
         follow_links: follow links that lead outside the root
+        update: publish a new version if inputs or options changed, else do nothing;
+            --update=content reads all inputs instead of trusting their sizes and times
     """
 
     splits: SplitShares = _splits("directory", "listing")
@@ -196,6 +199,7 @@ class ImagesOptions(DatasetOptions):
     )
     workers: Int = of.whole(0, decides=False)
     follow_links: Switch = of.switch(decides=False)
+    update: Update = of.switch(("content",), decides=False)
 
 
 @dataclass(kw_only=True)

@@ -88,9 +88,20 @@ def file(**rules: Any) -> Any:
     return Option("text", parse_path, "", **rules)
 
 
-def switch(**rules: Any) -> Any:
-    """Return an option that is on if its flag is given."""
-    return Option("switch", _parse_switch, False, **rules)
+def switch(words: Sequence[str] = (), **rules: Any) -> Any:
+    """Return an option that is on if its flag is given.
+
+    Args:
+        words: Values that the flag may have besides.
+        rules: Other attributes of ``Option``.
+    """
+
+    def parse(flag: str, value: Any) -> bool | str:
+        if isinstance(value, bool) or value in words:
+            return value  # type: ignore[no-any-return]
+        raise UsageError(f"--{flag}={value} must be {', '.join(['True', *words])} or False.")
+
+    return Option("switch", parse, False, words, **rules)
 
 
 def choice(
@@ -236,12 +247,6 @@ def _parse_text(flag: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     raise UsageError(f"--{flag}={value} is a {type(value).__name__}, not a text: quote it.")
-
-
-def _parse_switch(flag: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise UsageError(f"--{flag}={value} must be True or False.")
 
 
 def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:

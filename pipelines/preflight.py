@@ -13,7 +13,8 @@ from shardmill.schemas.storage import open_storage, scheme_of
 def prepare_output(output: str) -> None:
     """Check that a dataset may be built at an output, and repair the link to the current version.
 
-    Creates nothing else that another builder could see, not even for a moment.
+    Creates nothing else that another builder could see, not even for a moment. A published dataset
+    that is up to date is not written, so it may be on a read-only file system.
 
     Raises:
         ShardmillError: The output is not a dataset's, or cannot be written.
@@ -22,9 +23,10 @@ def prepare_output(output: str) -> None:
     from shardmill.transforms.publish.publish import update_link
 
     published = open_output(open_storage(output), output).manifest
-    if published is not None:
+    if published is None:
+        check_accepts_files(output, f"--output={output}")
+    else:
         update_link(output, published.generation)
-    check_accepts_files(output, f"--output={output}")
 
 
 def check_accepts_files(folder: str, flag: str) -> None:

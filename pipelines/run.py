@@ -139,13 +139,8 @@ def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
     from shardmill.transforms.runtime import progress
 
     shown = progress.Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
-    with _interruptible([signal.SIGINT]) as signals, progress.collect(shown), show_progress(shown):
-        try:
-            return function()
-        except BaseException as error:
-            if signals:
-                raise Interrupted(signals[0]) from error
-            raise
+    with _interruptible(), progress.collect(shown), show_progress(shown):
+        return function()
 
 
 @dataclass(frozen=True)
@@ -170,6 +165,7 @@ class _Run:
 
         from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.runtime import progress
+        from shardmill.transforms.runtime.process_pool import uninterrupted
         from shardmill.transforms.sink import outcome as outcomes
 
         unit, in_process = self.unit, self.runner.in_process
@@ -179,11 +175,12 @@ class _Run:
                 unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected
             )
         options = CachedOptions([*self.argv])
-        handled = [signal.SIGINT] if in_process else [signal.SIGINT, signal.SIGTERM]
-        with _interruptible(handled) as signals, contextlib.ExitStack() as stack:
-            pipeline = beam.Pipeline(runner=self.runner.make(), options=options)
-            # Beam deletes it only after a run that it started.
-            stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
+        with _interruptible() as signals, contextlib.ExitStack() as stack:
+            runner = self.runner.make()
+            with uninterrupted(signal.SIGINT, signal.SIGTERM):  # until its folder is known
+                pipeline = beam.Pipeline(runner=runner, options=options)
+                # Beam deletes it only after a run that it started.
+                stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
             outcome = define(pipeline)
             staged = self.runner.staged_at(options)
             if staged:  # no command will read its outcome: the job itself must fail
@@ -224,7 +221,7 @@ class _Run:
         except BaseException as error:
             if signals:
                 if runner.in_process or runner.cancel(options, result):
-                    raise Interrupted(signals[0]) from error
+                    raise
                 remark = f"the job may still run on {runner.name}: cancel it there"
                 raise Interrupted(signals[0], remark) from error
             explained = None
@@ -262,14 +259,14 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _interruptible(handled: Sequence[int]) -> Iterator[list[int]]:
-    """Record Ctrl-C, which runners turn into their own errors; a second one kills the process.
+def _interruptible() -> Iterator[list[int]]:
+    """Record Ctrl-C and SIGTERM, which runners turn into their own errors; a second one kills.
 
-    Args:
-        handled: SIGINT; and SIGTERM if the job runs elsewhere: it would continue after this
-            process.
+    Raises:
+        Interrupted: A signal came, and the error that followed.
     """
     signals: list[int] = []
+    handled = (signal.SIGINT, signal.SIGTERM)
 
     def record(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
@@ -286,6 +283,10 @@ def _interruptible(handled: Sequence[int]) -> Iterator[list[int]]:
     before = {each: signal.signal(each, record) for each in handled}
     try:
         yield signals
+    except BaseException as error:
+        if not signals or isinstance(error, Interrupted):
+            raise
+        raise Interrupted(signals[0]) from error
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

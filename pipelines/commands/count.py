@@ -32,7 +32,7 @@ example:
   shardmill count --input=taxi --manifest=taxi.json
 
 Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
-file is damaged or the run failed, 2 usage error, 130 interrupted."""
+file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
 
 
 def make_parser() -> Parser:

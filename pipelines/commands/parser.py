@@ -21,12 +21,22 @@ _BEAM_EPILOG = """
 
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 {done}, 1 {failed},
-2 usage error, 130 interrupted."""
+2 usage error, 130 or 143 interrupted."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=_WIDTH)
+
+
+class _Switch(argparse.Action):
+    """Stores True, or the word after the equals sign of a flag."""
+
+    def __call__(
+        self, _: object, namespace: argparse.Namespace, __: object, flag: str | None = None
+    ) -> None:
+        """Store the value; argparse finds ``--name=word`` before it divides it at ``=``."""
+        setattr(namespace, self.dest, (flag or "").partition("=")[2] or True)
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,7 +51,8 @@ class Parser(argparse.ArgumentParser):
     @property
     def suggestions(self) -> dict[str, Sequence[str]]:
         """Values that a shell suggests, by flag."""
-        words = {f"--{name}": each.choices for name, each in self.options.items() if each.choices}
+        named = {f"--{name}": each for name, each in self.options.items() if each.kind != "switch"}
+        words = {flag: each.choices for flag, each in named.items() if each.choices}
         return words | ({"--runner": RUNNERS} if "beam_options" in self.options else {})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -179,7 +190,8 @@ def add_options(parser: Parser, table: type, names: str, add: Callable[..., Any]
     for name in names.split():
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
         if name in parser.options and parser.options[name].kind == "switch":
-            add(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
+            words = [f"--{name}={word}" for word in parser.options[name].choices]
+            add(f"--{name}", *words, action=_Switch, nargs=0, default=argparse.SUPPRESS, help=text)
         else:
             action = "append" if name == "beam_options" else "store"
             add(f"--{name}", action=action, default=argparse.SUPPRESS, metavar=metavar, help=text)

@@ -31,7 +31,7 @@ _EPILOG = """\
 example:
   shardmill verify ds
 
-Exit codes: 0 sound, 1 damaged, 2 usage error, 130 interrupted."""
+Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
 
 
 def make_parser() -> Parser:
@@ -99,7 +99,7 @@ def report(dataset: Dataset, findings: Sequence[Finding]) -> dict[str, object]:
         "root": dataset.root,
         "sound": not findings,
         "examples": dataset.manifest.written,
-        "shards": len(dataset.shards),
+        "shards": len(dataset.manifest.shards),
         "faults": [finding._asdict() for finding in findings],
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
+from shardmill.pipelines.report.describe_record import describe_record
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.generations import check_not_lost
@@ -18,7 +19,6 @@ from shardmill.schemas.errors import FormatError, InputError, StorageError, Usag
 from shardmill.schemas.storage import Entry, Storage, join, open_storage
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from shardmill.transforms.verify.describe import describe_record
 
 MAX_FILES = 20
 MAX_REJECTS = 5

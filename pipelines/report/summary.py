@@ -37,8 +37,8 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
     if outcome.status == "failed":
         raise OutputError(outcome.message)
     names = (
-        "status", "message", "matched", "parts_made", "parts_reused", "reused", "changes",
-        "labels", "estimate",
+        "status", "message", "matched", "skipped", "duplicates", "parts_made", "parts_reused",
+        "reused", "changes", "labels", "estimate",
     )  # fmt: skip
     body = {name: getattr(outcome, name) for name in names}
     series = ("split", "label", "inputs", "num_bytes", "parts")
@@ -60,6 +60,10 @@ def render_build(
     """
     if outcome.status == "up_to_date":
         yield whole_line(f"{output} is up to date: nothing was written.")
+        # Those in the manifest are of the build: files that are not inputs change no dataset.
+        if outcome.skipped or outcome.duplicates:
+            counts = f"{outcome.skipped:,} skipped, {plural(outcome.duplicates, 'duplicate')}"
+            yield whole_line(f"  matched {plural(outcome.matched, 'file')}: {counts}.")
     elif outcome.status == "dry_run":
         yield whole_line(f"Dry run: {output} would get", "bold")
         yield from fields([*_planned(outcome, inputs), *_columns(columns, Counter())])

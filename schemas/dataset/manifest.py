@@ -295,15 +295,19 @@ class Manifest:
             ) from error
 
     @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards, by split."""
+        return tuple(shard for split in self.splits.values() for shard in split.shards)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """File names of all shards, by split."""
-        return tuple(shard.file for split in self.splits.values() for shard in split.shards)
+        return tuple(shard.file for shard in self.shards)
 
     @property
     def catalogs(self) -> tuple[CatalogFile, ...]:
         """The catalogs of all shards, by split."""
-        found = (shard.catalog for split in self.splits.values() for shard in split.shards)
-        return tuple(each for each in found if each is not None)
+        return tuple(shard.catalog for shard in self.shards if shard.catalog is not None)
 
     def to_own(self) -> Manifest:
         """Return the manifest that is stored inside the folder of the generation."""

@@ -80,17 +80,18 @@ def check_file_names(names: Iterable[str]) -> None:
                 "--shard_by=label."
             )
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-        other = seen.setdefault(folded, name)
-        if other != name or name in RESERVED:
+        if folded in seen:
             raise OutputError(
-                f"The shards {other!r} and {name!r} would be one file on disks that ignore case or "
-                "the form of Unicode text: rename a label or split, or choose another --shard_name."
+                f"The shards {seen[folded]!r} and {name!r} would be one file on disks that ignore "
+                "case or the form of Unicode text: rename a label or split, or choose another "
+                "--shard_name."
             )
         if _DEVICE.fullmatch(name):
             raise OutputError(
                 f"The shard {name!r} would have the name of a device on Windows: rename the label "
                 "or split, or choose another --shard_name."
             )
+        seen[folded] = name
 
 
 def quote_label(label: str) -> str:

@@ -22,7 +22,7 @@ from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.tables.planning import count_file, plan_rows
 from shardmill.transforms.tables.transform import write_runs
-from tests.conftest import start_shardmill
+from tests.conftest import TEMPORARY, start_shardmill
 from tests.support.fault_tools import (
     SOAK,
     Command,
@@ -219,7 +219,7 @@ def test_resumes_after_being_killed_at_random_steps(case, tmp_path, seed):
 
 # Path that is about to be changed, and the number of changes from there.
 MOMENTS = [("", 3), ("/runs/", 20), ("/parts/", 9), ("/shards/", 2), ("/gen-", 4)]
-SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
+SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 SIGNALLED = [
     ("images", MOMENTS[0], signal.SIGINT),
     ("images", MOMENTS[2], signal.SIGTERM),
@@ -249,10 +249,46 @@ def test_resumes_after_a_signal(case, tmp_path, moment, number):
     ended = command.wait()
     assert ended.code == SIGNALS[number]
     assert ended.stdout == ""
-    if number == signal.SIGINT:
+    if number != signal.SIGKILL:
         assert ended.said == "shardmill: interrupted; run again to resume.\n"
     assert case.finished(output) or moment[1] < 6
     case.resume(output)
+
+
+IN_FOLDER = """
+import tempfile
+tempfile.tempdir = None  # that of the environment
+from shardmill.pipelines import cli
+raise SystemExit(cli.main({argv}))
+"""
+PREPROCESSING = """
+def preprocessing_fn(inputs):
+    return dict(inputs)
+"""
+
+
+@pytest.mark.parametrize("name", [*KINDS, "preprocessing"])
+def test_a_terminated_build_leaves_no_temporary_folder(name, tmp_path, monkeypatch):
+    """SIGTERM, as schedulers send it, before some changes of the file system."""
+    kind, output, temporary = KINDS.get(name, KINDS["rows"]), tmp_path / "out", tmp_path / "tmp"
+    argv = kind.argv(kind.make(tmp_path / "in"), output)
+    moments = [2, 3, 4, 8, 40, 90]
+    if name == "preprocessing":
+        (tmp_path / "pp.py").write_text(PREPROCESSING)
+        argv.append(f"--preprocessing={tmp_path / 'pp.py'}")
+        moments = [4, 120]
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    codes = []
+    for number in range(1, 200) if SOAK else moments:
+        shutil.rmtree(output, ignore_errors=True)
+        watch = Watched(tmp_path, at=(number,), number=signal.SIGTERM)
+        ended = zygote().start(code=IN_FOLDER.format(argv=argv), watch=watch).wait()
+        codes.append(ended.code)
+        folders = {each.name for each in temporary.iterdir() if each.is_dir()}
+        assert folders <= {TEMPORARY.name}, number
+    assert {*codes} <= {143, -signal.SIGTERM, 0}
+    assert 143 in codes
 
 
 @only("images")

@@ -10,10 +10,10 @@ import pytest
 
 from shardmill.pipelines import cli
 from shardmill.transforms.sink import estimate
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sink.planning import ShardSpec
 from tests.conftest import make_photos
 from tests.support.rows_tools import make_table
 

@@ -40,7 +40,8 @@ def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
         assert actions[name].help
         assert "``" not in actions[name].help
         assert f"    {name}: " in getattr(shardmill, command).__doc__
-        is_switch = typing.get_args(hints[name])[:1] == (bool,)
+        given = typing.get_args(hints[name])[:1]
+        is_switch = bool in (*given, *typing.get_args(given and given[0]))
         assert (actions[name].nargs == 0) == is_switch == bool(option and option.kind == "switch")
         if option and option.kind == "number" and option.default:
             assert as_text(option, option.default) in actions[name].help, name
@@ -53,6 +54,18 @@ def test_help_lists_all_choices_and_the_limit_of_pixels() -> None:
                 text = describe_options(table)[name][1]
                 assert all(word in text for word in option.choices), name
     assert tables.ImagesOptions.max_pixels == MAX_PIXELS
+
+
+def test_a_switch_may_have_words() -> None:
+    parser = find_parser("images")
+    for value, wanted in (("", True), ("=true", True), ("=content", "content")):
+        flags = vars(parser.parse_args(["--input=a", f"--update{value}", "--output=b"]))
+        assert flags["update"] == ImagesConfig("a", "b", update=flags["update"]).update == wanted
+    with pytest.raises(UsageError, match="ignored explicit argument 'content'"):
+        find_parser("rows").parse_args(["--input=a", "--update=content"])
+    for config, rule in ((RowsConfig, "True or False"), (ImagesConfig, "True, content or False")):
+        with pytest.raises(UsageError, match=f"--update=all must be {rule}"):
+            config("a", "b", update="all")
 
 
 def test_works_without_docstrings(monkeypatch) -> None:

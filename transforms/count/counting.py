@@ -51,7 +51,7 @@ def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
         for each in drop_duplicates(entry):
             once.append(each) if isinstance(each, InputRef) else counts.append(each)
     ranges = [*map_ordered(lambda ref: inspect_file(ref, spec.check), once, CONCURRENT_OPENS)]
-    tasks = [(ref.key, part) for ref, file in ranges for part in file.ranges]
+    tasks = [(ref.key, extent) for ref, file in ranges for extent in file.ranges]
     scanned: dict[str, list[RangeCount]] = defaultdict(list)
     for key, count in scan_ranges(tasks, spec):
         scanned[key].append(count)
@@ -72,7 +72,7 @@ def inspect_file(ref: InputRef, check: Check) -> tuple[InputRef, FileRanges]:
         found = FileRanges(ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
     else:
         found = find_ranges(ref.uri, ref.version, check, _RANGE_BYTES[check])
-    progress.current().extend("counting", sum(part.end - part.start for part in found.ranges))
+    progress.current().extend("counting", sum(extent.end - extent.start for extent in found.ranges))
     return ref, found
 
 
@@ -81,12 +81,12 @@ def scan_ranges(
 ) -> Iterator[tuple[str, RangeCount]]:
     """Yield the counts of ranges; scan them in several processes if they are large."""
     tasks = sorted(batch, key=lambda task: (-task[1].cost, task))
-    is_large = sum(part.cost for _, part in tasks) >= WORTH_PROCESSES
-    keys = {part: key for key, part in tasks}
+    is_large = sum(extent.cost for _, extent in tasks) >= WORTH_PROCESSES
+    keys = {extent: key for key, extent in tasks}
     scan = functools.partial(scan_range, check=spec.check)
-    for part, scanned in run_all(scan, list(keys), spec.processes if is_large else 1):
+    for extent, scanned in run_all(scan, list(keys), spec.processes if is_large else 1):
         progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
-        yield keys[part], scanned
+        yield keys[extent], scanned
 
 
 def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: CountSpec) -> Manifest:

@@ -143,7 +143,8 @@ def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:
         if count.fault is None and stated is not None and stated != count.records:
             yield f"{file.ref.key}: the name says {stated:,} records, it has {count.records:,}"
     yield from missing_shards(file.ref.key for file in files)
-    versions = {part for file in files for part in file.ref.key.split("/") if is_generation(part)}
+    names = (name for file in files for name in file.ref.key.split("/"))
+    versions = {*filter(is_generation, names)}
     if versions:
         yield (
             f"the files of {len(versions):,} versions of datasets were counted ({min(versions)}): "

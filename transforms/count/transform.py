@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.pvalue import AsList
 
-import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.range_scan import RangeCount
@@ -52,11 +51,16 @@ class CountRecords(beam.PTransform):
             | "DropDuplicates" >> find_inputs(counting.drop_duplicates)
         )
         inspected = refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(_inspect_file, counting.CONCURRENT_OPENS), spec.check
+            MapOrdered(
+                lambda ref, check: [(ref.key, counting.inspect_file(ref, check))],
+                counting.CONCURRENT_OPENS,
+            ),
+            spec.check,
         )
         scanned = (
             inspected
-            | "CutRanges" >> beam.FlatMap(_cut_ranges)
+            | "CutRanges"
+            >> beam.FlatMapTuple(lambda key, file: [(key, each) for each in file[1].ranges])
             | "SpreadRanges" >> beam.Reshuffle()
             | "BatchRanges" >> beam.BatchElements(batch, batch)
             | "ScanRanges" >> beam.FlatMap(_scan_ranges, spec)
@@ -75,16 +79,6 @@ class CountRecords(beam.PTransform):
                 _write_manifest, AsList(files), MatchedInputs(refs, counts).sum_counts(), spec
             )
         )
-
-
-def _cut_ranges(element: tuple[str, tuple[InputRef, FileRanges]]) -> Iterator[tuple[str, Range]]:
-    key, (_, file) = element
-    for part in file.ranges:
-        yield key, part
-
-
-def _inspect_file(ref: InputRef, check: Check) -> Iterator[tuple[str, tuple[InputRef, FileRanges]]]:
-    yield ref.key, counting.inspect_file(ref, check)
 
 
 def _scan_ranges(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
-import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
+import shardmill.transforms.match.transform  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.sink.encoder import Block, Encoder, Example, Item, encode_refs

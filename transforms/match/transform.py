@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam import coders
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
@@ -31,6 +31,10 @@ from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.walk import Found, WalkTask, first_level
 from shardmill.transforms.runtime.sum_into import singleton_sum
+from shardmill.transforms.runtime.tuple_coder import TupleCoder
+
+for _type in (InputRef, MatchCounts):  # what matching sends through shuffles
+    coders.registry.register_coder(_type, TupleCoder)
 
 _REFS, _COUNTS, _LINKED = "refs", "counts", "linked"  # output tags
 

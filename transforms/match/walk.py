@@ -113,9 +113,9 @@ def check_apart(source: str, output: str) -> None:
 
 def glob_root(pattern: str) -> str:
     """Return the longest literal folder of a glob."""
-    parts = pattern.split("/")
-    magic = next(i for i, part in enumerate(parts) if re.search(r"[*?\[]", part))
-    return "/".join(parts[:magic]) or ("/" if pattern.startswith("/") else ".")
+    names = pattern.split("/")
+    magic = next(i for i, name in enumerate(names) if re.search(r"[*?\[]", name))
+    return "/".join(names[:magic]) or ("/" if pattern.startswith("/") else ".")
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:

@@ -42,6 +42,7 @@ def read_published(storage: Storage, output: str) -> Published:
         OutputError: The file is not the manifest of a build, or has another version.
     """
     path = join(output, shard_names.MANIFEST)
+    # The version is that of the bytes that were read: a publisher replaces only what it has seen.
     try:
         data, version = storage.read_version(path)
     except FileNotFoundError:
@@ -50,6 +51,7 @@ def read_published(storage: Storage, output: str) -> Published:
         manifest = Manifest.from_json(data)
         check_plain(own_files(manifest))
     except FormatError as error:
+        # A torn file, as after a power failure, is not JSON. Any other text may be someone's file.
         if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
         raise OutputError(
@@ -127,6 +129,7 @@ def open_output(storage: Storage, output: str) -> Published:
     if not check_folder(storage, output):
         return Published()
     published = read_published(storage, output)
+    # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
     if not published.version:
         check_not_foreign(storage, output)
     if published.manifest is not None and not published.manifest.generation:
@@ -175,32 +178,53 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         inside = storage.list_dir(join(folder, shard_names.CATALOG))
         prefix = shard_names.CATALOG + "/"
         sizes |= {prefix + found.path.rsplit("/", 1)[-1]: found.size for found in inside}
-    shards = (shard for split in manifest.splits.values() for shard in split.shards)
-    listed: list[Shard | CatalogFile] = [*shards, *manifest.catalogs]
+    listed: list[Shard | CatalogFile] = [*manifest.shards, *manifest.catalogs]
+    # Sizes come from one listing: an up-to-date check must not need a call for each shard.
     for file in listed:
         if sizes.get(file.file) != file.bytes:
             return file.file
+    # Files in other folders, such as those of a transform graph, are few: each is looked up.
     for name in own_files(manifest):
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name
     return ""
 
 
-def is_shard(path: str, num_bytes: int, crc32c: str | None) -> bool:
-    """Return whether a file is the shard that a manifest lists with this size and CRC-32C.
+def compare_shard(shard: Shard, num_bytes: int, crc32c: str | None) -> str:
+    """Return how a file differs from the shard that a manifest lists, or an empty text.
+
+    Args:
+        shard: The entry of the manifest.
+        num_bytes: Size of the file.
+        crc32c: CRC-32C of the file; None if it is not known.
+    """
+    if num_bytes != shard.bytes:
+        return f"it has {num_bytes:,} bytes, the manifest says {shard.bytes:,}"
+    if None in (crc32c, shard.crc32c) or crc32c == shard.crc32c:
+        return ""
+    return (
+        f"its CRC-32C is {crc32c}, the manifest says {shard.crc32c}: its bytes changed after they "
+        "were written"
+    )
+
+
+def is_shard(path: str, shard: Shard) -> bool:
+    """Return whether a file is the shard that a manifest lists.
 
     The content is read once; some object stores know the checksum.
     """
     storage = open_storage(path)
+    # A wrong size needs no read.
     entry = storage.stat(path)
-    if entry is None or entry.size != num_bytes:
+    if entry is None or compare_shard(shard, entry.size, None):
         return False
-    return crc32c in (None, f"{storage.checksum(path):08x}")
+    return not compare_shard(shard, entry.size, f"{storage.checksum(path):08x}")
 
 
 def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
     """Return the generations that can be published again, the latest first, and their manifests."""
     sound = {}
+    # A publisher may be writing one of them: its own manifest is there only when it is whole.
     for name in list_generations(storage, output):
         folder = join(output, name)
         with contextlib.suppress(OutputError):
@@ -217,6 +241,7 @@ def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str,
         old: Manifest of the dataset.
         config: The wanted options.
     """
+    # Options of another release are not compared: their names mean nothing here.
     names = [name for name in {**old.build.config, **config} if name in config]
     texts = [(name, _shown(old.build.config.get(name)), _shown(config[name])) for name in names]
     return tuple(f"{name} was {was}, now {now}" for name, was, now in texts if was != now)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.generations import list_generations
-from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
 from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link
@@ -213,14 +213,12 @@ def update_link(output: str, generation: str) -> None:
 
 
 def _find_changed(folder: str, manifest: Manifest) -> str:
-    """Return the first shard with another checksum than in the manifest, or an empty text."""
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-
-    def is_whole(shard: Shard) -> bool:
-        return is_shard(join(folder, shard.file), shard.bytes, shard.crc32c)
-
-    whole = map_ordered(is_whole, shards, storage_threads(folder))
-    return next((shard.file for shard, same in zip(shards, whole, strict=True) if not same), "")
+    """Return the first file that is not the shard of the manifest, or an empty text."""
+    same = map_ordered(
+        lambda shard: is_shard(join(folder, shard.file), shard), manifest.shards,
+        storage_threads(folder),
+    )  # fmt: skip
+    return next((file for file, whole in zip(manifest.files, same, strict=True) if not whole), "")
 
 
 def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:

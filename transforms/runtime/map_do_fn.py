@@ -9,7 +9,9 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from shardmill.transforms.runtime.map_ordered import OrderedCalls
+from shardmill.transforms.runtime.map_ordered import map_ordered
+
+_ROUNDS = 8  # calls per thread that are started together
 
 
 class MapOrdered(beam.DoFn):
@@ -26,43 +28,27 @@ class MapOrdered(beam.DoFn):
     def __init__(self, function: Callable[..., Iterable[Any]], threads: int) -> None:
         self._function = function
         self._threads = threads
-        self._calls: OrderedCalls[list[Any]] | None = None
+        self._waiting: list[tuple[Any, ...]] = []
 
     def start_bundle(self) -> None:
         """Discard what a failed bundle left."""
-        self._close()
+        self._waiting = []
 
     def process(self, element: Any, *args: Any) -> Iterator[Any]:
-        """Start the call for an element; yield the outputs of an earlier one if there are many."""
-        if self._calls is None:
-            self._calls = OrderedCalls(self._threads, self._threads + 1)
-        outputs = self._take() if self._calls.is_full() else []
-        self._calls.submit(0, self._call, element, args)
-        yield from outputs
+        """Keep an element; yield the outputs of all kept ones when there are many."""
+        self._waiting.append((element, *args))
+        if len(self._waiting) >= _ROUNDS * self._threads:
+            yield from self._call_all()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Yield the outputs of all remaining calls."""
-        while self._calls:
-            for output in self._take():
-                yield _in_window(output)
-        self._close()
+        """Yield the outputs of all remaining elements."""
+        yield from map(_in_window, self._call_all())
 
-    def teardown(self) -> None:
-        """Discard what a failed bundle left."""
-        self._close()
-
-    def _call(self, element: Any, args: Any) -> list[Any]:
-        return list(self._function(element, *args))
-
-    def _take(self) -> list[Any]:
-        if self._calls is None:
-            raise AssertionError("no calls")
-        return self._calls.take()
-
-    def _close(self) -> None:
-        if self._calls is not None:
-            self._calls.close(wait=False)
-            self._calls = None
+    def _call_all(self) -> Iterator[Any]:
+        waiting, self._waiting = self._waiting, []
+        call = lambda element: list(self._function(*element))  # noqa: E731
+        for outputs in map_ordered(call, waiting, self._threads):
+            yield from outputs
 
 
 def _in_window(output: Any) -> Any:

@@ -71,7 +71,8 @@ class ProcessPool:
     def _submit(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
     ) -> dict[Future[_Result], _Item]:
-        with _starting, _uninterrupted():
+        # The terminal sends Ctrl-C to all processes; this one ends its children itself.
+        with _starting, uninterrupted(signal.SIGINT):
             if _all_closed.is_set():
                 raise ShardmillError("The run is over: no more processes are started.")
             return {self._pool.submit(function, item): item for item in items}
@@ -134,12 +135,13 @@ def cpu_quota(folder: str = "/sys/fs/cgroup") -> int:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Block Ctrl-C in processes that are started inside the block.
+def uninterrupted(*numbers: int) -> Iterator[None]:
+    """Delay signals until the block ends; processes that are started in it never get them.
 
-    The terminal sends SIGINT to all processes; the parent ends its children itself.
+    Args:
+        numbers: The signals.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:

@@ -6,26 +6,30 @@ import contextlib
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from shardmill.schemas.dataset.catalog import catalog_name, format_catalog
+from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
-from shardmill.schemas.errors import StaleBuildError
+from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.transforms.publish.publish import FinalFile
+from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.cutting import cut_part
-from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import (
+from shardmill.transforms.sink.division import (
     ShardSpec,
     count_shards,
     deal_parts,
     deal_records,
 )
+from shardmill.transforms.sink.parts import PartFile, parse_sidecar
+from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.rechunk import loses_records, repack
-from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER
+from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER, SinkSpec
 
 
 class PartSlice(NamedTuple):
@@ -53,27 +57,19 @@ class BuiltShard:
     Attributes:
         series: Series that it belongs to.
         index: Its number in the series.
-        file: Final name; empty for the series of inputs that were rejected while matching.
-        source: Current path, relative to the output.
-        num_bytes: Size.
-        crc32c: CRC-32C of the file.
-        records: Number of records.
+        shard: Its entry in the manifest; None for inputs that were rejected while matching.
+        files: The shard, and its catalog if it has one.
         rejects: File names of the sidecars of its parts with rejects, in the order of parts. A part
             belongs to the shard with its first record.
         failure: Why it could not be assembled; a sentence, or empty.
-        catalog: Path relative to the output, size and CRC-32C of its catalog; None for none.
     """
 
     series: Series
     index: int
-    file: str = ""
-    source: str = ""
-    num_bytes: int = 0
-    crc32c: int = 0
-    records: int = 0
+    shard: Shard | None = None
+    files: tuple[FinalFile, ...] = ()
     rejects: tuple[str, ...] = ()
     failure: str = ""
-    catalog: tuple[str, int, int] | None = None
 
 
 def plan_shards(
@@ -108,6 +104,7 @@ def plan_shards(
         ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
         # Whole parts: no record is packed again.
         total, dealt = len(ranges), ([(n, 0, records[n]) for n in each] for each in ranges)
+    # Only numbers are dealt; parts that were never written have no file to read from.
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
         yield ShardJob(series, index, total, tuple(mine))
@@ -144,27 +141,29 @@ def assemble_shard(
     name = template.format(
         ShardName(job.series.split, job.index, job.total, records, job.series.label)
     )
+    # Not the final name: attempts with other parts must not write to one file.
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)
+    size, crc = 0, 0
     if not full:
         empty = b"" if packing == "none" else empty_shard()
         with storage.open_write(path) as target:
-            target.write(empty)
-        size, crc = len(empty), crc32c(empty)
-        return BuiltShard(job.series, job.index, name, source, size, crc, rejects=rejects)
-    crc = size = 0
-    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as files:
-        for _, num_bytes, file_crc in files:
+            size, crc = target.write(empty), crc32c(empty)
+    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as pieces:
+        for _, num_bytes, piece_crc in pieces:
             # gzip members may be concatenated (RFC 1952 section 2.2), so the checksum of the shard
             # follows from those of its parts, and the bytes are not read.
-            crc = combine_crc32c(crc, file_crc, num_bytes)
+            crc = combine_crc32c(crc, piece_crc, num_bytes)
             size += num_bytes
-        sources = [source for source, *_ in files]
+        sources = [piece for piece, *_ in pieces]
+        # Decided by the sizes of members, so each run and runner repacks the same shards.
         if packing != "none" and loses_records(storage, sources, size):
             size, crc = repack(storage, sources, path, packing)
-        elif not _is_assembled(storage, path, size, crc):
+        elif sources and not _is_assembled(storage, path, size, crc):
             storage.concat(sources, path)
-    return BuiltShard(job.series, job.index, name, source, size, crc, records, rejects)
+    shard = Shard(name, records, size, f"{crc:08x}", job.series.label or None)
+    files = (FinalFile(source, name, size),)
+    return BuiltShard(job.series, job.index, shard, files, rejects)
 
 
 @contextlib.contextmanager
@@ -180,6 +179,7 @@ def _open_slices(
     try:
         for part, first, stop in slices:
             source = join(folder, part.payload)
+            # A whole part is used as it is: its members keep the bytes they were written with.
             if stop - first == part.records:
                 files.append((source, part.num_bytes, part.crc32c))
                 continue
@@ -187,7 +187,7 @@ def _open_slices(
             cut = cut_part(storage, source, first, stop, pieces[-1], packing)
             files.append((pieces[-1], *cut))
         yield files
-    finally:
+    finally:  # also after a failure: a rerun cuts pieces under new names
         for piece in pieces:
             storage.delete(piece)
 
@@ -212,6 +212,38 @@ def _is_assembled(storage: Storage, path: str, size: int, crc: int) -> bool:
     except FileNotFoundError:
         return False
     return entry is not None and entry.size == size
+
+
+def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltShard) -> BuiltShard:
+    """Write the catalog of a shard, and return the shard with it.
+
+    A shard without records, or of tables and arrays, has none.
+
+    Raises:
+        FileNotFoundError: A part was deleted.
+        OutputError: A sidecar is damaged.
+    """
+    slices = [each for each in job.slices if each.stop > each.first]
+    if built.shard is None or not slices or not all(each.part.catalog for each in slices):
+        return built
+    data = format_catalog(_rows(storage, spec, slices), spec.record_id)
+    crc, name = crc32c(data), catalog_name(built.shard.file)
+    # Named by its content: workers with different releases of Arrow write different bytes.
+    source = f"{spec.build_name}/{SHARDS_FOLDER}/{crc:08x}-{len(data)}.parquet"
+    storage.replace(join(spec.output, source), data)
+    shard = replace(built.shard, catalog=CatalogFile(name, len(data), f"{crc:08x}"))
+    return replace(built, shard=shard, files=(*built.files, FinalFile(source, name, len(data))))
+
+
+def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iterator[list[Any]]:
+    paths = [join(spec.parts, each.part.catalog) for each in slices]
+    texts = map_ordered(storage.read, paths, storage_threads(spec.parts))
+    for path, data, each in zip(paths, texts, slices, strict=True):
+        sidecar = parse_sidecar(data, spec.root)
+        if sidecar is None:
+            raise OutputError(f"{path} is damaged: run again.")
+        # A sidecar has a row for each record of its part, in order, so a cut divides both alike.
+        yield from sidecar.rows[each.first : each.stop]
 
 
 @contextlib.contextmanager

@@ -1,42 +1,41 @@
 """Compare the matched inputs with the published dataset: what changed, and what can be reused.
 
-References and catalogs are joined by key. Inputs that are new under their key, or changed, may be
-renamed or only touched: those that have the size of a published input that is gone are read and
-joined with it by the hash of their content. An input that differs in its ctime alone is read and
-compared with the hash in the catalog: programs can set the other times of a file, but not this.
+References and rows of catalogs are joined by key. Inputs that this join does not find may be
+renamed or only touched: they are joined by the hash of their content with the published inputs that
+are gone. An input that differs in its ctime alone is read and compared with the hash in the
+catalog: programs can set the other times of a file, but not this.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 from blake3 import blake3
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import ShardmillError, StorageError
+from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef, KnownRecord
-from shardmill.schemas.rejects import TRANSIENT, RejectedError
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
-from shardmill.transforms.sink.planning import Plan
-from shardmill.transforms.sink.reuse import PublishedRow, PublishedShard, path_of, read_rows
+from shardmill.transforms.sink.plan import Plan
+from shardmill.transforms.sink.reuse import PublishedRow, path_of, read_rejected, read_rows
+from shardmill.transforms.sink.spec import SinkSpec
 
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
 _BUCKETS = 1024  # of keys
+_SIZES = 1 << 18  # numbers that represent the sizes of inputs, so that their set stays small
 _LOCAL_READERS = 4
-_NEW, _GONE, _DOUBTED, _CHANGES = "new", "gone", "doubted", "changes"  # output tags
+_NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
 _Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which take less space
 
 
@@ -64,6 +63,7 @@ class Changes:
 
     def _add(self, kind: str, count: int, keys: list[str]) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + count
+        # The smallest keys of all are among the smallest of each part, in any order of merging.
         self.examples[kind] = sorted([*self.examples.get(kind, []), *keys])[:_EXAMPLES]
 
     def lines(self) -> tuple[str, ...]:
@@ -80,8 +80,28 @@ class Changes:
         return ", ".join(f"{self.counts[kind]:,} {kind}" for kind in kinds if kind in self.counts)
 
 
+def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
+    """Return a plan that says what changed since the published dataset.
+
+    A dataset that seemed up to date is not, where inputs of which only the ctime differed have
+    other contents.
+    """
+    if not changes.counts:
+        return plan
+    if plan.status == "up_to_date" and spec.update:
+        plan = plan.start(spec)
+    elif plan.status in ("failed", "up_to_date"):
+        message = (
+            f"The inputs of {spec.output} have changed since it was built "
+            f"({'; '.join([*plan.changes, str(changes)])}): run again with "
+            "--update to publish a new version, or choose another --output."
+        )
+        plan = replace(plan, status="failed", message=message)
+    return replace(plan, changes=(*plan.changes, *changes.lines()))
+
+
 def compare_bucket(
-    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str, *, doubt: bool
+    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str, *, content: bool
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
     keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
@@ -90,59 +110,54 @@ def compare_bucket(
     for key, row in rows:
         keys[key][1].append(row)
     for key, (found, published) in keys.items():
-        yield from compare_key(key, found, published, root, doubt=doubt)
+        yield from compare_key(key, found, published, root, content=content)
 
 
 def compare_key(
-    key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str, *, doubt: bool = False
+    key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str, *, content: bool = False
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of one key with what is published of it.
 
     Of several files with one key, which differ in the form of Unicode text, one has a record and
     the others are rejects. A record is taken for the file that it was made of alone.
 
+    Args:
+        key: The key.
+        refs: Its inputs.
+        rows: Its published rows.
+        root: Folder that the keys of the references are relative to.
+        content: Whether size and times are not trusted.
+
     Yields:
-        The references that need no further search; as ``_DOUBTED`` those whose content must be
-        compared, which are all with ``doubt``; the others as ``_NEW`` and the row as ``_GONE`` by
-        size; and changes.
+        The unchanged references; as ``_NEW`` the others, and those that are unchanged only if their
+        content is that of their known record; as ``_GONE`` size and record of the published input;
+        and changes.
     """
     found = [InputRef(*ref) for ref in refs]
     published = [PublishedRow(*row) for row in rows]
+    # At most one file of a key has a record; the others are rejects, whose size is -1.
     old = max(published, default=PublishedRow(), key=lambda row: row.size)
     rejects, gone = sum(row.size < 0 for row in published), old.record
     for _ in range(len(published) - len(found)):
         yield TaggedOutput(_CHANGES, ("removed", key))
     kind = "new" if len(found) > len(published) else "changed"
     for ref in found:
+        # The path too: a deleted file may have had the same key, size and time.
         same = (ref.size, ref.version, path_of(ref.uri, ref.key, root)) == (*old[:2], old.path)
         if same:
             gone = b""
-            doubted = old.record and (doubt or ref.ctime != old.ctime)
-            ref = ref._replace(known=old.record)  # noqa: PLW2901
-            yield TaggedOutput(_DOUBTED, ref) if doubted else ref
+            known = ref._replace(known=old.record)
+            doubted = old.record and (content or ref.ctime != old.ctime)
+            yield TaggedOutput(_NEW, tuple(known)) if doubted else known
         else:
-            yield TaggedOutput(_NEW, (ref.size, tuple(ref)))
+            yield TaggedOutput(_NEW, tuple(ref))
+        # A published reject has no path: any other file of its key may be the one it was.
         if not same and rejects:
             rejects -= 1
         elif not same or ref.label != old.label:
             yield TaggedOutput(_CHANGES, (kind, key))
     if gone:
         yield TaggedOutput(_GONE, (old.size, gone))
-
-
-def find_candidates(
-    refs: Iterable[_Row], gone: Iterable[bytes]
-) -> Iterator[InputRef | TaggedOutput]:
-    """Yield new inputs of one size; as ``_NEW`` if a published input of this size is gone."""
-    records = iter(gone)
-    first = next(records, None)
-    if first is None:
-        yield from (InputRef(*ref) for ref in refs)
-        return
-    for ref in refs:
-        yield TaggedOutput(_NEW, InputRef(*ref))
-    for record in (first, *records):
-        yield TaggedOutput(_GONE, (KnownRecord.unpack(record).content_hash, record))
 
 
 def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
@@ -166,143 +181,52 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
     yield from map_ordered(digest, refs, threads)
 
 
-def hash_candidates(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:
-    """Yield inputs that have the content of their known record; the others by their hash.
+def hash_candidates(
+    refs: list[InputRef], gone_sizes: Collection[int]
+) -> Iterator[InputRef | TaggedOutput]:
+    """Yield inputs that are unchanged or surely new; others by the hash of their content.
 
     It is empty for what the decoder will reject, which reads such an input again, as in a build
     from scratch.
+
+    Args:
+        refs: Inputs that are not known by their keys, or whose content must be compared.
+        gone_sizes: Sizes of the published inputs that are gone, modulo ``_SIZES``.
     """
+    # A new input is read only if it may be a renamed one: most are read once, by the decoder.
+    candidates = [ref for ref in refs if ref.known or ref.size % _SIZES in gone_sizes]
+    yield from (ref for ref in refs if not (ref.known or ref.size % _SIZES in gone_sizes))
     try:
-        digests = [digest for digest, _ in hash_inputs(refs)]
+        digests = [digest for digest, _ in hash_inputs(candidates)]
     except StorageError:
-        digests = [""] * len(refs)
-    for digest, ref in zip(digests, refs, strict=True):
-        if not ref.known:
-            yield TaggedOutput(_NEW, (digest, tuple(ref)))
-        elif KnownRecord.unpack(ref.known).content_hash == digest:
+        digests = [""] * len(candidates)
+    for digest, ref in zip(digests, candidates, strict=True):
+        if ref.known and KnownRecord.unpack(ref.known).content_hash == digest:
             yield ref
-        else:
+            continue
+        # The content changed under an equal size and time. It may be that of a deleted input.
+        if ref.known:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
-            yield TaggedOutput(_NEW, (digest, tuple(ref._replace(known=b""))))
+        yield TaggedOutput(_NEW, (digest, tuple(ref._replace(known=b""))))
 
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
     """Yield inputs of one content, with a published record of the same content if there is one."""
+    # Of several copies the choice must not depend on the order in which they arrive.
     known = min(gone, default=b"")
     for ref in refs:
         yield InputRef(*ref)._replace(known=known)
 
 
-def read_task(task: _Row, record_id: str) -> Iterator[tuple[int, tuple[str, _Row]]]:
-    """Yield the bucket, key and row of each input in a piece of the published dataset."""
-    (number, root), shard = task[:2], PublishedShard(*task[2:])
-    rows = _rejected_rows(shard.path)
-    if shard.catalog:
-        rows = read_rows(shard, number, record_id, root)
+def _read_published(
+    task: tuple[int, Shard | None], plan: Plan, record_id: str
+) -> Iterator[tuple[int, tuple[str, _Row]]]:
+    """Yield the bucket, key and row of each input of a published shard, or of the rejects."""
+    number, shard = task
+    folder, root = plan.published_folder, plan.published_root
+    rows = read_rows(folder, shard, number, record_id, root) if shard else read_rejected(folder)
     for key, row in rows:
         yield _bucket(key), (key, tuple(row))
-
-
-def _rejected_rows(path: str) -> Iterator[tuple[str, PublishedRow]]:
-    """Yield the keys of the published rejects that are compared; they have no row in a catalog."""
-    with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
-        for line in open_storage(path).read(path).splitlines():
-            reject = json.loads(line)
-            # What matching rejects for good is not compared; what it could not read for a moment
-            # may be an input now.
-            if reject["stage"] != "match" or reject["error"] in {"key_conflict", *TRANSIENT}:
-                yield reject["key"], PublishedRow()
-
-
-class Compared(NamedTuple):
-    """The outputs of ``ComparePublished``.
-
-    Attributes:
-        refs: All references; unchanged ones with their published records.
-        changes: A side input of one ``Changes``.
-    """
-
-    refs: beam.PCollection[InputRef]
-    changes: AsSingleton
-
-
-@dataclass(eq=False)
-class ComparePublished(beam.PTransform):
-    """Compares references with the dataset that the plan names.
-
-    Args:
-        plan: One ``Plan``.
-        record_id: See ``read_rows``.
-        root: Folder that the keys of the references are relative to.
-        doubt: Whether the content of all inputs is compared.
-    """
-
-    plan: beam.PCollection[Plan]
-    record_id: str
-    root: str
-    doubt: bool = False
-
-    def expand(self, refs: beam.PCollection[InputRef]) -> Compared:
-        """Wires the joins by key, size and content."""
-        plan, root, doubt = AsSingleton(self.plan), self.root, self.doubt
-        direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
-            InputRef, new=tuple[int, Any]
-        ).with_outputs(_NEW, main="refs")
-        kept = (
-            {"refs": keyed, "rows": self._read_published()}
-            | "JoinByKey" >> beam.CoGroupByKey()
-            | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_bucket(pair[1]["refs"], pair[1]["rows"], root, doubt=doubt)
-            ).with_output_types(
-                InputRef, new=tuple[int, Any], gone=tuple[int, Any], doubted=InputRef,
-                changes=tuple[str, str],
-            ).with_outputs(_NEW, _GONE, _DOUBTED, _CHANGES, main="refs")
-        )  # fmt: skip
-        sized = (
-            {"refs": kept[_NEW], "gone": kept[_GONE]}
-            | "JoinBySize" >> beam.CoGroupByKey()
-            | "FindCandidates" >> beam.FlatMap(
-                lambda pair: find_candidates(pair[1]["refs"], pair[1]["gone"])
-            ).with_output_types(InputRef, new=InputRef, gone=tuple[str, Any])
-            .with_outputs(_NEW, _GONE, main="refs")
-        )  # fmt: skip
-        hashed = (
-            (sized[_NEW], kept[_DOUBTED])
-            | "AllCandidates" >> beam.Flatten()
-            | "SpreadCandidates" >> beam.Reshuffle()
-            | "BatchCandidates" >> beam.BatchElements(1, BATCH)
-            | "HashCandidates"
-            >> beam.FlatMap(hash_candidates)
-            .with_output_types(InputRef, new=tuple[str, Any], changes=tuple[str, str])
-            .with_outputs(_NEW, _CHANGES, main="refs")
-        )
-        matched = (
-            {"refs": hashed[_NEW], "gone": sized[_GONE]}
-            | "JoinByContent" >> beam.CoGroupByKey()
-            | "MatchContent" >> beam.FlatMap(
-                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
-            ).with_output_types(InputRef)
-        )  # fmt: skip
-        changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
-        changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
-        refs = (direct, kept["refs"], sized["refs"], hashed["refs"], matched)
-        every = refs | "AllCompared" >> beam.Flatten()
-        return Compared(every, changes)
-
-    def _read_published(self) -> beam.PCollection[tuple[int, Any]]:
-        return (
-            self.plan
-            | "ListPublished"
-            >> beam.FlatMap(
-                lambda plan: (
-                    (number, plan.published_root, *shard)
-                    for number, shard in enumerate(plan.published)
-                )
-            )
-            | "SpreadPublished" >> beam.Reshuffle()
-            | "ReadPublished"
-            >> beam.FlatMap(read_task, self.record_id).with_output_types(tuple[int, Any])
-        )
 
 
 def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
@@ -314,3 +238,86 @@ def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
 def _bucket(key: str) -> int:
     """Return the number of a key's bucket: joins of fewer and larger groups cost less."""
     return zlib.crc32(key.encode()) % _BUCKETS
+
+
+@dataclass(eq=False)
+class ComparePublished(beam.PTransform):
+    """Compares references with the dataset that the plan names.
+
+    Gives all references, unchanged ones with their published records, and a side input of one
+    ``Changes``.
+
+    Args:
+        plan: One ``Plan``.
+        spec: Output and options of the build.
+    """
+
+    plan: beam.PCollection[Plan]
+    spec: SinkSpec
+
+    def expand(
+        self, refs: beam.PCollection[InputRef]
+    ) -> tuple[beam.PCollection[InputRef], AsSingleton]:
+        """Wires the joins by key and by content."""
+        plan, spec = AsSingleton(self.plan), self.spec
+        root, content = spec.root, spec.update == "content"
+        direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
+            InputRef, new=tuple[int, Any]
+        ).with_outputs(_NEW, main="refs")
+        kept = (
+            {"refs": keyed, "rows": self._read_rows(plan)}
+            | "JoinByKey" >> beam.CoGroupByKey()
+            | "CompareKeys" >> beam.FlatMap(
+                lambda pair: compare_bucket(
+                    pair[1]["refs"], pair[1]["rows"], root, content=content
+                )
+            ).with_output_types(
+                InputRef, new=tuple[Any, ...], gone=tuple[int, Any], changes=tuple[str, str],
+            ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
+        )  # fmt: skip
+        # A side input of all sizes that are gone replaces a join: it has at most 262,144 numbers.
+        sizes = (
+            kept[_GONE]
+            | "ListSizes" >> beam.MapTuple(lambda size, _: size % _SIZES)
+            | "GoneSizes" >> singleton_sum(beam.combiners.ToSetCombineFn())
+        )
+        hashed = (
+            kept[_NEW]
+            | "SpreadCandidates" >> beam.Reshuffle()
+            | "BatchCandidates" >> beam.BatchElements(1, BATCH)
+            | "HashCandidates"
+            >> beam.FlatMap(
+                lambda refs, sizes: hash_candidates([InputRef(*ref) for ref in refs], sizes), sizes
+            )
+            .with_output_types(InputRef, new=tuple[str, Any], changes=tuple[str, str])
+            .with_outputs(_NEW, _CHANGES, main="refs")
+        )
+        gone = kept[_GONE] | "KeyByContent" >> beam.MapTuple(
+            lambda _, record: (KnownRecord.unpack(record).content_hash, record)
+        ).with_output_types(tuple[str, Any])
+        matched = (
+            {"refs": hashed[_NEW], "gone": gone}
+            | "JoinByContent" >> beam.CoGroupByKey()
+            | "MatchContent" >> beam.FlatMap(
+                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef)
+        )  # fmt: skip
+        changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
+        changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
+        every = (direct, kept["refs"], hashed["refs"], matched) | "AllCompared" >> beam.Flatten()
+        return every, changes
+
+    def _read_rows(self, plan: AsSingleton) -> beam.PCollection[tuple[int, Any]]:
+        return (
+            self.plan
+            | "ListPublished"
+            >> beam.FlatMap(
+                # None stands for the rejects.
+                lambda plan: [*enumerate((*plan.published, None))] if plan.published else []
+            )
+            | "SpreadPublished" >> beam.Reshuffle()
+            | "ReadPublished"
+            >> beam.FlatMap(_read_published, plan, self.spec.record_id).with_output_types(
+                tuple[int, Any]
+            )
+        )

@@ -73,6 +73,7 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
     wanted = [m for m, end in zip(members, ends, strict=True) if first < end < stop + m.records]
     if not wanted:
         return 0
+    # Counts of records before a member come from the index: nothing before it is read.
     at = begin = ends[members.index(wanted[0])] - wanted[0].records
     sizes = tuple((member.num_bytes, member.records) for member in wanted)
     last = wanted[-1].offset + wanted[-1].num_bytes

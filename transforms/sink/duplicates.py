@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
@@ -23,6 +22,7 @@ from shardmill.transforms.sink.placement import DuplicatesMode
 from shardmill.transforms.sink.spec import SinkSpec
 
 _HASHED = "hashed"  # output tag
+Content = tuple[str, str, str, str | None]  # of one record: hash, key, split and label
 
 
 @dataclass
@@ -73,47 +73,35 @@ class Copies:
         )
 
 
-class Content(NamedTuple):
-    """The input of one record."""
-
-    content_hash: str
-    key: str
-    split: str
-    label: str | None
-
-
 def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list[Content]]]:
     """Yield the contents of a shard by the first two digits of their hashes.
 
     Raises:
         StaleBuildError: Another command published or cleaned the output.
     """
-    if shard.catalog is None:
+    if shard.shard is None or shard.shard.catalog is None:
         return
-    path = join(spec.output, shard.catalog[0])
     buckets: dict[str, list[Content]] = defaultdict(list)
     with raise_if_stale():
-        data = open_storage(path).read(path)
+        data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
     columns = read_columns(data, ("content_hash", "key", "label"))
     for digest, key, label in zip(*columns, strict=True):
-        buckets[digest[:2]].append(Content(digest, key, shard.series.split, label))
+        buckets[digest[:2]].append((digest, key, shard.series.split, label))
     yield from buckets.items()
 
 
 def count_copies(lists: Iterable[Iterable[Content]]) -> Copies:
     """Return the copies among the contents of one bucket."""
-    groups: dict[str, list[Content]] = defaultdict(list)
-    for contents in lists:
-        for each in map(Content._make, contents):
-            groups[each.content_hash].append(each)
+    groups: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
+    for digest, key, split, label in itertools.chain.from_iterable(lists):
+        groups[digest].append((key, split, label))
     copies = Copies()
     for group in groups.values():
-        if len(group) == 1:
-            continue
-        across = len({each.split for each in group}) > 1
-        differ = len({each.label for each in group}) > 1
-        keys = tuple(sorted(each.key for each in group)[:2]) if across or differ else ()
-        copies.merge(Copies(len(group) - 1, int(across), int(differ), keys))
+        if len(group) > 1:
+            keys, splits, labels = zip(*sorted(group), strict=True)
+            across, differ = len({*splits}) > 1, len({*labels}) > 1
+            shown = keys[:2] if across or differ else ()
+            copies.merge(Copies(len(group) - 1, int(across), int(differ), shown))
     return copies
 
 

@@ -94,10 +94,10 @@ def encode_refs(
         refs: References in their final order.
         labels: All labels in the order of their class ids.
     """
-    for rejected, run in itertools.groupby(
+    for rejected, group in itertools.groupby(
         refs, lambda ref: isinstance(ref, InputRef) and bool(ref.error)
     ):
         if rejected:
-            yield from (ref.to_reject() for ref in run if isinstance(ref, InputRef))
+            yield from (ref.to_reject() for ref in group if isinstance(ref, InputRef))
         else:
-            yield from encoder.encode(list(run), labels)
+            yield from encoder.encode(list(group), labels)

@@ -12,9 +12,9 @@ from typing import Any
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.division import ShardSpec, count_shards
 from shardmill.transforms.sink.encoder import Block, Example, Item
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sink.planning import ShardSpec, count_shards
 from shardmill.transforms.sink.record_writer import MemberWriter
 
 _MAX_SECONDS = 2.0  # of encoding a sample

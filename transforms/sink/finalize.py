@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.catalog import catalog_name
-from shardmill.schemas.dataset.manifest import Build, CatalogFile, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.rejects import Reject
@@ -28,7 +26,7 @@ from shardmill.transforms.sink.hooks import ExtraFiles
 from shardmill.transforms.sink.outcome import Outcome, Status
 from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import compute_statistics
@@ -66,7 +64,8 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
     )
     status: Status = "failed" if plan.status == "build" else plan.status
     return Outcome(
-        status, plan.message, matched=census.matched, series=series, changes=plan.changes,
+        status, plan.message, matched=census.matched, skipped=census.counts.skipped,
+        duplicates=census.counts.duplicates, series=series, changes=plan.changes,
         labels=plan.labels,
     )  # fmt: skip
 
@@ -78,15 +77,15 @@ def finish(
     """Check a finished build, write its schema, labels and rejects, and publish it."""
     whole = built.total()
     up_to_date = Outcome(
-        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched
-    )
+        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched,
+        skipped=census.counts.skipped, duplicates=census.counts.duplicates + whole.duplicates,
+    )  # fmt: skip
     failures = (census.counts.fatal, whole.failure, *(shard.failure for shard in built.shards))
     failure = min(filter(None, failures), default="")
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
-        _check_names(built.shards)
-        shard_names.check_file_names(shard.file for shard in built.shards if shard.file)
+        shard_names.check_file_names(each.shard.file for each in built.shards if each.shard)
         _check_versions(whole.versions)
         extra = spec.hooks.extra_files(spec.build, plan.input_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
@@ -94,9 +93,7 @@ def finish(
         _check_rejects(storage, spec, manifest.inputs, built, schema)
         schema = extra.schema or schema
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
-        files += [FinalFile(s.source, s.file, s.num_bytes) for s in built.shards if s.file]
-        catalogs = ((catalog_name(s.file), s.catalog) for s in built.shards if s.catalog)
-        files += [FinalFile(path, name, size) for name, (path, size, _) in catalogs]
+        files += [file for shard in built.shards for file in shard.files]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
@@ -165,10 +162,10 @@ def make_manifest(
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
     wanted = [name for name, share in spec.place.splits.shares if share]
-    found: dict[str, list[BuiltShard]] = {}
-    for shard in built.shards:
-        if shard.file:
-            found.setdefault(shard.series.split, []).append(shard)
+    found: dict[str, list[Shard]] = {}
+    for each in built.shards:
+        if each.shard:
+            found.setdefault(each.series.split, []).append(each.shard)
     others = set(found) - set(wanted)
     ids = {label: number for number, label in enumerate(listed)}
     last = len(ids)
@@ -179,23 +176,15 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
         labels = total.label_counts
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
-            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_bytes=sum(shard.bytes for shard in shards),
             label_counts={
                 label: labels[label]
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
             statistics=compute_statistics(total.summary, total.records) if total.records else None,
-            shards=tuple(map(_list_shard, shards)),
+            shards=tuple(shards),
         )
     return splits
-
-
-def _list_shard(shard: BuiltShard) -> Shard:
-    crc32c, label, catalog = f"{shard.crc32c:08x}", shard.series.label or None, None
-    if shard.catalog is not None:
-        _, size, crc = shard.catalog
-        catalog = CatalogFile(catalog_name(shard.file), size, f"{crc:08x}")
-    return Shard(shard.file, shard.records, shard.num_bytes, crc32c, label, catalog)
 
 
 def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
@@ -207,16 +196,6 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
-
-
-def _check_names(built: Iterable[BuiltShard]) -> None:
-    names = Counter(shard.file for shard in built if shard.file)
-    for name, shards in names.most_common(1):
-        if shards > 1:
-            raise OutputError(
-                f"--shard_name gives two shards the name {name!r}: "
-                "add {index}, {split} or {label}."
-            )
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:

@@ -29,7 +29,9 @@ class Outcome:
         message: One sentence for a person when nothing was published.
         parts_made: Number of parts that this run made.
         parts_reused: Number of finished parts that it reused.
-        matched: Number of inputs matched.
+        matched: Number of inputs matched now; those of the manifest may be older.
+        skipped: Number of files that were skipped by their names.
+        duplicates: Number of inputs that repeat another, as far as they were not read.
         series: For a dry run: split, label, references, input bytes and parts of each series.
         manifest: Text of the published manifest; another builder may replace the file before the
             caller reads it.
@@ -46,6 +48,8 @@ class Outcome:
     parts_made: int = 0
     parts_reused: int = 0
     matched: int = 0
+    skipped: int = 0
+    duplicates: int = 0
     series: tuple[tuple[str, str, int, int, int], ...] = ()
     manifest: str = ""
     reused: int = 0

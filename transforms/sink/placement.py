@@ -51,7 +51,7 @@ REJECTED = Series("", "")
 
 
 class PlacedRef(NamedTuple):
-    """A reference and its place in its part.
+    """A reference and its position in its part.
 
     Attributes:
         order: Sort key of the reference in its part: the position's 8 bytes, or empty.
@@ -123,6 +123,8 @@ class PlaceSpec:
         match = self._group.search(ref.key) if self._group else None
         if match is None:
             return ref.key
+        # A group that did not take part in the match is None: the next choice counts, and a match
+        # of nothing must not put all such inputs into one group.
         named = match.groupdict().get("group")
         found = named if named is not None else match.group(1 if match.re.groups else 0)
         return found or ref.key
@@ -132,6 +134,7 @@ class PlaceSpec:
         if ref.error:
             return ref
         if self.splits.mode == "fractions":
+            # A share is an interval of hashes: adding inputs never moves another to a new split.
             return ref._replace(
                 split=self.splits.of_hash(hash_key(self.seed, self.group_of(ref)).split)
             )
@@ -152,6 +155,7 @@ class PlaceSpec:
 
     def position_of(self, ref: InputRef) -> int:
         """Return the 64-bit position of a reference, from its key and not its group."""
+        # Examples of a group are spread over their split, or a batch would hold near copies.
         return hash_key(self.seed, ref.key).position
 
 

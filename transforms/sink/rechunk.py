@@ -65,6 +65,8 @@ def repack(
     Raises:
         OutputError: A part is damaged.
     """
+    # A member of another size moves all later ends; steps double, so that a search that fails
+    # for one size does not fail for the same reason again.
     for attempt in itertools.count():
         with storage.open_write(path) as target:
             writer = MemberWriter(target, packing, MEMBER_BYTES + (_STEP << attempt))

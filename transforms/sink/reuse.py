@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import InputRef, KnownRecord, Reference
+from shardmill.schemas.rejects import TRANSIENT
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -32,24 +35,6 @@ from shardmill.transforms.publish.generation import is_shard
 _HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)
 # What may be wrong with published files or their storage; then inputs are decoded.
 _FAILURES = (FormatError, InflateError, DamagedError, ShardmillError, OSError)
-
-
-class PublishedShard(NamedTuple):
-    """A published shard and its catalog.
-
-    Attributes:
-        path: Path of the shard.
-        catalog: Path of the catalog.
-        catalog_crc32c: CRC-32C of the catalog, 8 hexadecimal digits.
-        num_bytes: Bytes of the shard.
-        crc32c: CRC-32C of the shard.
-    """
-
-    path: str
-    catalog: str = ""
-    catalog_crc32c: str = ""
-    num_bytes: int = 0
-    crc32c: str | None = None
 
 
 class PublishedRow(NamedTuple):
@@ -77,67 +62,72 @@ def path_of(uri: str, key: str, root: str) -> str:
 
     Two files may have one key, which is a normalised path. The path is empty where it is the key.
     """
+    # Most paths are their keys: an empty text saves their bytes in the shuffle.
     path = to_relative(uri, root)
     return "" if path == f"./{key}" else path
 
 
-def list_shards(manifest: Manifest, output: str) -> list[PublishedShard]:
-    """Return the published shards that have a catalog."""
-    folder = manifest.folder(output)
-    return [
-        PublishedShard(
-            join(folder, shard.file),
-            join(folder, shard.catalog.file),
-            shard.catalog.crc32c,
-            shard.bytes,
-            shard.crc32c,
-        )
-        for split in manifest.splits.values()
-        for shard in split.shards
-        if shard.catalog is not None
-    ]
-
-
 def read_rows(
-    shard: PublishedShard, number: int, record_id: str, root: str
+    folder: str, shard: Shard, number: int, record_id: str, root: str
 ) -> Iterator[tuple[str, PublishedRow]]:
     """Yield the key and row of each record of a shard; nothing of a damaged catalog.
 
     Args:
+        folder: Folder of the published files.
         shard: The shard.
         number: Its number in the plan.
         record_id: Identity of the options that decide the features of the records of the build.
         root: Root of the published dataset.
     """
-    storage = open_storage(shard.catalog)
+    if shard.catalog is None:
+        return
+    path, storage = join(folder, shard.file), open_storage(folder)
     try:
-        data = storage.read(shard.catalog)
-        if f"{crc32c(data):08x}" != shard.catalog_crc32c:
+        data = storage.read(join(folder, shard.catalog.file))
+        if f"{crc32c(data):08x}" != shard.catalog.crc32c:
             return
         catalog = parse_catalog(data)
     except _FAILURES:
         return
-    places: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
+    locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     if catalog.record_id == record_id:
+        # Each record has a CRC in its frame, but a whole record may be that of another
+        # input: only the CRC of the whole shard proves that the catalog describes it.
         with contextlib.suppress(*_FAILURES):
-            if is_shard(shard.path, shard.num_bytes, shard.crc32c):
-                with storage.open_at(shard.path) as reader:
-                    places = find_records(reader, catalog.record_bytes)
-    for row, place in zip(catalog, places, strict=False):
+            if is_shard(path, shard):
+                with storage.open_at(path) as reader:
+                    locations = find_records(reader, catalog.record_bytes)
+    for row, location in zip(catalog, locations, strict=False):
         record = b""
-        if place is not None:
+        if location is not None:
             record = KnownRecord(
                 row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
-                tuple(row.pixel_sums), tuple(row.pixel_squares), str(number), *place,
+                tuple(row.pixel_sums), tuple(row.pixel_squares), str(number), *location,
                 row.record_bytes,
             ).pack()  # fmt: skip
-        path = path_of(row.source, row.key, root)
+        path_below = path_of(row.source, row.key, root)
         yield (
             row.key,
             PublishedRow(
-                row.input_bytes, row.input_version, row.label, path, row.input_ctime, record
+                row.input_bytes, row.input_version, row.label, path_below, row.input_ctime, record
             ),
         )
+
+
+def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:
+    """Yield the keys of the published rejects that are compared; they have no row in a catalog.
+
+    Args:
+        folder: Folder of the published files.
+    """
+    path = join(folder, REJECTS)
+    with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
+        for line in open_storage(path).read(path).splitlines():
+            reject = json.loads(line)
+            # What matching rejects for good is not compared; what it could not read for a moment
+            # may be an input now.
+            if reject["stage"] != "match" or reject["error"] in {"key_conflict", *TRANSIENT}:
+                yield reject["key"], PublishedRow()
 
 
 def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -153,6 +143,7 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     Raises:
         FormatError: The index of the shard does not match the lengths.
     """
+    # The catalog lists records in the order of the shard, so their lengths say where each begins.
     ends = list(itertools.accumulate(lengths, initial=0))
     members = read_index(reader.read_at, reader.size)
     if members is None:  # not compressed
@@ -165,14 +156,12 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     for member in members:
         first = len(found)
         content = ends[first + member.records] - ends[first]
+        # The rest of a stored member is its header, whose size differs if it holds an index.
         header = member.num_bytes - _stored_bytes(content)
         # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
-        place = (
-            (member.offset + header, 0) if header in _HEADERS else (member.offset, member.num_bytes)
-        )
-        found += [
-            (*place, ends[number] - ends[first]) for number in range(first, first + member.records)
-        ]
+        stored = header in _HEADERS
+        at = (member.offset + header, 0) if stored else (member.offset, member.num_bytes)
+        found += [(*at, end - ends[first]) for end in ends[first : first + member.records]]
     return found
 
 
@@ -182,17 +171,19 @@ def _stored_bytes(content: int) -> int:
     return blocks * STORED_HEADER_BYTES + content + GZIP_TRAILER_BYTES
 
 
-def with_path(ref: Reference, published: Sequence[tuple[Any, ...]]) -> Reference:
+def with_path(ref: Reference, folder: str, shards: Sequence[Shard]) -> Reference:
     """Return a reference whose known record names its shard by the path.
 
     Args:
         ref: The reference, as it crossed shuffles.
-        published: See ``Plan.published``.
+        folder: Folder of the published files.
+        shards: The published shards.
     """
     if not isinstance(ref, InputRef) or not ref.known:
         return ref
     known = KnownRecord.unpack(ref.known)
-    return ref._replace(known=known._replace(shard=published[int(known.shard)][0]).pack())
+    path = join(folder, shards[int(known.shard)].file)
+    return ref._replace(known=known._replace(shard=path).pack())
 
 
 def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
@@ -247,6 +238,7 @@ def _near(
 def _read_records(
     reader: RandomReader, pairs: Sequence[tuple[KnownRecord, str]]
 ) -> Iterator[tuple[str, bytes]]:
+    # The CRCs of each frame are checked below: a record that fails is decoded from its input.
     start, end = _range(pairs[0][0])[0], _range(pairs[-1][0])[1]
     data = reader.read_at(start, end - start)
     inflated: tuple[int, bytes] = -1, b""
@@ -255,6 +247,7 @@ def _read_records(
         framed = data[first:last]
         try:
             if known.member_bytes > 0:
+                # Records are sorted by member, so each member is inflated once.
                 if inflated[0] != known.member:
                     inflated = known.member, b"".join(inflate_member(framed, known.member))
                 framed = inflated[1][known.start : known.start + known.record_bytes]

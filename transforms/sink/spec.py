@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.storage import join
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec
-from shardmill.transforms.sink.planning import ShardSpec
 
 PARTS_FOLDER = "parts"  # in the build folder
 SHARDS_FOLDER = "shards"

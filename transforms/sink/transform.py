@@ -7,7 +7,7 @@ writes each part, parts are concatenated into shards, and the shards are publish
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -25,17 +25,16 @@ from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
     ShardJob,
+    add_catalog,
     assemble_shard,
     plan_shards,
     raise_if_stale,
 )
-from shardmill.transforms.sink.catalog import write_catalog
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.compare import Changes, ComparePublished
+from shardmill.transforms.sink.compare import Changes, ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
-from shardmill.transforms.sink.make_plan import add_changes, make_plan
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.parts import (
     Part,
@@ -54,7 +53,7 @@ from shardmill.transforms.sink.placement import (
     Series,
     part_of,
 )
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.reuse import with_path
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
@@ -103,7 +102,11 @@ def _find_or_write(
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
     job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions(), spec.root)
-    items = encode_refs(encoder, (with_path(ref, plan.published) for ref in refs), plan.labels)
+    items = encode_refs(
+        encoder,
+        (with_path(ref, plan.published_folder, plan.published) for ref in refs),
+        plan.labels,
+    )
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 
@@ -141,7 +144,7 @@ def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShar
     try:
         with raise_if_stale():
             shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
-            shard = replace(shard, catalog=write_catalog(storage, spec, job))
+            shard = add_catalog(storage, spec, job, shard)
     except (MemoryError, OutputError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
     metrics.SHARDS.inc()
@@ -235,8 +238,7 @@ class WriteShards(beam.PTransform):
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
-            compare = ComparePublished(plan, spec.record_id, spec.root, spec.update == "content")
-            refs, changes = refs | "ComparePublished" >> compare
+            refs, changes = refs | "ComparePublished" >> ComparePublished(plan, spec)
             plan = plan | "AddChanges" >> beam.Map(
                 _add_changes, changes, AsSingleton(census), spec
             ).with_output_types(Plan)

@@ -109,12 +109,12 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
     return Summary({name: _merge_sums(features[name]) for name in names}, tuple(merged))
 
 
-def _merge_sums(parts: Sequence[Sums]) -> Sums:
-    """Return the sums over the values of all parts, which must come from different records."""
-    if len(parts) == 1:
-        return parts[0]
+def _merge_sums(sums: Sequence[Sums]) -> Sums:
+    """Return the sums over the values of all, which must come from different records."""
+    if len(sums) == 1:
+        return sums[0]
     kinds, examples, values, nan, infinite, minima, maxima, totals, squares = zip(
-        *parts, strict=True
+        *sums, strict=True
     )
     if len(set(kinds)) > 1:
         raise ValueError(f"cannot merge sums of {' and '.join(sorted(set(kinds)))}")

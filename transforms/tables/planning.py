@@ -7,9 +7,9 @@ from fractions import Fraction
 from functools import partial
 
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
-from shardmill.transforms.sink.make_plan import adjust_plan
+from shardmill.transforms.sink.division import ShardSpec, count_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import Plan, ShardSpec, count_parts
+from shardmill.transforms.sink.plan import Plan, decide_status
 from shardmill.transforms.tables.row_rejects import describe_lost_files
 from shardmill.transforms.tables.rows_spec import RowsSpec
 from shardmill.transforms.tables.table_source import TableInput
@@ -62,7 +62,7 @@ def plan_rows(spec: RowsSpec, census: Census) -> Plan:
     parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
     warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
     plan = Plan("build", "", parts, (), census.input_id, default_parts, warnings)
-    return adjust_plan(spec.sink, plan)
+    return decide_status(spec.sink, plan)
 
 
 def count_row_parts(shards: ShardSpec, growth: float, row_bytes: float, text_bytes: int) -> int:

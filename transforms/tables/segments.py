@@ -34,7 +34,7 @@ from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.transforms.sink import placement
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.row_hash import part_numbers
 

@@ -28,7 +28,7 @@ from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Placed
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.transform import (
     BuildInput,
     BuildShards,

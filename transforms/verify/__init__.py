@@ -1,1 +1,1 @@
-"""Verify datasets and describe records."""
+"""Verify datasets."""

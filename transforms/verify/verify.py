@@ -22,6 +22,7 @@ from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
+from shardmill.transforms.publish.generation import compare_shard
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
@@ -53,19 +54,17 @@ class Dataset:
         manifest: Its manifest.
         schema: Content of its schema.pbtxt; empty if that is missing or not text.
         output: Folder of the manifest, where a build would repair the dataset.
-        counted: Whether ``shardmill count`` wrote the manifest.
     """
 
     root: str
     manifest: Manifest
     schema: str = ""
     output: str = ""
-    counted: bool = False
 
     @property
-    def shards(self) -> list[Shard]:
-        """All shards, split by split."""
-        return [shard for split in self.manifest.splits.values() for shard in split.shards]
+    def counted(self) -> bool:
+        """Whether ``shardmill count`` wrote the manifest."""
+        return bool(self.manifest.root)
 
 
 class CheckedRange(NamedTuple):
@@ -114,7 +113,7 @@ def find_dataset(path: str) -> Dataset:
         check_not_lost(path, data)
         raise InputError(f"{path} cannot be read: {error}.") from error
     if manifest.root:
-        return Dataset(manifest.root, manifest, counted=True)
+        return Dataset(manifest.root, manifest)
     folder = manifest.folder(folder)
     try:
         schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
@@ -140,24 +139,27 @@ def verify_dataset(
     findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
     checker, problem = make_checker(dataset)
     findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
-    shards = dataset.shards
+    shards = dataset.manifest.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
     opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
-    tasks = [(number, part) for number, file in enumerate(opened) for part in file.ranges]
+    tasks = [(number, extent) for number, file in enumerate(opened) for extent in file.ranges]
     tasks.sort(key=lambda task: -task[1].cost)
-    if sum(part.cost for _, part in tasks) < WORTH_PROCESSES:
+    if sum(extent.cost for _, extent in tasks) < WORTH_PROCESSES:
         processes = 1
-    progress.extend("verifying", sum(part.end - part.start for _, part in tasks))
+    progress.extend("verifying", sum(extent.end - extent.start for _, extent in tasks))
     checked: dict[int, list[CheckedRange]] = {}
     for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
         checked.setdefault(result.shard, []).append(result)
         damaged = result.violations > 0 or result.scanned.fault is not None
         progress.add(result.scanned.end - result.scanned.start, damaged)
     for number, shard in enumerate(shards):
-        parts = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
-        messages = compare_shard(shard, opened[number], parts, counted=dataset.counted)
+        results = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
+        messages = check_shard(shard, opened[number], results, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
-    return [*findings, *_check_catalogs(dataset)]
+    check = lambda shard: [*_check_catalog(shard, dataset)]  # noqa: E731
+    for found in map_ordered(check, shards, _CONCURRENT_OPENS):
+        findings += found
+    return findings
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
@@ -191,7 +193,7 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
         task: Number of the shard, and the range.
         checker: Checks the examples; None to scan only.
     """
-    shard, part = task
+    shard, extent = task
     samples: list[tuple[int, str]] = []
     records = violations = 0
 
@@ -203,53 +205,50 @@ def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> Chec
                 samples.append((records, violation))
         records += 1
 
-    scanned = scan_range(part, "records", check if checker is not None else None)
+    scanned = scan_range(extent, "records", check if checker is not None else None)
     return CheckedRange(shard, scanned, violations, tuple(samples))
 
 
-def compare_shard(
-    shard: Shard, found: FileRanges, parts: Sequence[CheckedRange], *, counted: bool
+def check_shard(
+    shard: Shard, found: FileRanges, results: Sequence[CheckedRange], *, counted: bool
 ) -> Iterator[str]:
     """Yield the differences between a shard and its entry in the manifest.
 
     Args:
         shard: The entry in the manifest.
         found: The ranges of the file.
-        parts: The result of each range, in order.
+        results: The result of each range, in order.
         counted: Whether another program may have written the shard: then constructs that mislead
             other readers are not reported.
     """
     if found.fault is not None and found.fault.reason == "not_found":
         yield "it is missing"
         return
-    count = join_ranges(found, [part.scanned for part in parts], "records")
+    count = join_ranges(found, [extent.scanned for extent in results], "records")
     yield from _compare_file(shard, count)
     if not counted:
         yield from count.warnings
     before = violations = 0
     samples: list[str] = []
-    for part in parts:
-        samples += [f"record {before + number:,}: {message}" for number, message in part.samples]
-        violations += part.violations
-        before += part.scanned.records
+    for extent in results:
+        samples += [f"record {before + number:,}: {message}" for number, message in extent.samples]
+        violations += extent.violations
+        before += extent.scanned.records
     yield from samples[:_MAX_EXAMPLES]
     if violations > _MAX_EXAMPLES:
         yield f"{violations - _MAX_EXAMPLES:,} more of its records do not fit the schema"
 
 
 def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
-    same_size = count.num_bytes == shard.bytes
-    if not same_size:
-        yield f"it has {count.num_bytes:,} bytes, the manifest says {shard.bytes:,}"
+    changed = compare_shard(shard, count.num_bytes, count.crc32c)
+    if count.num_bytes != shard.bytes:
+        yield changed
     if count.fault is not None:
         yield str(count.fault)
     elif count.records != shard.records:
         yield f"it has {count.records:,} records, the manifest says {shard.records:,}"
-    elif same_size and shard.crc32c is not None and count.crc32c != shard.crc32c:
-        yield (
-            f"its CRC-32C is {count.crc32c}, the manifest says {shard.crc32c}: its bytes changed "
-            "after they were written"
-        )
+    elif count.num_bytes == shard.bytes and changed:
+        yield changed
 
 
 def check_numbers(manifest: Manifest) -> Iterator[Finding]:
@@ -275,9 +274,9 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
     if manifest.written != total:
         yield Finding(file, f"written is {manifest.written:,}, its splits sum to {total:,}")
     inputs = manifest.inputs
-    parts = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
-    if inputs.matched != parts:
-        yield Finding(file, f"{inputs.matched:,} inputs were matched, but {parts:,} accounted for")
+    known = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
+    if inputs.matched != known:
+        yield Finding(file, f"{inputs.matched:,} inputs were matched, but {known:,} accounted for")
     for damaged in manifest.damaged:
         yield Finding(damaged.file, f"it was damaged when it was counted: {damaged.message}")
 
@@ -286,7 +285,9 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     """Yield files that are missing, are not in the manifest, or contradict it."""
     manifest = dataset.manifest
     if dataset.counted:
-        listed = {shard.file for shard in dataset.shards} | {each.file for each in manifest.damaged}
+        listed = {shard.file for shard in dataset.manifest.shards} | {
+            each.file for each in manifest.damaged
+        }
         yield from (Finding(file, _NOT_LISTED) for file in _unlisted(dataset.root, listed))
         return
     listed = {*manifest.files, *shard_names.RESERVED}
@@ -298,29 +299,25 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     yield from _check_rejects(dataset)
 
 
-def _check_catalogs(dataset: Dataset) -> Iterator[Finding]:
-    """Yield catalogs that are missing, damaged, or have another number of rows than the shard."""
-    check = functools.partial(_check_catalog, dataset)
-    found = map_ordered(check, dataset.shards, _CONCURRENT_OPENS)
-    yield from filter(None, found)
-
-
-def _check_catalog(dataset: Dataset, shard: Shard) -> Finding | None:
+def _check_catalog(shard: Shard, dataset: Dataset) -> Iterator[Finding]:
+    """Yield that a catalog is missing, damaged, or has another number of rows than the shard."""
     if shard.catalog is None:
-        return None
+        return
     file, size, crc = shard.catalog
     data = _read(dataset, file)
     if data is None:
-        return Finding(file, "it is missing")
-    if len(data) != size or f"{crc32c(data):08x}" != crc:
-        return Finding(file, "its size or CRC-32C is not that of the manifest")
-    try:
-        rows = len(parse_catalog(data))
-    except FormatError as error:
-        return Finding(file, str(error))
-    if rows == shard.records:
-        return None
-    return Finding(file, f"it has {rows:,} rows, and the shard {shard.records:,} records")
+        yield Finding(file, "it is missing")
+    elif len(data) != size or f"{crc32c(data):08x}" != crc:
+        yield Finding(file, "its size or CRC-32C is not that of the manifest")
+    else:
+        try:
+            rows = len(parse_catalog(data))
+        except FormatError as error:
+            yield Finding(file, str(error))
+            return
+        if rows != shard.records:
+            message = f"it has {rows:,} rows, and the shard {shard.records:,} records"
+            yield Finding(file, message)
 
 
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:

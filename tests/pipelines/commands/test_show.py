@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from shardmill.pipelines.report.describe_record import describe_bytes, describe_record
 from shardmill.pipelines.report.layout import Layout, fields, print_report
 from shardmill.pipelines.report.show_data import describe_path
 from shardmill.pipelines.report.show_text import render
@@ -26,7 +27,6 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.printable import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
-from shardmill.transforms.verify.describe import describe_bytes, describe_record
 from tests.conftest import ADDRESS, build_dataset, examples, make_image, make_photos, shardmill
 
 RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number in range(5)]

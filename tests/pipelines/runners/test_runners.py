@@ -28,8 +28,9 @@ from shardmill.transforms.publish.cleanup import find_leftovers
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
 from shardmill.transforms.sink import outcome
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.placement import PlaceSpec, Series
-from shardmill.transforms.sink.planning import Plan, ShardSpec
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import announce
 from tests.conftest import ADDRESS, ROOT, make_photos, shardmill

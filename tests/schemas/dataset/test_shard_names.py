@@ -68,6 +68,7 @@ def test_names_that_one_disk_could_not_hold_together() -> None:
     for names in (
         ["US.gz", "us.gz"], ["e\u0301.gz", "\u00e9.gz"], ["E\u0301.gz", "\u00e9.gz"],
         ["stra\u00dfe.gz", "STRASSE.gz"], ["x.gz", "Labels.TXT"], ["manifest.json"],
+        ["a.gz", "b.gz", "a.gz"],
     ):  # fmt: skip
         with pytest.raises(OutputError, match="would be one file on disks that ignore case"):
             check_file_names(names)

@@ -4,7 +4,7 @@ from apache_beam.coders import registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shardmill.transforms.match.input_coders
+import shardmill.transforms.match.transform
 import shardmill.transforms.sink.coders  # noqa: F401 - registers coders
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.transforms.match.counts import MatchCounts

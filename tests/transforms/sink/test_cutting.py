@@ -19,9 +19,9 @@ from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
 from shardmill.transforms.sink.cutting import cut_part
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import Series
-from shardmill.transforms.sink.planning import ShardSpec
 from shardmill.transforms.sink.record_writer import MemberWriter
 from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
@@ -73,8 +73,8 @@ def index_of(data: bytes):
 def check_shard(path: Path, shard: BuiltShard, packing: str) -> list[bytes]:
     """Assert that a shard is valid; return its records."""
     data, records = path.read_bytes(), read(path, packing)
-    assert (shard.num_bytes, shard.crc32c) == (len(data), crc32c(data))
-    assert shard.records == len(records)
+    assert (shard.shard.bytes, shard.shard.crc32c) == (len(data), f"{crc32c(data):08x}")
+    assert shard.shard.records == len(records)
     if packing != "none":
         members = index_of(data)
         assert sum(member.records for member in members) == len(records)
@@ -100,7 +100,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
     output = tmp_path_factory.mktemp("cut")
     parts = write_parts(output / "b" / PARTS_FOLDER, contents, packing)
     built = assemble(output, parts, shards, packing)
-    paths = [output / shard.source for shard in built]
+    paths = [output / shard.files[0].source for shard in built]
     found = [check_shard(*each, packing) for each in zip(paths, built, strict=True)]
     assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
     sizes = [len(records) for records in found]
@@ -127,7 +127,7 @@ def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
     for shards in (1, 3, 7):
         kind = "" if packing == "none" else "GZIP"
         built = assemble(tmp_path, parts, shards, packing)
-        found = [tf_records(tmp_path / shard.source, kind) for shard in built]
+        found = [tf_records(tmp_path / shard.files[0].source, kind) for shard in built]
         assert {len(records) for records in found} <= {194 // shards, -(-194 // shards)}
         assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
 
@@ -162,7 +162,7 @@ def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch
     data = (tmp_path / "b" / PARTS_FOLDER / part.payload).read_bytes()
     assert data.count(b"\x1f\x8b\x08\x04") >= 2
     built = assemble(tmp_path, [part], 3, "stored")
-    assert [gzip_records(tmp_path / shard.source) for shard in built] == [
+    assert [gzip_records(tmp_path / shard.files[0].source) for shard in built] == [
         records[:134], records[134:267], records[267:],
     ]  # fmt: skip
 
@@ -198,7 +198,7 @@ def test_another_builder_may_cut_the_same_parts(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(LocalStorage, "concat", concat_later)
     built.append(assemble(tmp_path, parts, 4, "stored"))
     assert built[0] == built[1]
-    records = [gzip_records(tmp_path / shard.source) for shard in built[0]]
+    records = [gzip_records(tmp_path / shard.files[0].source) for shard in built[0]]
     assert list(itertools.chain(*records)) == list(itertools.chain(*contents))
 
 

@@ -9,7 +9,9 @@ import pytest
 from blake3 import blake3
 
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.errors import StaleBuildError, UsageError
+from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.duplicates import list_contents
 from shardmill.transforms.sink.placement import Series
@@ -116,7 +118,8 @@ def test_a_listing_is_rejected(photos, tmp_path):
 
 def test_a_catalog_that_another_command_deleted_is_stale(tmp_path):
     series = Series("train", "")
-    shard = BuiltShard(series, 0, "a", "b", 1, 0, 1, catalog=("gone.parquet", 9, 0))
+    listed = Shard("a", 1, 1, "", catalog=CatalogFile("a.parquet", 9, ""))
+    shard = BuiltShard(series, 0, listed, (FinalFile("gone.parquet", "a.parquet", 9),))
     spec = ImagesConfig(input="in", output=str(tmp_path)).sink_spec("0" * 16, "/")
     with pytest.raises(StaleBuildError, match="another command published or cleaned"):
         list(list_contents(shard, spec))

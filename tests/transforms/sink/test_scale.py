@@ -10,7 +10,7 @@ from dataclasses import replace
 import apache_beam as beam
 from apache_beam.coders import FastPrimitivesCoder, registry
 
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.refs import InputRef
@@ -21,12 +21,12 @@ from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.make_plan import make_plan
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, PlaceSpec, Series
-from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.plan import make_plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.statistics.sums import Summary, Sums
@@ -151,9 +151,12 @@ def test_assembling_needs_few_bytes_of_a_part() -> None:
     jobs = list(assemble.plan_shards(spec("x", num_shards=100).shards, TRAIN, 400, files))
     assert [len(job.slices) for job in jobs] == [4] * 100
     assert max(len(pickle.dumps(job)) for job in jobs) < 800
-    shard = assemble.BuiltShard(TRAIN, 1, "train-00001-of-00100.tfrecord.gz", "shards/" + "a" * 32,
-                                1 << 27, 1 << 31, 3_584)  # fmt: skip
-    assert len(pickle.dumps(shard)) < 400
+    name = "train-00001-of-00100.tfrecord.gz"
+    shard = assemble.BuiltShard(
+        TRAIN, 1, Shard(name, 3_584, 1 << 27, "80000000"),
+        (assemble.FinalFile("shards/" + "a" * 32, name, 1 << 27),),
+    )  # fmt: skip
+    assert len(pickle.dumps(shard)) < 500
 
 
 def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:

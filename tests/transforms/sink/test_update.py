@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pandas as pd
 import pytest
 from blake3 import blake3
@@ -17,13 +19,23 @@ from PIL import Image
 from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
-from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.match.walk import _LocalWalk, make_key
 from shardmill.transforms.sink.compare import compare_key
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
-from tests.conftest import ROOT, build_dataset, examples, make_image, make_photos
+from tests.conftest import (
+    ROOT,
+    build_dataset,
+    examples,
+    make_image,
+    make_photos,
+    shardmill,
+)
 from tests.support.fault_tools import check_published
 from tests.support.readers import dataset_files
+from tests.support.rows_tools import make_table
+
+pytest_plugins = ["tests.support.loop_disk"]
 
 OPTIONS = {"image_size": "8", "splits": "train:0.6,validation:0.4", "shard_examples": 6,
            "max_reject_fraction": 0.5}  # fmt: skip
@@ -369,6 +381,24 @@ def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
     assert update(work, seed=9) == 19 if edit != "exchanged" else 21
 
 
+def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
+    """Size and modification time are equal, and the file system keeps no ctime."""
+    found, photos = _LocalWalk._ref, work / "photos"
+    monkeypatch.setattr(_LocalWalk, "_ref", lambda *args: found(*args)._replace(ctime=1))
+    options = {"input": photos, "output": work / "out", **OPTIONS}
+    write_bmp(photos, "bee/x.bmp", 5)
+    update(work)
+    assert build_dataset(**options, update="content")[0].status == "up_to_date"
+    write_bmp(photos, "bee/x.bmp", 7)
+    assert build_dataset(**options, update=True)[0].status == "up_to_date"
+    outcome, _ = build_dataset(**options, update="content")
+    assert (outcome.status, outcome.reused) == ("published", 19)
+    assert outcome.changes == ("1 changed: bee/x.bmp",)
+    build_dataset(**{**options, "output": work / "again"})
+    assert files_of(work / "out")[0] == files_of(work / "again")[0]
+    assert build_dataset(**options, update="content")[0].status == "up_to_date"
+
+
 def test_the_ctime_of_a_resumed_part_is_not_taken_from_the_last_run(work):
     """The input was changed after its part was written: the next run sees that."""
     photos, options = work / "photos", {**OPTIONS, "max_reject_fraction": 0}
@@ -485,3 +515,44 @@ def test_catalog_describes_each_record(work):
             assert (row.input_bytes, row.label) == (len(data), row.key.split("/")[0])
             rotated = row.key == "bee/rotated.jpg"
             assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))
+
+
+def test_counts_of_files_that_are_no_inputs_are_current(work):
+    """Also after "up to date", when the manifest has those of the build."""
+    photos, options = work / "photos", {"input": work / "photos", "output": work / "out", **OPTIONS}
+    assert build_dataset(**options)[0].skipped == 0
+    (photos / "README.md").write_text("not an image")
+    (photos / "bee" / "again.jpg").symlink_to(photos / "bee" / "000.jpg")
+    for options["seed"] in (0, 7):
+        outcome, manifest = build_dataset(**options, update=True)
+        assert (outcome.matched, outcome.skipped, outcome.duplicates) == (22, 1, 1)
+        assert (manifest.inputs.skipped, manifest.inputs.duplicates) == ((0, 0), (1, 1))[
+            outcome.status == "published"
+        ]
+
+
+KINDS = {
+    "images": lambda folder: make_photos(folder / "images", {"bee": 3}, size=(24, 16)),
+    "rows": lambda folder: make_table(folder / "rows.csv", ["a", "b"], [[1, 2], [3, 4]]),
+    "arrays": lambda folder: save_array(folder / "arrays.npy"),
+}
+
+
+def save_array(path: Path) -> Path:
+    np.save(path, np.arange(12).reshape(4, 3))
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dataset_on_a_read_only_disk_is_up_to_date(disk, tmp_path, kind):
+    """Permissions do not restrict root, a file system that is mounted read-only does."""
+    with disk.mounted():
+        command = [kind, f"--input={KINDS[kind](disk.folder)}", f"--output={disk.folder / 'ds'}"]
+        assert shardmill(*command).returncode == 0
+        subprocess.run(["mount", "-o", "remount,ro", disk.folder], check=True)
+        ended = shardmill(*command, "--update")
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "ds is up to date" in ended.stdout
+        ended = shardmill(*command, "--seed=5", "--update")
+        assert ended.returncode == 1
+        assert "Read-only file system" in ended.stderr

@@ -3,7 +3,7 @@
 import pytest
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
-from shardmill.transforms.sink.planning import ShardSpec
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.tables.planning import count_row_parts
 
 MIB = 1 << 20

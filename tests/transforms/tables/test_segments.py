@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import OutputError
 from shardmill.transforms.sink.placement import PartKey, Series, part_of
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.tables import merge, run_writer, segments
 from shardmill.transforms.tables.segments import Origin, Run
 from tests.conftest import examples

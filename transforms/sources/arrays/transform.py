@@ -12,10 +12,9 @@ from apache_beam.pvalue import AsSingleton
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.make_plan import adjust_plan
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Series
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan, decide_status
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import (
     BuildInput,
@@ -117,7 +116,7 @@ def plan_arrays(spec: ArraysSpec) -> Plan:
     parts = {Series(name, ""): count for name, count in spec.parts}
     labels = label.texts if label else ()
     plan = Plan("build", "", parts, labels, spec.input_id, warnings=spec.warnings)
-    return adjust_plan(spec.sink, plan)
+    return decide_status(spec.sink, plan)
 
 
 def count_rows(spec: ArraysSpec, plan: Plan) -> Census:

@@ -16,7 +16,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
-from shardmill.transforms.sink.planning import Plan
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.tables.rows_spec import RowsSpec
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import Unit

@@ -154,6 +154,8 @@ def _module(preprocessing: Preprocessing) -> types.ModuleType:
         # Tracebacks show source lines even if the file does not exist on this worker.
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
         sys.modules[name] = module
+        # AutoGraph imports code from the temporary folder, where its bytecode would stay.
+        sys.dont_write_bytecode = True
         try:
             exec(code, module.__dict__)  # noqa: S102 - it is the user's own file
         except (Exception, SystemExit) as error:

@@ -1,24 +1,25 @@
-"""Plans: the number of parts and shards, and the parts of each shard."""
+"""The number of parts and shards, and the parts of each shard."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.sink.assemble import plan_shards
-from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.planning import (
+from shardmill.transforms.sink.division import (
     PART_BYTES,
     PART_REFS,
-    Plan,
     ShardSpec,
     count_parts,
     count_shards,
     deal_parts,
     plan_parts,
-    why_too_many_parts,
 )
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import REJECTED, PlaceSpec, Series
+from shardmill.transforms.sink.plan import Plan, decide_status
+from shardmill.transforms.sink.spec import SinkSpec
 
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
 counts = st.integers(0, 10**8)
@@ -90,13 +91,12 @@ def test_plan_of_several_series() -> None:
     assert plan_parts(big, 100_000, spec()) == {Series("train", ""): 8}
 
 
-def test_a_build_has_a_limited_number_of_parts() -> None:
+def test_a_build_has_a_limited_number_of_parts(tmp_path) -> None:
     """10 GB in shards of 1 KiB would be 40 million parts; as many in shards of 1 MiB are fine."""
     series = {Series("train", ""): (1_000, 10**10)}
-    problem = why_too_many_parts(
-        Plan("build", parts=plan_parts(series, None, spec(shard_bytes=1024)))
-    )
-    assert "67,108,864 parts, more than 2,097,152: raise --shard_bytes" in problem
-    assert not why_too_many_parts(
-        Plan("build", parts=plan_parts(series, None, spec(shard_bytes=1 << 20)))
-    )
+    for size, status in ((1024, "failed"), (1 << 20, "build")):
+        shards = spec(shard_bytes=size)
+        sink = SinkSpec(str(tmp_path / "ds"), "id", PlaceSpec(Splits.parse(None)), shards)
+        plan = decide_status(sink, Plan("build", parts=plan_parts(series, None, shards)))
+        wanted = "67,108,864 parts, more than 2,097,152: raise --shard_bytes"
+        assert (plan.status, wanted in plan.message) == (status, status == "failed")

@@ -1,11 +1,10 @@
-"""Plan the number of parts and shards, and which parts make which shard. Pure functions."""
+"""Divide records into parts, and parts into shards. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import UsageError
@@ -14,7 +13,6 @@ from shardmill.transforms.sink.placement import REJECTED, Series
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
 MAX_SHARDS = 100_000
-MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
 DEFAULT_SHARD_BYTES = 128 << 20
 
 
@@ -127,59 +125,6 @@ def deal_parts(sizes: Sequence[int], shards: int) -> list[range]:
         passed += size
     bounds += [len(sizes)] * (shards + 1 - len(bounds))
     return [r for r in map(range, bounds, bounds[1:]) if r]
-
-
-Status = Literal["build", "up_to_date", "failed", "dry_run"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The plan of a build; a small side input of every later step.
-
-    Attributes:
-        status: Whether to build; otherwise ``message`` gives the reason.
-        message: One sentence for the user.
-        parts: Number of parts in each series.
-        labels: Labels in the order of their class ids.
-        input_id: Identity of the inputs.
-        ctime_id: Identity of their ctimes.
-        default_parts: Number of parts in a series that is not in ``parts``: where the split is a
-            column of the records.
-        warnings: Warnings for the manifest.
-        published: What is compared with the inputs: the values of a ``PublishedShard`` for each
-            published shard, and for the rejects, without a catalog.
-        published_root: Folder that the keys of the published dataset are relative to.
-        changes: What changed since the published dataset, a line for each kind of change.
-        base: Version of the manifest that is published; empty if there is none.
-    """
-
-    status: Status
-    message: str = ""
-    parts: dict[Series, int] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    input_id: str = ""
-    default_parts: int = 0
-    warnings: tuple[str, ...] = ()
-    published: tuple[tuple[Any, ...], ...] = ()
-    published_root: str = ""
-    changes: tuple[str, ...] = ()
-    base: str = ""
-    ctime_id: str = ""
-
-    def parts_of(self, series: Series) -> int:
-        """Return the number of parts in a series."""
-        return self.parts.get(series, self.default_parts)
-
-
-def why_too_many_parts(plan: Plan) -> str:
-    """Return why a plan has too many parts to build, or an empty text."""
-    parts = sum(plan.parts.values())
-    if parts <= MAX_PARTS:
-        return ""
-    return (
-        f"The build would have {parts:,} parts, more than {MAX_PARTS:,}: raise --shard_bytes or "
-        "--shard_examples, ask for fewer shards, or divide the input."
-    )
 
 
 def plan_parts(

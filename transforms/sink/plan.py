@@ -1,0 +1,210 @@
+"""The plan of a build, made from the census of its inputs and what is published at the output."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
+from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import TRANSIENT
+from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.transforms.match.labels import sort_labels
+from shardmill.transforms.publish.generation import (
+    find_changed_options,
+    open_output,
+    why_not_up_to_date,
+)
+from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.division import plan_parts
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.spec import SinkSpec
+
+MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
+CanUse: TypeAlias = Callable[[InputRef], bool]
+Status = Literal["build", "up_to_date", "failed", "dry_run"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a build; a small side input of every later step.
+
+    Attributes:
+        status: Whether to build; otherwise ``message`` gives the reason.
+        message: One sentence for the user.
+        parts: Number of parts in each series.
+        labels: Labels in the order of their class ids.
+        input_id: Identity of the inputs.
+        default_parts: Number of parts in a series that is not in ``parts``: where the split is a
+            column of the records.
+        warnings: Warnings for the manifest.
+        published: The published shards that are compared with the inputs, or none.
+        published_folder: Folder of the published files.
+        published_root: Folder that the keys of the published dataset are relative to.
+        changes: What changed since the published dataset, a line for each kind of change.
+        base: Version of the manifest that is published; empty if there is none.
+        ctime_id: Identity of the ctimes of the inputs.
+    """
+
+    status: Status
+    message: str = ""
+    parts: dict[Series, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    input_id: str = ""
+    default_parts: int = 0
+    warnings: tuple[str, ...] = ()
+    published: tuple[Shard, ...] = ()
+    published_folder: str = ""
+    published_root: str = ""
+    changes: tuple[str, ...] = ()
+    base: str = ""
+    ctime_id: str = ""
+
+    def parts_of(self, series: Series) -> int:
+        """Return the number of parts in a series."""
+        return self.parts.get(series, self.default_parts)
+
+    def start(self, spec: SinkSpec) -> Plan:
+        """Return the plan of a build that starts, or of its dry run."""
+        if spec.dry_run:
+            return replace(self, status="dry_run", message="\n".join(self.warnings))
+        return replace(self, status="build", message="")
+
+
+def can_read(ref: InputRef) -> bool:
+    """Return whether the first byte of an input can be read."""
+    with open_storage(ref.uri).open_at(ref.uri) as reader:
+        return bool(reader.read_at(0, 1))
+
+
+def make_plan(
+    spec: SinkSpec, expected_bytes: int | None, census: Census, can_use: CanUse = can_read
+) -> Plan:
+    """Return the plan for the matched inputs, after checking the output.
+
+    Args:
+        spec: Output and options of the build.
+        expected_bytes: Expected bytes of a record, or None for the size of its input.
+        census: Census of all references.
+        can_use: See ``decide_status``.
+    """
+    problem = why_unusable(census, spec.hooks, spec.root)
+    if problem:
+        return Plan("failed", problem)
+    labels = sort_labels(census.labels) if spec.labels is None else spec.labels
+    parts = plan_parts(census.series, expected_bytes, spec.shards)
+    warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
+    ctimes = f"{census.ctimes:032x}"
+    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=ctimes)
+    return decide_status(spec, plan, can_use)
+
+
+def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
+    """Return a plan with the status that what is published at the output decides; writes nothing.
+
+    Args:
+        spec: Output and options of the build.
+        plan: The plan of a build from scratch.
+        can_use: Returns whether an input with a transient reject can be used now.
+    """
+    storage = open_storage(spec.output)
+    try:
+        _check_parts(spec, plan)
+        published = open_output(storage, spec.output)
+    except OutputError as error:
+        return Plan("failed", str(error))
+    plan, old = replace(plan, base=published.version), published.manifest
+    if old is None or spec.overwrite:
+        return plan.start(spec)
+    changed = find_changed_options(old, spec.config)
+    problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
+    problem = problem or find_usable(storage, spec.output, old, can_use)
+    moved = bool(old.catalogs) and old.inputs.root != spec.root
+    decoded = ["options or codecs that decide the records: all inputs are decoded"] * (
+        bool(old.catalogs) and old.build.record_id != spec.record_id
+    )
+    compared = replace(
+        plan,
+        published=old.shards if old.catalogs else (),
+        published_folder=old.folder(spec.output),
+        published_root=old.inputs.root,
+        changes=(*changed, *decoded),
+    )
+    if not problem and not (moved and spec.update):
+        # Equal sizes and times prove nothing where a ctime differs, or by request.
+        look = old.build.ctime_id != plan.ctime_id or spec.update == "content"
+        message = f"{spec.output} is up to date."
+        return replace(compared if look else plan, status="up_to_date", message=message)
+    if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
+        plan = compared
+    return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
+
+
+def _check_parts(spec: SinkSpec, plan: Plan) -> None:
+    """Check the number of parts, and the longest name that a shard of each series can have.
+
+    Raises:
+        OutputError: There are too many parts, or a name cannot be a file's.
+    """
+    total = sum(plan.parts.values())
+    if total > MAX_PARTS:
+        raise OutputError(
+            f"The build would have {total:,} parts, more than {MAX_PARTS:,}: raise --shard_bytes "
+            "or --shard_examples, ask for fewer shards, or divide the input."
+        )
+    names = []
+    for series, parts in plan.parts.items():
+        if series != REJECTED:
+            shards = spec.shards.num_shards or parts
+            name = ShardName(series.split, shards - 1, shards, 10**9, series.label)
+            names.append(spec.shards.template.format(name))
+    check_file_names(names)
+
+
+def find_usable(storage: Storage, output: str, published: Manifest, can_use: CanUse) -> str:
+    """Return why a dataset is not up to date, or an empty text if its transient rejects stay.
+
+    An input that was missing, unreadable or changing is rejected in one build only: the next run
+    looks at exactly these inputs again.
+
+    Args:
+        storage: Storage of the output.
+        output: The output folder.
+        published: The published dataset.
+        can_use: Returns whether an input can be used now.
+    """
+    counted = published.inputs.rejected_by_reason
+    if not TRANSIENT & counted.keys():
+        return ""
+    try:
+        lines = storage.read(join(published.folder(output), shard_names.REJECTS)).splitlines()
+        rejects = [json.loads(line) for line in lines]
+        found = [(each["key"], each["uri"]) for each in rejects if each["error"] in TRANSIENT]
+        listed = Counter(each["error"] for each in rejects)
+        if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
+            raise ValueError("lines are missing")
+    except (ValueError, TypeError, KeyError):
+        return f"{shard_names.REJECTS} is damaged: add --overwrite to build the dataset again."
+    usable = [key for key, uri in found if _is_usable(key, uri, can_use)]
+    if not usable:
+        return ""
+    return (
+        f"{len(usable):,} of the {len(found):,} inputs that could not be read when {output} was "
+        f"built can be read now, such as {usable[0]!r}: add --update to publish a new version."
+    )
+
+
+def _is_usable(key: str, uri: str, can_use: CanUse) -> bool:
+    try:
+        entry = open_storage(uri).stat(uri)
+        if entry is None or entry.kind != "file":
+            return False
+        return can_use(InputRef(key, uri, entry.size, entry.version))
+    except (ShardmillError, OSError):
+        return False
