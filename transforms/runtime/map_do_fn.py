@@ -11,7 +11,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from shardmill.transforms.runtime.map_ordered import map_ordered
 
-_ROUNDS = 8  # calls per thread that are started together
+_ROUNDS = 64  # calls per thread that are started together
 
 
 class MapOrdered(beam.DoFn):
