@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -54,16 +54,6 @@ class Entry(NamedTuple):
         if not scheme_of(self.path):
             return version
         return version * _NS_PER_US if version >= _OLDEST_GENERATION else None
-
-
-class WritableFile(Protocol):
-    """A new file that is open for writing."""
-
-    def write(self, data: bytes, /) -> int:
-        """Write data at the current position and return its length."""
-
-    def seek(self, position: int, /) -> int:
-        """Move to an offset from the start, to overwrite placeholder bytes."""
 
 
 class RandomReader(Protocol):
@@ -127,7 +117,7 @@ class Storage(Protocol):
             ChangedError: The path is not a file.
         """
 
-    def open_write(self, path: str) -> AbstractContextManager[WritableFile]:
+    def open_write(self, path: str) -> AbstractContextManager[IO[bytes]]:
         """Open a new file. It appears when the block ends, and never if the block raises."""
 
     def create(self, path: str, data: bytes) -> bool:

@@ -15,9 +15,10 @@ from typing import BinaryIO
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry, RandomReader, Storage
-from shardmill.schemas.storage.descriptors import open_input, read_descriptor
 
 _CHUNK = 1 << 20
+# A folder of the path became a file or a symbolic link to itself.
+_MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
 _SYNCS = 16  # at a time: a journaling file system then commits many files at once
 # Errors of file systems that cannot link, or sync a folder.
 _UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EINVAL})
@@ -52,15 +53,15 @@ def _translate_errors(action: str, path: str) -> Iterator[None]:
 
 def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
     """Return the entry at a path, or None if it does not exist."""
-    with _translate_errors("look at", path):
-        try:
-            status = stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    if stat_flags.S_ISREG(status.st_mode):
-        kind = "file"
-    else:
-        kind = "dir" if stat_flags.S_ISDIR(status.st_mode) else "other"
+    try:
+        status = stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_error("look at", path, error) from error
+    kind = {stat_flags.S_IFREG: "file", stat_flags.S_IFDIR: "dir"}.get(
+        stat_flags.S_IFMT(status.st_mode), "other"
+    )
     return Entry(path, status.st_size, str(status.st_mtime_ns), kind, status.st_ctime_ns)
 
 
@@ -216,14 +217,44 @@ class LocalStorage(Storage):
         """Lock a path; the operating system releases the lock when the process ends."""
         with _translate_errors("lock", path):
             descriptor = os.open(path, os.O_RDONLY)
-        locked = False
         try:
-            with contextlib.suppress(OSError):  # not supported by the file system
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                locked = True
-            yield locked
+            yield _flock(descriptor)
         finally:
             os.close(descriptor)
+
+
+def open_input(path: str) -> int:
+    """Open a listed file to read, without blocking on a pipe or device that replaced it.
+
+    Raises:
+        OSError: It cannot be opened; ``FileNotFoundError`` also where a folder is missing.
+        ChangedError: It is not a file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise FileNotFoundError(error.errno, error.strerror, path) from error
+        if error.errno == errno.ENXIO:
+            raise ChangedError("it was a file when it was listed and is a socket now") from error
+        raise
+    if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ChangedError("it was a file when it was listed and is not one now")
+    return descriptor
+
+
+def read_descriptor(descriptor: int, size: int) -> tuple[bytes, os.stat_result]:
+    """Return the content of an open file, at most one byte more than its size, and its status.
+
+    Args:
+        descriptor: The file.
+        size: Its expected size in bytes.
+    """
+    data = os.read(descriptor, size + 1)
+    while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+        data += more
+    return data, os.fstat(descriptor)
 
 
 class LocalReader:
@@ -321,25 +352,26 @@ def _locked_version(path: str, version: str) -> Iterator[bool]:
     """
     descriptor = -1
     try:
-        # An unreadable file can be replaced and deleted, but not locked.
-        with contextlib.suppress(PermissionError, FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with contextlib.suppress(OSError):  # not supported by the file system
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield _has_version(path, version, descriptor)
+        unchanged = False
+        with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(PermissionError):  # it can be replaced, but not locked
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                _flock(descriptor)
+            now = os.stat(path)
+            same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
+            unchanged = same and str(now.st_mtime_ns) == version
+        yield unchanged
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def _has_version(path: str, version: str, descriptor: int) -> bool:
-    """Return whether a path is still the open file and has the version."""
-    try:
-        now = os.stat(path)
-    except FileNotFoundError:
-        return False
-    same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
-    return same and str(now.st_mtime_ns) == version
+def _flock(descriptor: int) -> bool:
+    """Lock an open file; return False where the file system has no locks."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    return False
 
 
 def _create(path: str, data: bytes, *, durable: bool) -> bool:

@@ -1,24 +1,95 @@
-"""Amazon S3: its client and the retries around it."""
+"""Amazon S3: its client, the retries around it, and its errors as errors of one sentence."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
 from shardmill.schemas.storage.base import one_line
-from shardmill.schemas.storage.s3_errors import ConflictError
+from shardmill.schemas.storage.objects import missing_bucket_error, split_uri
 
 ATTEMPTS = 5  # of one call, unless AWS_MAX_ATTEMPTS or ~/.aws/config sets another number
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60  # without a byte
 _LONGEST_PAUSE = 20.0
+_DENIED_STATUS = frozenset({401, 403})
+# Errors about credentials that some services report with another status.
+_DENIED_CODES = frozenset(
+    {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
+)
+_NO_OBJECT = frozenset({"NoSuchKey", "404"})  # a HEAD has no body, so its code is the status
+_NO_SUCH_RANGE = 416
+_CREDENTIALS = frozenset(
+    {
+        "CredentialRetrievalError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "SSOTokenLoadError",
+        "TokenRetrievalError",
+        "UnauthorizedSSOTokenError",
+    }
+)
 
 T = TypeVar("T")
+
+
+class PreconditionError(ChangedError):
+    """The service rejected a conditional call: the object is not the expected version (412)."""
+
+
+class ConflictError(StorageError):
+    """A conditional call raced with another one and has to be sent again (409)."""
+
+
+class UnsupportedError(StorageError):
+    """The service does not implement the condition of a call (501)."""
+
+
+@contextlib.contextmanager
+def translate_errors(action: str, uri: str) -> Iterator[None]:
+    """Convert botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
+    from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _of_answer(action, uri, error.response) from error
+    except ParamValidationError as error:
+        raise UsageError(
+            f"{uri}: {split_uri(uri)[0]!r} is not a bucket name; write s3://BUCKET/PATH."
+        ) from error
+    except BotoCoreError as error:
+        remedy = "run again when the service answers"
+        if type(error).__name__ in _CREDENTIALS:
+            remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise StorageError(f"Cannot {action} {uri}: {one_line(error)}; {remedy}.") from error
+
+
+def _of_answer(action: str, uri: str, answer: Any) -> Exception:
+    """Return the error for an answer of the service that reports one."""
+    status = answer["ResponseMetadata"].get("HTTPStatusCode", 0)
+    code = str(answer["Error"].get("Code", ""))
+    if code == "NoSuchBucket":
+        return missing_bucket_error(action, uri)
+    if code in _NO_OBJECT:
+        return FileNotFoundError(uri)
+    if status == 412:
+        return PreconditionError("it was replaced while it was read")
+    if status == _NO_SUCH_RANGE:
+        return ChangedError("it was replaced by a shorter one")
+    why = f"{one_line(answer['Error'].get('Message') or 'no reason given')} ({code or status})"
+    if status in _DENIED_STATUS or code in _DENIED_CODES:
+        return DeniedError(
+            f"Cannot {action} {uri}: {why}; check the credentials and ask for that permission."
+        )
+    kind = {409: ConflictError, 501: UnsupportedError}.get(status, StorageError)
+    return kind(f"Cannot {action} {uri}: {why}; run again when the service answers.")
 
 
 def make_client() -> Any:

@@ -19,7 +19,7 @@ from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ChangedError, ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
-from shardmill.schemas.storage.descriptors import open_input
+from shardmill.schemas.storage.local import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES

@@ -28,7 +28,7 @@ from PIL import AvifImagePlugin, Image
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
-from shardmill.schemas.storage.descriptors import read_descriptor
+from shardmill.schemas.storage.local import read_descriptor
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import EncodedImage, encode_image
 from shardmill.transforms.images.decoder_protocol import (

@@ -214,7 +214,7 @@ def test_reports_wrong_configuration_in_one_sentence(
 ):
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
-    from shardmill.schemas.storage import registry
+    from shardmill.schemas import storage as registry
 
     registry._storage_of.cache_clear()
     began = time.monotonic()
