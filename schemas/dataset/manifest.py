@@ -18,16 +18,7 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import join
 
 VERSION = 2
-_REQUIRED = ("labels", "features", "warnings")
-    "splits",
-    "written",
-    "compression",
-    "inputs",
-    "build",
-    "labels",
-    "features",
-    "warnings",
-)
+_REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
 T = TypeVar("T")
 
 
