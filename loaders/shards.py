@@ -29,12 +29,16 @@ from shardmill.schemas.tfrecord.framing import (
     starts_record,
     unframe,
 )
-from shardmill.schemas.tfrecord.gzip_member import HEADER
+from shardmill.schemas.tfrecord.gzip_member import (
+    HEADER,
+    find_blocks,
+    stored_range,
+    strip_block_headers,
+)
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
 _MAX_OPEN_FILES = 64

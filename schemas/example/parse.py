@@ -19,12 +19,6 @@ from shardmill.schemas.errors import FormatError
 Kind = Literal["bytes", "int64", "float", "empty"]
 Values = list[bytes] | list[int] | list[float]
 
-_KINDS: dict[str | None, Kind] = {
-    "bytes_list": "bytes",
-    "float_list": "float",
-    "int64_list": "int64",
-    None: "empty",
-}
 # Tags of the fields 1, 2 and 3 with wire type 2 (length-delimited).
 _FIRST, _SECOND, _THIRD = 0x0A, 0x12, 0x1A
 _BYTES, _FLOATS, _INTS = _FIRST, _SECOND, _THIRD
@@ -63,7 +57,7 @@ class FeatureValues(NamedTuple):
     values: Values
 
 
-class _NotCanonicalError(Exception):
+class NotCanonicalError(Exception):
     """The bytes are not in the canonical form; protobuf must parse them."""
 
 
@@ -72,12 +66,15 @@ def parse_example(payload: bytes) -> dict[str, FeatureValues]:
 
     Raises:
         ExampleError: The bytes are not an example. Protobuf is lenient and may accept bytes of
-            another message type; see ``looks_like_example``.
+            another message type, which ``looks_like_example`` recognizes.
     """
     try:
         return _parse_canonical(payload)
-    except (_NotCanonicalError, IndexError, UnicodeDecodeError):
-        return _convert(_parse_with_protobuf(payload))
+    except (NotCanonicalError, IndexError, UnicodeDecodeError):
+        return {
+            name: _convert(feature)
+            for name, feature in _parse_with_protobuf(payload).features.feature.items()
+        }
 
 
 def looks_like_example(payload: bytes) -> bool:
@@ -87,32 +84,27 @@ def looks_like_example(payload: bytes) -> bool:
     another type, such as a SequenceExample or an ExampleListWithContext, rarely does.
     """
     try:
-        names = _parse_canonical(payload).keys()
-    except (_NotCanonicalError, IndexError, UnicodeDecodeError):
-        try:
-            message = _parse_with_protobuf(payload)
-        except ExampleError:
-            return False
-        size = message.ByteSize()
-        message.DiscardUnknownFields()
-        if message.ByteSize() != size:
-            return False
-        names = message.features.feature.keys()
-    return bool(names) and all(name and name.isprintable() for name in names)
+        message = _parse_with_protobuf(payload)
+    except ExampleError:
+        return False
+    size, names = message.ByteSize(), message.features.feature.keys()
+    is_printable = bool(names) and all(name and name.isprintable() for name in names)
+    message.DiscardUnknownFields()
+    return is_printable and message.ByteSize() == size
 
 
 def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901, PLR0912 - calls cost too much
     """Return the features of an example in canonical form.
 
     Raises:
-        _NotCanonicalError: It is not in that form. IndexError and UnicodeDecodeError mean the same.
+        NotCanonicalError: It is not in that form. IndexError and UnicodeDecodeError mean the same.
     """
     features: dict[str, FeatureValues] = {}
     if not payload:
         return features
     stop, pos = _block(payload, 0, _FIRST)
     if stop != len(payload):
-        raise _NotCanonicalError
+        raise NotCanonicalError
     # The constructor of the named tuple would take a fifth of the time.
     new, scalars = tuple.__new__, _SCALARS
     while pos < stop:
@@ -132,7 +124,7 @@ def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901,
         name = payload[start:pos].decode()
         last, pos = _block(payload, pos, _SECOND)
         if last != end:
-            raise _NotCanonicalError
+            raise NotCanonicalError
         kind, size = scalars.get(payload[pos : pos + 4], _NOT_SCALAR)
         if pos + size != end:
             features[name] = _parse_feature(payload, pos, end)
@@ -141,17 +133,17 @@ def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901,
         elif kind == "float":
             features[name] = new(FeatureValues, (kind, list(_FLOAT.unpack_from(payload, pos + 4))))
         else:
-            features[name] = new(FeatureValues, (kind, _parse_varints(payload, pos + 4, end)))
+            features[name] = new(FeatureValues, (kind, parse_varints(payload, pos + 4, end)))
         pos = end
     if pos != stop:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     return features
 
 
 def _block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
     """Return (end, start) of the length-delimited field with the given tag at pos."""
     if payload[pos] != tag:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     size = payload[pos + 1]
     pos += 2
     if size < 0x80:
@@ -163,7 +155,7 @@ def _block(payload: bytes, pos: int, tag: int) -> tuple[int, int]:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             return pos + size, pos
-    raise _NotCanonicalError
+    raise NotCanonicalError
 
 
 def _parse_feature(payload: bytes, pos: int, end: int) -> FeatureValues:
@@ -173,19 +165,19 @@ def _parse_feature(payload: bytes, pos: int, end: int) -> FeatureValues:
     kind = payload[pos]
     stop, pos = _block(payload, pos, kind)
     if stop != end:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     if kind == _BYTES:
         return FeatureValues("bytes", _parse_bytes_list(payload, pos, end))
     if kind not in (_INTS, _FLOATS):
-        raise _NotCanonicalError
+        raise NotCanonicalError
     if pos < end:
         stop, pos = _block(payload, pos, _FIRST)
         if stop != end:
-            raise _NotCanonicalError
+            raise NotCanonicalError
     if kind == _INTS:
-        return FeatureValues("int64", _parse_varints(payload, pos, end))
+        return FeatureValues("int64", parse_varints(payload, pos, end))
     if (end - pos) % 4:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     return FeatureValues("float", list(struct.unpack_from(f"<{(end - pos) // 4}f", payload, pos)))
 
 
@@ -196,15 +188,15 @@ def _parse_bytes_list(payload: bytes, pos: int, end: int) -> list[bytes]:
         values.append(payload[pos:stop])
         pos = stop
     if pos != end:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     return values
 
 
-def _parse_varints(payload: bytes, pos: int, end: int) -> list[int]:
+def parse_varints(payload: bytes, pos: int, end: int) -> list[int]:
     """Return the int64 values of packed varints.
 
     Raises:
-        _NotCanonicalError: A varint is longer than 64 bits, or leads past the end.
+        NotCanonicalError: A varint is longer than 64 bits, or leads past the end.
         IndexError: The last varint is incomplete.
     """
     values = []
@@ -223,22 +215,20 @@ def _parse_varints(payload: bytes, pos: int, end: int) -> list[int]:
                 shift += 7
             if shift > 56:  # ten bytes: a negative number
                 if shift > 63 or value >> 64:
-                    raise _NotCanonicalError
+                    raise NotCanonicalError
                 if value >> 63:
                     value -= 1 << 64
         values.append(value)
     if pos != end:
-        raise _NotCanonicalError
+        raise NotCanonicalError
     return values
 
 
-def _convert(message: Any) -> dict[str, FeatureValues]:
-    features = {}
-    for name, feature in message.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        values = list(getattr(feature, kind).value) if kind else []
-        features[name] = FeatureValues(_KINDS[kind], values)
-    return features
+def _convert(feature: Any) -> FeatureValues:
+    form = feature.WhichOneof("kind")  # such as bytes_list
+    if form is None:
+        return FeatureValues("empty", [])
+    return FeatureValues(form.removesuffix("_list"), list(getattr(feature, form).value))
 
 
 def _parse_with_protobuf(payload: bytes) -> Any:

@@ -29,7 +29,6 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
 _CHANNELS = ("1", "3", "4")
-_DTYPE = re.compile(r"[a-z]+\d*", re.ASCII)
 _DTYPE_KINDS = "biufc"  # numpy.dtype.kind of booleans and numbers
 
 
@@ -92,7 +91,7 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
 
 
 def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
-    """Return the spec of one feature; see ``parse_feature_specs``."""
+    """Return the spec of one feature; raise FormatError if the tags of an array are invalid."""
     name, kind = feature.name, schema_text.kind_of(feature)
     if kind is None:
         raise FormatError(f"{source} does not give the feature {name!r} a type")
@@ -118,13 +117,11 @@ def _array(
 ) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
     if DTYPE_TAG not in tags:
         return None, None
-    try:
-        if not _DTYPE.fullmatch(tags[DTYPE_TAG]):
-            raise TypeError
-        dtype = np.dtype(tags[DTYPE_TAG]).newbyteorder("<")
-    except TypeError as error:
-        raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}") from error
-    if dtype.kind not in _DTYPE_KINDS or dtype.shape:
+    scalar = np.sctypeDict.get(tags[DTYPE_TAG])
+    if scalar is None:
+        raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}")
+    dtype = np.dtype(scalar).newbyteorder("<")
+    if dtype.kind not in _DTYPE_KINDS:
         raise FormatError(f"{what} has the dtype {tags[DTYPE_TAG]!r}, which is not numeric")
     text = tags.get(SHAPE_TAG)
     if text is None:

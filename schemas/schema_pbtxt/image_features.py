@@ -150,7 +150,7 @@ class FeatureSet:
             for column, value in columns.items()
         }
 
-    def describe(self) -> list[dict[str, str]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return the features for the manifest, sorted by name."""
         return [
             {"name": name, "type": feature.kind, "source": feature.name}
@@ -177,7 +177,7 @@ class FeatureSet:
 
 
 def input_fields(key: str, label: str | None, class_id: int) -> dict[str, Value]:
-    """Return what features of the input can have, see ``Feature.field``.
+    """Return the values of features of the input, by ``Feature.field``.
 
     Args:
         key: Key of the input.

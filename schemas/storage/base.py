@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 import google_crc32c
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
-_NS_PER_US = 1000
-_NS_PER_MS = 1_000_000
-_OLDEST_GENERATION = 1_104_537_600_000_000  # 2005, before the service existed
 
 
 class Entry(NamedTuple):
@@ -30,6 +27,8 @@ class Entry(NamedTuple):
         kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
         ctime: Time of the last change of a local file or of its attributes, in nanoseconds, which
             no program can set; 0 for objects.
+        changed_ns: Time of the last change of the content, in nanoseconds since 1970; None if the
+            storage does not record it, as for folders of object stores.
     """
 
     path: str
@@ -37,33 +36,7 @@ class Entry(NamedTuple):
     version: str
     kind: str = "file"
     ctime: int = 0
-
-    @property
-    def changed_ns(self) -> int | None:
-        """Time of the last change in nanoseconds since 1970; None if the version has no time.
-
-        The generations of Google Cloud Storage are microseconds since 1970. That is not documented,
-        so a number that cannot be a time is ignored.
-        """
-        timed = _CHANGED_MS.search(self.version)
-        if timed is not None:
-            return int(timed.group(1)) * _NS_PER_MS
-        if not self.version.isdecimal():
-            return None
-        version = int(self.version)
-        if not scheme_of(self.path):
-            return version
-        return version * _NS_PER_US if version >= _OLDEST_GENERATION else None
-
-
-class WritableFile(Protocol):
-    """A new file that is open for writing."""
-
-    def write(self, data: bytes, /) -> int:
-        """Write data at the current position and return its length."""
-
-    def seek(self, position: int, /) -> int:
-        """Move to an offset from the start, to overwrite placeholder bytes."""
+    changed_ns: int | None = None
 
 
 class RandomReader(Protocol):
@@ -117,8 +90,14 @@ class Storage(Protocol):
             PermissionError: Reading is not allowed.
         """
 
-    def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
-        """Open a file as a stream of chunks."""
+    @contextlib.contextmanager
+    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
+        """Open one version of a file as a stream of chunks; reading fails if it is replaced."""
+        try:
+            with self.open_at(path) as file:
+                yield (file.read_at(at, file.chunk) for at in range(0, file.size, file.chunk))
+        except ChangedError as error:
+            raise replaced_error("read", path) from error
 
     def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
         """Open a file for random access.
@@ -127,7 +106,7 @@ class Storage(Protocol):
             ChangedError: The path is not a file.
         """
 
-    def open_write(self, path: str) -> AbstractContextManager[WritableFile]:
+    def open_write(self, path: str) -> AbstractContextManager[IO[bytes]]:
         """Open a new file. It appears when the block ends, and never if the block raises."""
 
     def create(self, path: str, data: bytes) -> bool:
@@ -194,6 +173,11 @@ class Storage(Protocol):
 
         Object stores and some network file systems have no locks.
         """
+
+
+def replaced_error(action: str, path: str) -> StorageError:
+    """Return the error for a file that was replaced during a call."""
+    return StorageError(f"Cannot {action} {path}: it was replaced at the same time; run again.")
 
 
 def scheme_of(path: str) -> str:

@@ -9,15 +9,17 @@ import os
 import shutil
 import stat as stat_flags
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
 from shardmill.schemas.storage.base import Entry, RandomReader, Storage
-from shardmill.schemas.storage.descriptors import open_input, read_descriptor
 
 _CHUNK = 1 << 20
+# A folder of the path became a file or a symbolic link to itself.
+_MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
+_NOT_A_FILE = "it was a file when it was listed and is not one now"
 _SYNCS = 16  # at a time: a journaling file system then commits many files at once
 # Errors of file systems that cannot link, or sync a folder.
 _UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EINVAL})
@@ -52,16 +54,17 @@ def _translate_errors(action: str, path: str) -> Iterator[None]:
 
 def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
     """Return the entry at a path, or None if it does not exist."""
-    with _translate_errors("look at", path):
-        try:
-            status = stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    if stat_flags.S_ISREG(status.st_mode):
-        kind = "file"
-    else:
-        kind = "dir" if stat_flags.S_ISDIR(status.st_mode) else "other"
-    return Entry(path, status.st_size, str(status.st_mtime_ns), kind, status.st_ctime_ns)
+    try:
+        status = stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_error("look at", path, error) from error
+    kind = {stat_flags.S_IFREG: "file", stat_flags.S_IFDIR: "dir"}.get(
+        stat_flags.S_IFMT(status.st_mode), "other"
+    )
+    changed = status.st_mtime_ns
+    return Entry(path, status.st_size, str(changed), kind, status.st_ctime_ns, changed)
 
 
 @contextlib.contextmanager
@@ -92,31 +95,19 @@ class LocalStorage(Storage):
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return a file's bytes if size and modification time are as given."""
-        with _translate_errors("read", path):
-            descriptor = open_input(path)
-            try:
-                data, now = read_descriptor(descriptor, size)
-            finally:
-                os.close(descriptor)
-        if len(data) != size or str(now.st_mtime_ns) != version or now.st_size != size:
+        with _translate_errors("read", path), os.fdopen(_open_input(path), "rb", 0) as file:
+            data, now = _pread(file.fileno(), size + 1, 0), os.fstat(file.fileno())
+        if not len(data) == now.st_size == size or str(now.st_mtime_ns) != version:
             raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
         return data
-
-    @contextlib.contextmanager
-    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """Open a file as a stream of chunks."""
-        with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
-            yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """Open a regular file for random access; the reader keeps its descriptor."""
         with _translate_errors("read", path):
-            descriptor = open_input(path)
-        try:
-            yield LocalReader(path, descriptor)
-        finally:
-            os.close(descriptor)
+            file = os.fdopen(_open_input(path), "rb", 0)
+        with file:
+            yield LocalReader(path, file.fileno())
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
@@ -127,11 +118,9 @@ class LocalStorage(Storage):
             os.replace(file.name, path)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file unless it exists; return whether this call wrote it.
+        """Link a complete temporary file to the path unless that exists.
 
-        The content is written to a temporary file, which is then linked to the path, so no process
-        reads incomplete content. On a file system without hard links the file is created
-        exclusively and then filled.
+        On a file system without hard links the file is created exclusively and then filled.
         """
         # Not durable: fsync could wait for the pending writes of other files, and readers of such
         # files check their content.
@@ -195,10 +184,8 @@ class LocalStorage(Storage):
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
-        for name in _names(path):
-            entry = self.stat(os.path.join(path, name))
-            if entry is not None:
-                yield entry
+        entries = (self.stat(os.path.join(path, name)) for name in _names(path))
+        return (entry for entry in entries if entry is not None)
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Yield all entries below a folder; links are not followed."""
@@ -216,14 +203,41 @@ class LocalStorage(Storage):
         """Lock a path; the operating system releases the lock when the process ends."""
         with _translate_errors("lock", path):
             descriptor = os.open(path, os.O_RDONLY)
-        locked = False
         try:
-            with contextlib.suppress(OSError):  # not supported by the file system
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                locked = True
-            yield locked
+            yield _flock(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _open_input(path: str) -> int:
+    """Open a listed file to read, without blocking on a pipe or device that replaced it.
+
+    Raises:
+        OSError: It cannot be opened; ``FileNotFoundError`` also where a folder is missing.
+        ChangedError: It is not a file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise FileNotFoundError(error.errno, error.strerror, path) from error
+        if error.errno != errno.ENXIO:  # of a socket
+            raise
+        raise ChangedError(_NOT_A_FILE) from error
+    if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ChangedError(_NOT_A_FILE)
+    return descriptor
+
+
+def _pread(descriptor: int, length: int, offset: int) -> bytes:
+    """Return bytes at an offset, read again where the system returns fewer, such as 2 GiB."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length and (
+        more := os.pread(descriptor, length - len(data), offset + len(data))
+    ):
+        data += more
+    return data
 
 
 class LocalReader:
@@ -238,22 +252,15 @@ class LocalReader:
         self.size, self.version = status.st_size, str(status.st_mtime_ns)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return bytes at an offset, read again where the system returns fewer."""
+        """Return bytes at an offset."""
         try:
-            data = os.pread(self._descriptor, length, offset)
-            while len(data) < length and (
-                more := os.pread(self._descriptor, length - len(data), offset + len(data))
-            ):
-                data += more  # a call returns at most 2 GiB
+            return _pread(self._descriptor, length, offset)
         except OSError as error:
             raise storage_error("read", self._path, error) from error
-        return data
 
 
 def replace_link(path: str, target: str) -> None:
     """Point a symbolic link to a target, unless the path is another kind of file. Atomic.
-
-    The temporary link has a fixed name: the next call replaces that of a killed process.
 
     Raises:
         OSError: The file system has no symbolic links, or does not accept this one.
@@ -261,7 +268,7 @@ def replace_link(path: str, target: str) -> None:
     if not os.path.islink(path) and os.path.lexists(path):
         return
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")
+    temporary = os.path.join(folder, f".{name}.tmp")  # replaces that of a killed process
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     os.symlink(target, temporary)
@@ -303,8 +310,7 @@ def _replace(path: str, data: bytes) -> None:
 def _make_newer(path: str, other: str) -> None:
     """Set the modification time of a file after that of another one, if that exists.
 
-    Before Linux 6.13, modification times have a resolution of a few milliseconds, so two
-    successive versions could have the same time.
+    Before Linux 6.13 its resolution is a few milliseconds: two versions could have the same time.
     """
     with contextlib.suppress(FileNotFoundError):
         old, new = os.stat(other).st_mtime_ns, os.stat(path).st_mtime_ns
@@ -319,27 +325,27 @@ def _locked_version(path: str, version: str) -> Iterator[bool]:
     The lock is on the file, not on its folder, which callers may have locked. Replacing renames
     another file to the path, so a process that waited for the lock finds that other file.
     """
-    descriptor = -1
+    descriptor, unchanged = -1, False
     try:
-        # An unreadable file can be replaced and deleted, but not locked.
-        with contextlib.suppress(PermissionError, FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with contextlib.suppress(OSError):  # not supported by the file system
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield _has_version(path, version, descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(PermissionError):  # it can be replaced, but not locked
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                _flock(descriptor)
+            now = os.stat(path)
+            same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
+            unchanged = same and str(now.st_mtime_ns) == version
+        yield unchanged
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def _has_version(path: str, version: str, descriptor: int) -> bool:
-    """Return whether a path is still the open file and has the version."""
-    try:
-        now = os.stat(path)
-    except FileNotFoundError:
-        return False
-    same = descriptor < 0 or os.path.samestat(now, os.fstat(descriptor))
-    return same and str(now.st_mtime_ns) == version
+def _flock(descriptor: int) -> bool:
+    """Lock an open file; return False where the file system has no locks."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    return False
 
 
 def _create(path: str, data: bytes, *, durable: bool) -> bool:

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import tempfile
+import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import IO, Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
 
-from shardmill.schemas.errors import ChangedError, DeniedError, UsageError
-from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.errors import ChangedError, DeniedError, ShardmillError, UsageError
+from shardmill.schemas.storage.base import Entry, replaced_error
 from shardmill.schemas.storage.objects import (
     CHUNK,
     SPOOL,
     WRITER,
     ObjectStorage,
     folder_prefix,
-    replaced_error,
     split_uri,
 )
-from shardmill.schemas.storage.s3_client import ATTEMPTS, make_client, pause, retry_conflicts
-from shardmill.schemas.storage.s3_errors import (
+from shardmill.schemas.storage.s3_client import (
+    ATTEMPTS,
     PreconditionError,
     UnsupportedError,
+    make_client,
+    pause_seconds,
     translate_errors,
-)
-from shardmill.schemas.storage.s3_objects import (
-    entry_of,
-    if_match,
-    listed,
-    split_object,
-    upload_parts,
 )
 
 _COPIED = 1 << 30  # bytes that one call copies; the service takes at most 5 GiB
-
-Chunks: TypeAlias = Generator[bytes, None, None]
+_PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000 parts
 
 
 class S3Storage(ObjectStorage):
@@ -52,37 +47,40 @@ class S3Storage(ObjectStorage):
             raise UsageError("s3:// needs botocore: pip install 'shardmill[s3]'.")
         super().__init__(make_client)
 
-    def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
-        """Yield the answers of a listing of all keys in a folder, sorted by key."""
-        bucket, key = split_uri(path)
+    def _call(self, action: str, path: str, method: str, **options: Any) -> dict[str, Any]:
+        """Return the answer to a call on an object.
+
+        Args:
+            action: Verb for messages; "write" where the object need not exist.
+            path: The object.
+            method: Method of the client.
+            options: Other arguments of the method.
+        """
+        bucket, key = split_object(path, exists=action != "write")
         with translate_errors(action, path):
-            pages = self._client().get_paginator("list_objects_v2")
-            yield from pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options)
+            call = getattr(self._client(), method)
+            answer: dict[str, Any] = call(Bucket=bucket, Key=key, **options)
+        return answer
 
     def _head(self, path: str) -> dict[str, Any]:
-        bucket, key = split_object(path, exists=True)
-        with translate_errors("look at", path):
-            answer: dict[str, Any] = self._client().head_object(Bucket=bucket, Key=key)
-        return answer
+        return self._call("look at", path, "head_object")
 
     def stat(self, path: str) -> Entry | None:
         """Return the object at a path, or a folder if objects have it as a prefix."""
         try:
             return entry_of(path, self._head(path))
         except (FileNotFoundError, DeniedError) as error:
-            page = next(self._pages("look at", path, MaxKeys=1))  # reports why the HEAD failed
+            below = next(self._list("look at", path, limit=1), None)  # why the HEAD failed
             if isinstance(error, DeniedError):
                 raise
-        return Entry(path, 0, "", "dir") if page.get("Contents") else None
+        return Entry(path, 0, "", "dir") if below is not None else None
 
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
         """Start a download; return the entry of the object and the body of the answer."""
-        bucket, key = split_object(path, exists=True)
-        with translate_errors("read", path):
-            answer = self._client().get_object(Bucket=bucket, Key=key, **if_match(version))
+        answer = self._call("read", path, "get_object", **if_match(version))
         return entry_of(path, answer), answer["Body"]
 
-    def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Chunks:
+    def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Iterator[bytes]:
         """Yield a range of one version of an object; resume the download if it is interrupted.
 
         Args:
@@ -96,15 +94,12 @@ class S3Storage(ObjectStorage):
         """
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
-        bucket, key = split_uri(entry.path)
         failures = 0
         while start < stop:
+            if body is None:
+                part = {"Range": f"bytes={start}-{stop - 1}", **if_match(entry.version)}
+                body = self._call("read", entry.path, "get_object", **part)["Body"]
             with translate_errors("read", entry.path):
-                if body is None:
-                    body = self._client().get_object(
-                        Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}",
-                        **if_match(entry.version),
-                    )["Body"]  # fmt: skip
                 try:
                     with contextlib.closing(body):
                         while data := body.read(CHUNK):
@@ -115,19 +110,16 @@ class S3Storage(ObjectStorage):
                     failures += 1
                     if failures == ATTEMPTS:
                         raise
-                    pause(failures)
+                    time.sleep(pause_seconds(failures))
             body = None
-
-    def _whole(self, entry: Entry, body: Any) -> Chunks:
-        try:
-            yield from self._chunks(entry, 0, entry.size, body)
-        except ChangedError as error:
-            raise replaced_error("read", entry.path) from error
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return an object's bytes and its version."""
         entry, body = self._open(path)
-        return b"".join(self._whole(entry, body)), entry.version
+        try:
+            return b"".join(self._chunks(entry, 0, entry.size, body)), entry.version
+        except ChangedError as error:
+            raise replaced_error("read", path) from error
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return an object's bytes if its size, ETag and modification time are as given."""
@@ -136,15 +128,6 @@ class S3Storage(ObjectStorage):
             body.close()
             raise ChangedError(f"it had {size} bytes when it was listed and has {entry.size} now")
         return b"".join(self._chunks(entry, 0, size, body))
-
-    @contextlib.contextmanager
-    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """Open an object as chunks of one version; reading fails if it is replaced."""
-        entry, body = self._open(path)
-        chunks = self._whole(entry, body)
-        # A generator that was not started does not close the body.
-        with contextlib.closing(body), contextlib.closing(chunks):
-            yield chunks
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         return b"".join(self._chunks(entry, start, stop))
@@ -176,25 +159,18 @@ class S3Storage(ObjectStorage):
                 ``upload_part_copy``.
             parts: Arguments of each call.
         """
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        bucket, key = split_object(path)
-        client = self._client()
-        with translate_errors("write", path):
-            upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
-        target = {"Bucket": bucket, "Key": key, "UploadId": upload}
+        send = functools.partial(self._call, "write", path)
+        upload = send("create_multipart_upload")["UploadId"]
         done: list[dict[str, Any]] = []
         try:
             for number, part in enumerate(parts, 1):
-                with translate_errors("write", path):
-                    answer = getattr(client, call)(PartNumber=number, **target, **part)
+                answer = send(call, PartNumber=number, UploadId=upload, **part)
                 etag = answer.get("CopyPartResult", answer)["ETag"]
                 done.append({"PartNumber": number, "ETag": etag})
-            with translate_errors("write", path):
-                client.complete_multipart_upload(MultipartUpload={"Parts": done}, **target)
+            send("complete_multipart_upload", MultipartUpload={"Parts": done}, UploadId=upload)
         except BaseException:
-            with contextlib.suppress(BotoCoreError, ClientError):
-                client.abort_multipart_upload(**target)
+            with contextlib.suppress(FileNotFoundError, ShardmillError):
+                send("abort_multipart_upload", UploadId=upload)
             raise
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
@@ -203,17 +179,10 @@ class S3Storage(ObjectStorage):
         If the response of a successful call is lost, its retry fails the condition. The mark in the
         object's metadata shows whether this call wrote it.
         """
-        bucket, key = split_object(path)
         mark = {WRITER: uuid.uuid4().hex}
-        condition = if_match(version) or {"IfNoneMatch": "*"}
-        request = {"Bucket": bucket, "Key": key, "Body": data, "Metadata": mark, **condition}
-
-        def put() -> None:
-            with translate_errors("write", path):
-                self._client().put_object(**request)
-
+        request = {"Body": data, "Metadata": mark, **(if_match(version) or {"IfNoneMatch": "*"})}
         try:
-            retry_conflicts(put)
+            self._call("write", path, "put_object", **request)
         except FileNotFoundError:  # of If-Match
             return False
         except PreconditionError:
@@ -224,35 +193,31 @@ class S3Storage(ObjectStorage):
 
     def replace(self, path: str, data: bytes) -> None:
         """Upload an object or replace the one at its path."""
-        bucket, key = split_object(path)
-        with translate_errors("write", path):
-            self._client().put_object(Bucket=bucket, Key=key, Body=data)
+        self._call("write", path, "put_object", Body=data)
 
     def concat(self, sources: Sequence[str], path: str) -> None:
         """Concatenate objects; all bytes pass through this process, a part at a time."""
-        contents = (self._whole(*self._open(source)) for source in sources)
-        self._put(path, itertools.chain.from_iterable(contents))
+        self._put(path, itertools.chain.from_iterable(map(self._stream, sources)))
+
+    def _stream(self, path: str) -> Iterator[bytes]:
+        with self.open_read(path) as chunks:
+            yield from chunks
 
     def copy(self, source: str, path: str) -> None:
-        """Copy an object in the service, if its version does not change meanwhile."""
+        """Copy an object in the service, a large one in ranges, unless its version changes."""
+        _, size, version, *_ = self._file(source)
+        bucket, key = split_uri(source)
+        origin: dict[str, Any] = {"CopySource": {"Bucket": bucket, "Key": key}}
+        origin["CopySourceIfMatch"] = if_match(version)["IfMatch"]
         try:
-            self._copy_version(self._file(source), path)
+            if size <= _COPIED:
+                self._call("write", path, "copy_object", **origin)
+                return
+            ends = ((at, min(at + _COPIED, size)) for at in range(0, size, _COPIED))
+            parts = ({**origin, "CopySourceRange": f"bytes={at}-{end - 1}"} for at, end in ends)
+            self._multipart(path, "upload_part_copy", parts)
         except PreconditionError as error:
             raise replaced_error("copy", source) from error
-
-    def _copy_version(self, entry: Entry, path: str) -> None:
-        """Copy one version of an object; one above a limit in several ranges."""
-        bucket, key = split_object(path)
-        origin, name = split_uri(entry.path)
-        etag = if_match(entry.version)["IfMatch"]
-        source = {"CopySource": {"Bucket": origin, "Key": name}, "CopySourceIfMatch": etag}
-        if entry.size <= _COPIED:
-            with translate_errors("copy", entry.path):
-                self._client().copy_object(Bucket=bucket, Key=key, **source)
-            return
-        ends = ((at, min(at + _COPIED, entry.size)) for at in range(0, entry.size, _COPIED))
-        parts = ({**source, "CopySourceRange": f"bytes={at}-{end - 1}"} for at, end in ends)
-        self._multipart(path, "upload_part_copy", parts)
 
     def delete(self, path: str, version: str = "") -> None:
         """Delete an object if it exists; by name only where a service has no conditional DELETE."""
@@ -264,22 +229,66 @@ class S3Storage(ObjectStorage):
 
         with contextlib.suppress(FileNotFoundError, PreconditionError):
             try:
-                retry_conflicts(lambda: delete(if_match(version)))
+                delete(if_match(version))
             except UnsupportedError:
                 delete({})
 
-    def _objects(self, action: str, path: str) -> Iterator[Entry]:
-        bucket, _ = split_uri(path)
-        for page in self._pages(action, path):
-            yield from listed(bucket, page)
+    def _list(
+        self, action: str, path: str, *, flat: bool = True, limit: int | None = None
+    ) -> Iterator[Entry]:
+        bucket, key = split_uri(path)
+        options = {"MaxKeys": limit} if limit else {} if flat else {"Delimiter": "/"}
+        with translate_errors(action, path):
+            pages = self._client().get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options):
+                for item in page.get("Contents", []):
+                    yield entry_of(f"s3://{bucket}/{item['Key']}", item)
+                for each in page.get("CommonPrefixes", []):
+                    yield Entry(f"s3://{bucket}/{each['Prefix'].rstrip('/')}", 0, "", "dir")
 
-    def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yield the objects and prefixes directly below a folder, sorted by name."""
-        bucket, _ = split_uri(path)
-        found: list[Entry] = []
-        for page in self._pages("list", path, Delimiter="/"):
-            # A key that ends with a slash marks a folder; this one marks the folder itself.
-            found += [each for each in listed(bucket, page) if not each.path.endswith("/")]
-            folders = [each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", [])]
-            found += [Entry(f"s3://{bucket}/{name}", 0, "", "dir") for name in folders]
-        yield from sorted(found)
+
+def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:
+    """Return the bucket and key of the URI of an object.
+
+    Args:
+        uri: The URI.
+        exists: Whether the object is read, and not written.
+
+    Raises:
+        FileNotFoundError: The URI names a bucket or a folder, and ``exists``.
+        UsageError: It does, and cannot be written to.
+    """
+    bucket, key = split_uri(uri)
+    if key and not key.endswith("/"):
+        return bucket, key
+    if exists:
+        raise FileNotFoundError(uri)
+    raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
+
+
+def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts of an upload: all but the last of one size, and at least one."""
+    buffer = bytearray()
+    sent = False
+    for chunk in chunks:
+        buffer += chunk
+        while len(buffer) > _PART:
+            yield bytes(buffer[:_PART])
+            del buffer[:_PART]
+            sent = True
+    if buffer or not sent:
+        yield bytes(buffer)
+
+
+def entry_of(uri: str, item: dict[str, Any]) -> Entry:
+    """Return the entry of an object as a listing, a HEAD or a GET reports it."""
+    size = item["Size"] if "Size" in item else item["ContentLength"]
+    # A listing reports milliseconds, the other calls only seconds.
+    seconds = int(item["LastModified"].timestamp())
+    version = f"{item['ETag'].strip(chr(34))}@{seconds * 1000}"
+    return Entry(uri, size, version, changed_ns=seconds * 10**9)
+
+
+def if_match(version: str) -> dict[str, str]:
+    """Return the condition that an object still has a version; none for no version."""
+    return {"IfMatch": f'"{version.rpartition("@")[0]}"'} if version else {}

@@ -48,11 +48,10 @@ def frame(payload: bytes) -> bytes:
     return b"".join((header, payload, _CRC.pack(masked_crc(payload))))
 
 
-def starts_record(data: bytes) -> bool:
-    """Return whether data begins with a valid record header."""
-    return len(data) >= HEADER_BYTES and masked_crc(data[:8]) == int.from_bytes(
-        data[8:HEADER_BYTES], "little"
-    )
+def starts_record(data: bytes, at: int = 0) -> bool:
+    """Return whether data has a valid record header at an offset."""
+    length, crc = data[at : at + 8], data[at + 8 : at + HEADER_BYTES]
+    return len(crc) == 4 and masked_crc(length) == int.from_bytes(crc, "little")
 
 
 def unframe(framed: bytes) -> bytes:
@@ -62,13 +61,9 @@ def unframe(framed: bytes) -> bytes:
         FormatError: The record is damaged.
     """
     length = len(framed) - HEADER_BYTES - FOOTER_BYTES
-    stated = (length, mask(google_crc32c.value(framed[:8])))
-    if length < 0 or _HEADER.unpack_from(framed) != stated:
+    if not starts_record(framed) or int.from_bytes(framed[:8], "little") != length:
         raise FormatError("the CRC of its length does not match")
-    payload = framed[HEADER_BYTES:-FOOTER_BYTES]
-    if _CRC.unpack_from(framed, HEADER_BYTES + length)[0] != mask(google_crc32c.value(payload)):
-        raise FormatError("the CRC of its payload does not match")
-    return payload
+    return payload_at(framed, 0, len(framed))
 
 
 def payload_at(content: bytes, start: int, end: int) -> bytes:
@@ -83,7 +78,7 @@ def payload_at(content: bytes, start: int, end: int) -> bytes:
         FormatError: The CRC of the payload does not match.
     """
     payload = content[start + HEADER_BYTES : end - FOOTER_BYTES]
-    if _CRC.unpack_from(content, end - FOOTER_BYTES)[0] != mask(google_crc32c.value(payload)):
+    if _CRC.unpack_from(content, end - FOOTER_BYTES)[0] != masked_crc(payload):
         raise FormatError("the CRC of its payload does not match")
     return payload
 

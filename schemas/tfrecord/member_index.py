@@ -27,6 +27,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from shardmill.schemas.example.parse import NotCanonicalError, parse_varints
 from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, stored_member
@@ -43,7 +44,7 @@ _ROOM = _BODY_BYTES - _HEAD.size
 
 
 class IndexedMember(NamedTuple):
-    """A member and its offset in the file; see ``Member``."""
+    """A ``Member`` and its offset in the file."""
 
     offset: int
     num_bytes: int
@@ -82,18 +83,21 @@ def parse_index(header: bytes) -> list[Member] | None:
     """Return the members that an index lists, or None if the bytes are not a valid index."""
     if len(header) < INDEX_BYTES or not header.startswith(_START):
         return None
+    # A file may begin with these bytes by chance, or hold a stale index: only one whose CRC, sizes
+    # and span agree is used, and a scan of records compares their number too.
     body = header[len(_START) : INDEX_BYTES - _CRC.size]
     (crc,) = _CRC.unpack_from(header, INDEX_BYTES - _CRC.size)
     version, count, span = _HEAD.unpack_from(body)
     if crc != crc32c(body) or version != VERSION or not count:
         return None
-    numbers = _read_varints(body[_HEAD.size :], 2 * count)
-    members = [Member(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=False)]
-    if len(members) != count or not all(member.num_bytes for member in members):
+    try:
+        numbers = parse_varints(body, _HEAD.size, len(body))[: 2 * count]
+    except (IndexError, NotCanonicalError):
         return None
-    if sum(member.num_bytes for member in members) != span:
-        return None
-    return members
+    members = list(map(Member, numbers[::2], numbers[1::2]))
+    # A member without bytes would make a reader of the index loop forever.
+    sizes = [member.num_bytes for member in members]
+    return members if len(members) == count and min(sizes) > 0 and sum(sizes) == span else None
 
 
 def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedMember] | None:
@@ -105,6 +109,7 @@ def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedM
     """
     listed: list[IndexedMember] = []
     offset = 0
+    # Each index leads to the next one, so this reads 512 bytes for about a hundred members.
     while offset < size:
         members = parse_index(read_at(offset, INDEX_BYTES))
         if members is None:
@@ -119,17 +124,3 @@ def empty_shard() -> bytes:
     """Return a shard without records: one empty member with an index of itself."""
     body = stored_member(b"")[len(HEADER) :]
     return build_index([Member(INDEX_BYTES + len(body), 0)]) + body
-
-
-def _read_varints(data: bytes, count: int) -> list[int]:
-    values: list[int] = []
-    value = shift = 0
-    for byte in data:
-        if len(values) == count:
-            break
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(value)
-            value = shift = 0
-    return values

@@ -1,4 +1,4 @@
-"""Scanning of one byte range of a TFRecord file; see ``ranges``."""
+"""Scanning of one byte range of a TFRecord file, which ``ranges.find_ranges`` chose."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ class RangeCount(NamedTuple):
         end: Offset after its last byte.
         first: For an uncompressed file, the offset of the first record that begins in the range;
             -1 if there is none.
-        next: For an uncompressed file, the offset after the last record of the range; else the
-            decompressed size of the range.
+        next: For an uncompressed file, the offset after the last record of the range.
         records: Number of records before the end or the fault.
         crc32c: CRC-32C of the range's bytes in the file; -1 if they were not all read.
-        fault: The first problem. Its record, and its offset in a compressed file, are relative to
-            the range.
-        index_mismatch: Whether the range differs from the index: the file must be scanned as a
-            whole.
+        fault: The first problem. Its record is relative to the range.
+        index_mismatch: Whether the range is damaged or differs from the index: the file must be
+            scanned as a whole.
         warning: A sentence about valid data that other programs read differently.
     """
 
@@ -96,8 +94,8 @@ def _scan_uncompressed(reader: RandomReader, part: Range, take: Take | None) -> 
         for data in itertools.chain(inside, after):
             if scanner.done:
                 break
-            if at + len(data) > begin:
-                scanner.feed(data[max(0, begin - at) :] if at < begin else data)
+            scanner.feed(data[max(0, begin - at) :])
+            # A forged length could otherwise make every range read the rest of the file.
             if scanner.pending_end > part.size:
                 raise scanner.truncated_error(part.size)
             at += len(data)
@@ -135,6 +133,7 @@ def _find_first(reader: RandomReader, start: int, end: int) -> int:
     """Return the offset of the first possible record from start to end, or -1."""
     at = start
     while at < end:
+        # A header may begin with the last byte of the range, or of a chunk: chunks overlap.
         data = reader.read_at(at, min(reader.chunk, end - at + HEADER_BYTES - 1))
         found = find_record(data, reader.size - at)
         if found >= 0:
@@ -157,6 +156,7 @@ def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
             near = at - read < reader.gap
             data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
             read = at + len(data)
+            # A new scanner for each read, since the bytes of large payloads between are skipped.
             scanner = RecordScanner(at, part.end, check=False)
             scanner.records = records
             scanner.feed(data)
@@ -174,34 +174,29 @@ def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
 
 def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
     """Scan the members of an indexed file, each of which is inflated and checked on its own."""
+    # One scanner for all members: records that span members are detected, not lost.
     scanner = RecordScanner(take=take)
     crc = _RunningCrc()
-    fault, index_mismatch = None, False
+    found = RangeCount(part.start, part.end)
     try:
         for at, num_bytes, records, data in read_members(reader, part):
-            records_before = scanner.records
+            expected = scanner.records + records
             if data:
                 pieces = inflate_member(crc.add(data), at)
             else:
                 pieces = gzip_chunks(crc.over(raw_chunks(reader, at, at + num_bytes)), at)
             for piece in pieces:
                 scanner.feed(piece)
-            index_mismatch = (
-                not scanner.is_between_records or scanner.records - records_before != records
-            )
-            if index_mismatch:
-                break
-    except InflateError:
-        index_mismatch = True  # the file may be valid with other member boundaries
-    except DamagedError as error:
-        fault = error.fault
-        index_mismatch = (
-            not scanner.records and fault.reason not in ACCESS_REASONS
-        )  # perhaps not TFRecords
-    range_crc = UNKNOWN if fault or index_mismatch else crc.value
-    return RangeCount(
-        part.start, part.end, 0, scanner.offset, scanner.records, range_crc, fault, index_mismatch
-    )
+            if not scanner.is_between_records or scanner.records != expected:
+                # Later members may have other bounds than the index says, so none is scanned.
+                return found._replace(index_mismatch=True)
+    except (DamagedError, InflateError) as error:
+        if isinstance(error, DamagedError) and error.fault.reason in ACCESS_REASONS:
+            raise
+        # The member may be damaged, or the index names other bytes than those of a member. Only a
+        # scan of the whole file, which does not use the index, distinguishes them.
+        return found._replace(index_mismatch=True)
+    return found._replace(records=scanner.records, crc32c=crc.value)
 
 
 def read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, int, bytes]]:
@@ -241,9 +236,8 @@ def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | N
         fault = error.fault
     range_crc = crc.value if fault is None and check == "records" else UNKNOWN
     return RangeCount(
-        part.start, part.end, 0, scanner.offset, scanner.records, range_crc, fault,
-        warning="".join(warnings),
-    )  # fmt: skip
+        part.start, part.end, 0, 0, scanner.records, range_crc, fault, warning="".join(warnings)
+    )
 
 
 def scan_content(
@@ -266,7 +260,7 @@ def scan_content(
                 head += chunk
             try:
                 scanner.feed(chunk)
-            finally:
+            finally:  # a fault leaves valid records before it, which the caller takes first
                 yield
         scanner.close()
     except DamagedError as error:

@@ -78,7 +78,8 @@ def join_ranges(found: FileRanges, counts: Sequence[RangeCount], check: Check) -
         if fault is None:
             warnings = ["its index does not match its records, so the whole file was scanned"]
     else:
-        records, fault = _join_compressed(counts)
+        records = sum(count.records for count in counts)
+        fault = next((count.fault for count in counts if count.fault is not None), None)
     crc = _whole_crc(counts) if check == "records" and fault is None else ""
     warnings += [count.warning for count in counts]
     given = tuple(filter(None, warnings))
@@ -103,19 +104,6 @@ def _join_uncompressed(
             )
         records += count.records
         at = count.next
-    return records, None
-
-
-def _join_compressed(counts: Sequence[RangeCount]) -> tuple[int, FileFault | None]:
-    """Return the records and the first fault of a compressed file from its ranges."""
-    records = offset = 0
-    for count in counts:
-        if count.fault is not None:
-            fault = count.fault
-            fault = fault._replace(record=records + fault.record, offset=offset + fault.offset)
-            return fault.record, fault
-        records += count.records
-        offset += count.next
     return records, None
 
 

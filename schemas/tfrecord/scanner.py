@@ -15,7 +15,13 @@ import numpy as np
 
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.tfrecord import batch_crc
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
+from shardmill.schemas.tfrecord.framing import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    mask,
+    masked_crc,
+    starts_record,
+)
 
 # Reasons for which a file, or the rest of it, cannot be counted, with their explanations.
 FAULTS = {
@@ -31,7 +37,6 @@ FAULTS = {
     "unreadable": "reading the file is not allowed",
 }
 _LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "trailing_garbage"})
-_HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
 _BLOCK = 1 << 18  # offsets that find_record checks at once
@@ -133,6 +138,7 @@ class RecordScanner:
         """
         if self.done:
             return
+        # At most one record is incomplete at each end of data; those between are scanned at once.
         at = 0 if self.is_between_records else self._scan_partial(data, 0)
         if self._fed + at == self.offset and not self.done:
             at = self._scan_complete(data, at)
@@ -165,7 +171,7 @@ class RecordScanner:
         afterwards, which can be vectorised.
         """
         # A damaged length leads anywhere, even beyond data: offsets after it are discarded below,
-        # and no memory depends on it.
+        # and no memory depends on it. The walk ends, since each record has at least 16 bytes.
         limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
         length_at = _LENGTH.unpack_from
         begins: list[int] = []
@@ -177,6 +183,7 @@ class RecordScanner:
         begins.append(at)
         if damaged < 0 and at > len(data):
             complete -= 1  # the last record continues after data
+        # Payloads before a damaged length are checked first: an earlier fault counts.
         self._check_payloads(data, begins[: complete + 1])
         if damaged >= 0:
             raise self._bad_length()
@@ -186,10 +193,7 @@ class RecordScanner:
         """Return the number of the first record whose length does not match its CRC, or -1."""
         if len(begins) >= _MANY:
             return batch_crc.find_damaged_length(data, np.array(begins))
-        for number, at in enumerate(begins):
-            if not _is_valid(*_HEADER.unpack_from(data, at)):
-                return number
-        return -1
+        return next((n for n, at in enumerate(begins) if not starts_record(data, at)), -1)
 
     def _check_payloads(self, data: bytes, begins: list[int]) -> None:
         """Check, take and count consecutive records that are complete in data.
@@ -228,11 +232,12 @@ class RecordScanner:
             at = self._hold(data, at, HEADER_BYTES)
             if len(self._held) < HEADER_BYTES:
                 return at
-            self._length, stated = _HEADER.unpack(self._held)
-            if not _is_valid(self._length, stated):
+            (self._length,) = _LENGTH.unpack_from(self._held)
+            if not starts_record(bytes(self._held)):
                 raise self._bad_length()
             self._left, self._crc = self._length, 0
             self._held.clear()
+        # The payload is not collected unless it is taken, so a record may be larger than memory.
         if self._left:
             piece = data[at : at + self._left]
             if self._check:
@@ -269,11 +274,6 @@ class RecordScanner:
 
     def _bad_length(self) -> DamagedError:
         return self._error("length_crc", "the CRC of its length does not match")
-
-
-def _is_valid(length: int, stated: int) -> bool:
-    """Return whether a length matches its masked CRC."""
-    return masked_crc(_LENGTH.pack(length)) == stated
 
 
 def find_record(data: bytes, room: int) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardmill.schemas.storage import registry
+from shardmill.schemas import storage as registry
 from tests.conftest import ROOT
 from tests.support.fault_proxy import Answer, Forward, Proxy
 from tests.support.gcs_rules import Call, Rules, error_answer

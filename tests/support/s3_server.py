@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.storage import registry
+from shardmill.schemas import storage as registry
 from shardmill.schemas.storage.s3 import S3Storage
 from tests.support.fault_proxy import Answer, Proxy
 from tests.support.servers import find_program, free_port, run_server

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import errno
 import os
+import pickle
 import re
 import signal
 import socket
@@ -16,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, Literal, NamedTuple, NoReturn, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.errors import ChangedError, ShardmillError
+from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
-from shardmill.schemas.storage.descriptors import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
@@ -67,7 +65,7 @@ open_decoders: set[Decoder] = set()
 
 
 class Item(NamedTuple):
-    """An image to encode.
+    """An image to make a record of.
 
     Attributes:
         ref: Where it comes from.
@@ -81,7 +79,7 @@ class Item(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """A reply; see ``decoder_protocol``."""
+    """A reply of a decoder process, which a hostile file may have written."""
 
     kind: int
     fields: bytes
@@ -166,10 +164,10 @@ class Decoder:
             os.close(self._socket.detach())
         self._errors.close()
 
-    def encode(
+    def make_records(
         self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
     ) -> Iterator[Example | Reject | None]:
-        """Yield the record or reject of each image, in order, as soon as it is there.
+        """Yield the record or reject of each image, in order, as soon as the process sends it.
 
         It yields None for a file that cannot be read, or has changed.
 
@@ -192,27 +190,22 @@ class Decoder:
             if reply.kind == Kind.OPENED:
                 self.opened = _parse(Opened, reply)
                 with large:
-                    self._write([protocol.GO])
+                    self._write(protocol.GO)
                     reply = self._receive()
             yield self._result(reply, item.ref, spec)
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
-        inputs: list[dict[str, Any]] = []
-        payload = [spec.pickled]
-        files: list[int] = []
-        try:
-            for ref, class_id, data in items:
-                size = ref.size if data is None else len(data)
-                opened = data is None and _open_file(ref, files)
-                modified = int(ref.version) if opened else None
-                sent = Input(ref.key, ref.label, class_id, size, modified, data is not None)
-                inputs.append(sent._asdict())
-                payload.append(data or b"")
-            request = Request(len(spec.pickled), alone, inputs)
-            self._write([request.pack(Kind.ENCODE, sum(map(len, payload))), *payload], files)
-        finally:
-            for descriptor in files:
-                os.close(descriptor)
+        inputs = [
+            Input(ref.key, ref.label, class_id, ref.size, ref.version, ref.uri)
+            if data is None
+            else Input(ref.key, ref.label, class_id, len(data), ref.version, "")
+            for ref, class_id, data in items
+        ]
+        request = pickle.dumps(Request(spec.pickled, alone, inputs))
+        self._write(protocol.LENGTH.pack(len(request)) + request)
+        for item in items:
+            if item.data:
+                self._write(item.data)
 
     def _result(self, reply: _Reply, ref: InputRef, spec: DecoderSpec) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""
@@ -234,25 +227,13 @@ class Decoder:
             raise FailureError("crash")
         return Example(reply.payload, ref.label, _make_row(reply, ref, spec))
 
-    def _write(self, pieces: list[bytes], files: Sequence[int] = ()) -> None:
-        views = [memoryview(piece) for piece in pieces if piece]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
-        while views:
-            try:
-                written = self._socket.sendmsg(views, rights)
-            except TimeoutError:
-                raise FailureError("stalled") from None
-            except ConnectionError:
-                self._fail()
-            except OSError as error:
-                if error.errno != errno.ETOOMANYREFS or not rights:
-                    raise
-                written = 0  # without the descriptors, the worker reads the files
-            rights = []
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if views:
-                views[0] = views[0][written:]
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise FailureError("stalled") from None
+        except ConnectionError:
+            self._fail()
 
     def _receive(self) -> _Reply:
         """Return the next reply."""
@@ -278,15 +259,6 @@ class Decoder:
         except subprocess.TimeoutExpired:
             raise FailureError("crash") from None
         raise FailureError(_failure_kind(code, self.opened))
-
-
-def _open_file(ref: InputRef, files: list[int]) -> bool:
-    """Open a file for the process; return whether that was possible."""
-    try:
-        files.append(open_input(ref.uri))
-    except (ChangedError, OSError):
-        return False
-    return True
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:

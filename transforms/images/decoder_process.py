@@ -25,12 +25,13 @@ import warnings
 from blake3 import blake3
 from PIL import AvifImagePlugin, Image
 
+from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
-from shardmill.schemas.storage.descriptors import read_descriptor
+from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images import decoder_protocol as protocol
-from shardmill.transforms.images.convert import EncodedImage, encode_image
+from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
     NONE,
     DecoderSpec,
@@ -40,6 +41,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
     Rejected,
+    Request,
 )
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
@@ -63,7 +65,6 @@ class Server:
     def __init__(self, channel: socket.socket) -> None:
         self._socket = channel
         self._requests = open(channel.fileno(), "rb", 1 << 16, closefd=False)  # noqa: SIM115
-        self._files: list[int] = []  # descriptors of the request's inputs, in reverse
         self._pending = bytearray()  # replies that are not sent yet
         self._sent = time.monotonic()
         self._soft_limit, self._hard_limit = resource.getrlimit(resource.RLIMIT_AS)
@@ -81,49 +82,25 @@ class Server:
                 return protocol.NO_MEMORY_EXIT
             if request is None:
                 return 0
-            spec_text, announce, inputs = request
+            (spec_text, announce, inputs), contents = request
             spec = _parse_spec(spec_text)
             self._set_limits(spec)
             self._sent = time.monotonic()
-            for each, content in inputs:
+            for source, content in zip(inputs, contents, strict=True):
                 self._opened = Opened(inherited=self._opened.inherited)
                 signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-                self._answer(each, content, spec, announce=announce)
+                self._answer(source, content, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._flush()
 
-    def _receive(self) -> tuple[bytes, bool, list[tuple[Input, bytes]]] | None:
-        """Return the spec, whether to announce images, and the images; None at the end."""
-        head, self._files = b"", []
-        while len(head) < protocol.HEAD.size:
-            left = protocol.HEAD.size - len(head)
-            data, files, _, _ = socket.recv_fds(self._socket, left, protocol.MAX_FILES)
-            self._files = files[::-1] or self._files
-            if not data:
-                return None
-            head += data
+    def _receive(self) -> tuple[Request, list[bytes]] | None:
+        """Return a request and the content of each image that comes with it; None at the end."""
         read = self._requests.read
-        request = protocol.parse_fields(protocol.Request, read(protocol.HEAD.unpack(head)[1]))
-        spec = read(request.spec)
-        inputs = [Input(**each) for each in request.inputs]
-        sizes = [each.size if each.content else 0 for each in inputs]
-        return spec, request.announce, list(zip(inputs, map(read, sizes), strict=True))
-
-    def _read_file(self, source: Input, content: bytes) -> bytes | None:
-        """Return the content of an input; None if it cannot be read, or has changed."""
-        if source.content:
-            return content
-        if source.modified is None or not self._files:
+        head = read(protocol.LENGTH.size)
+        if not head:
             return None
-        descriptor = self._files.pop()
-        try:
-            data, now = read_descriptor(descriptor, source.size)
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
-        same = len(data) == now.st_size == source.size and now.st_mtime_ns == source.modified
-        return data if same else None
+        request: Request = pickle.loads(read(*protocol.LENGTH.unpack(head)))  # noqa: S301 - of the worker
+        return request, [read(0 if each.path else each.size) for each in request.inputs]
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -135,15 +112,15 @@ class Server:
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
     def _answer(self, source: Input, content: bytes, spec: DecoderSpec, *, announce: bool) -> None:
+        """Reply with the record of an image, or with the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
-            data = self._read_file(source, content)
-            if data is None:
-                self._send(Kind.UNREAD)
-                return
-            image = encode_image(data, spec.image, announced)
-            values = spec.features.values(_fields(image, source, spec))
-            record = encode_example(values)
+            if source.path:
+                content = _storage.read_unchanged(source.path, source.size, source.version)
+            image = convert_image(content, spec.image, announced)
+            encoded, record = make_record(image, content, source, spec)
+        except (ChangedError, FileNotFoundError, StorageError):
+            self._send(Kind.UNREAD)
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
             if error.error in _DAMAGE and out:
@@ -155,11 +132,6 @@ class Server:
         except Exception:  # noqa: BLE001 - the worker raises it again
             self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            encoded = Encoded(
-                blake3(data).hexdigest(), *image.geometry.upright, image.multi_frame,
-                image.channels[0].values, [int(each.total) for each in image.channels],
-                [int(each.squares) for each in image.channels], spec.features.columns(values),
-            )  # fmt: skip
             self._send(Kind.ENCODED, encoded, record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
@@ -191,12 +163,22 @@ class Server:
 
 
 _parse_spec = functools.lru_cache(pickle.loads)
+_storage = LocalStorage()
 
 
-def _fields(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, bytes | int]:
-    """Return what features can have, see ``image_features.Feature.field``."""
-    geometry = image.geometry
-    return {
+def make_record(
+    image: ConvertedImage, content: bytes, source: Input, spec: DecoderSpec
+) -> tuple[Encoded, bytes]:
+    """Return what the catalog says of a converted image, and its record.
+
+    Args:
+        image: The image.
+        content: Content of the file that it was converted from.
+        source: The input of the request.
+        spec: Which features the record has.
+    """
+    geometry, channels = image.geometry, image.channels
+    fields = {
         "data": image.data,
         "format": spec.image.encoding.encode(),
         "height": geometry.size.height,
@@ -207,6 +189,13 @@ def _fields(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, 
         "multi_frame": int(image.multi_frame),
         **input_fields(source.key, source.label, source.class_id),
     }
+    values = spec.features.values(fields)
+    encoded = Encoded(
+        blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
+        [int(each.total) for each in channels], [int(each.squares) for each in channels],
+        spec.features.columns(values),
+    )  # fmt: skip
+    return encoded, encode_example(values)
 
 
 def _memory_needed(image: Image.Image, pixels: int) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import deflate
 import numpy as np
@@ -23,10 +23,12 @@ from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.reuse import known_row, take_records
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
@@ -34,6 +36,9 @@ _BATCH = 16  # images, at most, of one request to a decoder
 _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
+
+ClassIds: TypeAlias = dict[str | None, int]
+Results: TypeAlias = dict[str, Example | Reject]  # by key
 
 
 @dataclass(frozen=True)
@@ -56,26 +61,26 @@ class ImageEncoder:
 
     @property
     def expected_bytes(self) -> int | None:
-        """See ``Encoder.expected_bytes``."""
+        """Approximate bytes of a record; None if they depend on the input."""
         return self.spec.expected_bytes()
 
     def versions(self) -> dict[str, str]:
-        """See ``Encoder.versions``."""
+        """Return the versions of all libraries that the bytes of shards depend on."""
         return {**codec_versions(), "deflate": deflate.__version__}
 
     def schema(self, labels: Sequence[str]) -> str:
-        """See ``Encoder.schema``."""
+        """Return the text of ``schema.pbtxt`` for labels in the order of their class ids."""
         spec = self.spec
         tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
         return self.feature_set.schema(labels, tags)
 
     def features(self) -> list[dict[str, Any]]:
-        """See ``Encoder.features``."""
-        return [dict(feature) for feature in self.feature_set.describe()]
+        """Return name, type and source of each feature, for the manifest."""
+        return self.feature_set.describe()
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
-        ids = {label: number for number, label in enumerate(labels)}
+        ids: ClassIds = {None: -1, **{label: number for number, label in enumerate(labels)}}
         task = DecoderSpec(self.spec, self.feature_set, self.limits)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
@@ -92,20 +97,29 @@ class ImageEncoder:
                 yield from batch
 
     def _encode_batch(
-        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
+        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
     ) -> list[Example | Reject]:
-        """Return the example or reject of each reference."""
-        taken = take_records([ref for ref in refs if ref.known])
-        decoded = _decode(pool, task, [ref for ref in refs if ref.key not in taken], ids)
-        return [
-            self._update_record(ref, taken[ref.key], ids) if ref.key in taken else next(decoded)
-            for ref in refs
-        ]
+        """Return the example or reject of each reference.
 
-    def _update_record(self, ref: InputRef, record: bytes, ids: dict[str, int]) -> Example:
+        The decoder processes read local files. What they cannot read, and objects, is read here.
+        """
+        taken = take_records([ref for ref in refs if ref.known])
+        results: Results = {
+            ref.key: self._update_record(ref, taken[ref.key], ids[ref.label])
+            for ref in refs
+            if ref.key in taken
+        }
+        items = [Item(ref, ids[ref.label]) for ref in refs if ref.key not in results]
+        if not scheme_of(refs[0].uri):
+            small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
+            _make_records(pool, task, small, results)
+            items = [item for item in items if item.ref.key not in results]
+        _make_records(pool, task, _read(items, results), results)
+        return [results[ref.key] for ref in refs]
+
+    def _update_record(self, ref: InputRef, record: bytes, class_id: int) -> Example:
         """Return the example of a published record, with the current key and label."""
         values = {name: feature.values[0] for name, feature in parse_example(record).items()}
-        class_id = -1 if ref.label is None else ids[ref.label]
         fields = input_fields(ref.key, ref.label, class_id)
         values |= self.feature_set.values(fields, of_input=True)
         record = encode_example(values)
@@ -131,36 +145,46 @@ class ImageEncoder:
         return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
 
 
-def _decode(
-    pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
-) -> Iterator[Example | Reject]:
-    """Return the example or reject of each reference.
+@dataclass(frozen=True)
+class ImagesHooks(BuildHooks):
+    """The ``BuildHooks`` of images.
 
-    The decoder processes read local files. Those that they cannot read, and objects, are read here.
+    Attributes:
+        labels_are_names: Whether labels are the names of files.
     """
-    if not refs:
-        return iter(())
-    items = [Item(ref, -1 if ref.label is None else ids[ref.label]) for ref in refs]
-    results: dict[str, Example | Reject] = {}
-    if not scheme_of(refs[0].uri):
-        small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
-        _encode_items(pool, task, small, results)
-    left = [item for item in items if item.ref.key not in results]
-    _encode_items(pool, task, _read(left, results), results)
-    return (results[ref.key] for ref in refs)
+
+    labels_are_names: bool = False
+    inputs: str = "images"
+    wanted: str = "an image"
+
+    def next_step(self, name: str, default: str) -> str:
+        """Return what to do with a file that is not an image."""
+        return next_step(name, "images", default)
+
+    def remedy(self, reason: str, keys: Sequence[str]) -> str:
+        """Return what to change if matching rejected all images, or nothing."""
+        return remedy_of(reason, keys)
+
+    def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:
+        """Yield a warning if each file has another label."""
+        if self.labels_are_names and len(labels) == usable > 1:
+            yield (
+                f"each of the {usable:,} files has another label, such as {min(labels)!r}: set a "
+                "--label_pattern that takes the class out of the name, or --label_from=none"
+            )
 
 
-def _encode_items(
-    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: dict[str, Example | Reject]
+def _make_records(
+    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: Results
 ) -> None:
     """Add the results of images whose files can be read."""
-    encoded = pool.encode(task, items) if items else []
-    for item, result in zip(items, encoded, strict=True):
+    made = pool.make_records(task, items) if items else []
+    for item, result in zip(items, made, strict=True):
         if result is not None:
             results[item.ref.key] = result
 
 
-def _read(items: list[Item], results: dict[str, Example | Reject]) -> list[Item]:
+def _read(items: list[Item], results: Results) -> list[Item]:
     """Return items with the content of their files; add the rejects of those without."""
     refs = [item.ref for item in items]
     try:

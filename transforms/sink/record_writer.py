@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.storage import WritableFile
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
@@ -43,7 +43,7 @@ class MemberWriter:
         member_bytes: Bytes of records after which a member is closed; 0 for 2 MiB.
     """
 
-    def __init__(self, target: WritableFile, packing: Packing, member_bytes: int = 0) -> None:
+    def __init__(self, target: IO[bytes], packing: Packing, member_bytes: int = 0) -> None:
         self._target = target
         self._member_bytes = member_bytes or MEMBER_BYTES
         self._packing = packing

@@ -25,11 +25,12 @@ from shardmill.schemas.tfrecord.gzip_member import (
     GZIP_TRAILER_BYTES,
     STORED_BLOCK_BYTES,
     STORED_HEADER_BYTES,
+    stored_range,
+    strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from shardmill.schemas.tfrecord.stored_blocks import stored_range, strip_block_headers
 from shardmill.transforms.publish.generation import is_shard
 
 _HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)

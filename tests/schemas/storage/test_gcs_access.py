@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.pipelines.cli import main
-from shardmill.schemas.storage import registry
+from shardmill.schemas import storage as registry
 from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
 from tests.support.fault_tools import PROGRESS
 from tests.support.gcs_builds import build, upload

@@ -1,8 +1,14 @@
 """Byte ranges of records in stored members, compared with framed records at known offsets."""
 
 from shardmill.schemas.tfrecord.framing import frame, record_offsets
-from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
-from shardmill.schemas.tfrecord.stored_blocks import find_blocks, stored_range, strip_block_headers
+from shardmill.schemas.tfrecord.gzip_member import (
+    HEADER,
+    deflated_member,
+    find_blocks,
+    stored_member,
+    stored_range,
+    strip_block_headers,
+)
 
 
 def test_finds_blocks_of_our_layout_only():
