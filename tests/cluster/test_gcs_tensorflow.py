@@ -37,7 +37,7 @@ def test_tensorflow_reads_every_record(album, bucket, hosts, tmp_path):
     found, batches, sizes = json.loads(done.stdout.splitlines()[-1])
     assert sorted(found) == album.digests(tmp_path)
     assert batches == len(sizes)
-    assert set(hosts.asked) == {"www.googleapis.com:443", "storage.googleapis.com:443"}
+    assert set(hosts.tunnel.asked) == {"www.googleapis.com:443", "storage.googleapis.com:443"}
     kinds = hosts.front.counts()
     assert kinds["download"] >= 4
     assert kinds["list"] >= 1

@@ -12,7 +12,7 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,20 +23,19 @@ from tests.support.gcs_server import Front
 NAMES = ("www.googleapis.com", "storage.googleapis.com")
 
 
-class _Tunnel(socketserver.StreamRequestHandler):
-    port: int
-    asked: list[str]
+class _Connection(socketserver.StreamRequestHandler):
+    server: "Tunnel"
 
     def handle(self) -> None:
         method, target, _ = self.rfile.readline().decode().split(" ", 2)
         while self.rfile.readline().strip():
             pass
-        self.asked.append(target)
+        self.server.asked.append(target)
         host, _, port = target.partition(":")
-        if method != "CONNECT" or host not in NAMES or port != "443":
+        if method != "CONNECT" or host not in self.server.names or port != "443":
             self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
             return
-        with socket.create_connection(("127.0.0.1", self.port)) as there:
+        with socket.create_connection(("127.0.0.1", self.server.port)) as there:
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
             with contextlib.suppress(OSError):
                 self._pass_on(there)
@@ -54,8 +53,26 @@ class _Tunnel(socketserver.StreamRequestHandler):
                     key.data.sendall(data)
 
 
-class _Proxy(socketserver.ThreadingTCPServer):
+class Tunnel(socketserver.ThreadingTCPServer):
+    """A proxy that connects clients that ask for some hosts to a port of this machine.
+
+    Attributes:
+        url: Its URL.
+        asked: Hosts and ports that clients asked for.
+    """
+
     daemon_threads = True
+
+    def __init__(self, port: int, names: Sequence[str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.port, self.names, self.asked = port, names, list[str]()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the proxy."""
+        self.shutdown()
+        self.server_close()
 
 
 class Hosts:
@@ -63,7 +80,7 @@ class Hosts:
 
     Attributes:
         front: Records and checks the calls of clients.
-        asked: Hosts and ports that clients asked the proxy for.
+        tunnel: The proxy.
         env: Environment variables that a client needs.
     """
 
@@ -73,11 +90,8 @@ class Hosts:
         authority.issue_cert(*NAMES).configure_cert(context)
         authority.cert_pem.write_to_path(str(folder / "authority.pem"))
         self.front = Front(upstream, context)
-        self.asked: list[str] = []
-        handler = type("Tunnel", (_Tunnel,), {"port": self.front.port, "asked": self.asked})
-        self._proxy = _Proxy(("127.0.0.1", 0), handler)
-        threading.Thread(target=self._proxy.serve_forever, args=(0.05,), daemon=True).start()
-        proxy = f"http://127.0.0.1:{self._proxy.server_address[1]}"
+        self.tunnel = Tunnel(self.front.port, NAMES)
+        proxy = self.tunnel.url
         self.env = {
             "https_proxy": proxy, "HTTPS_PROXY": proxy, "NO_PROXY": "", "no_proxy": "",
             "CURL_CA_BUNDLE": str(folder / "authority.pem"), "NO_GCE_CHECK": "true",
@@ -86,8 +100,7 @@ class Hosts:
 
     def close(self) -> None:
         """Stop both servers."""
-        self._proxy.shutdown()
-        self._proxy.server_close()
+        self.tunnel.close()
         self.front.close()
 
     def client_env(self) -> dict[str, str]:
