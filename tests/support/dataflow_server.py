@@ -7,8 +7,7 @@ the pipeline succeeded. Messages have the format of the real service.
 
 import json
 import os
-import subprocess
-import sys
+import signal
 import tempfile
 import threading
 import time
@@ -25,10 +24,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import dataflow
 
+from tests.support.fault_tools import Command, zygote
 from tests.support.gcs_hosts import Tunnel
 from tests.support.gcs_server import Front
 
-WORKER = Path(__file__).with_name("dataflow_worker.py")
+WORKER = "from tests.support.dataflow_worker import main; main(*{})"
 HOST, PROJECT, REGION = "dataflow.googleapis.com", "my-project", "europe-west1"
 WORKER_ERROR = """Error message from worker: generic::unknown: {}
 
@@ -71,12 +71,17 @@ class Work:
         )  # fmt: skip
         self.messages: list[dataflow.JobMessage] = []
         self.metrics: list[dataflow.MetricUpdate] = []
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Command | None = None
 
     @property
     def options(self) -> dict:
         """The pipeline options that the job was submitted with."""
         return dict(self.given.environment.sdk_pipeline_options["options"])
+
+    def kill(self) -> None:
+        """Kill the process that runs the job."""
+        if self.process is not None and self.process.ended is None:
+            self.process.send(signal.SIGKILL)
 
     def say(self, importance: Importance, text: str) -> None:
         """Add a message to the log of the job."""
@@ -174,9 +179,7 @@ class Service(grpc.GenericRpcHandler):
     def reset(self) -> None:
         """Remove all jobs, calls and faults, and kill running jobs."""
         for work in self.works:
-            if work.process is not None:
-                work.process.kill()
-                work.process.wait()
+            work.kill()
         self.works = []
         self.calls: list[str] = []
         self.rejection: Rejection | None = None
@@ -209,8 +212,7 @@ class Service(grpc.GenericRpcHandler):
             threading.Thread(target=self._cancel_later, args=(work,), daemon=True).start()
 
     def _cancel_later(self, work: Work) -> None:
-        if work.process is not None:
-            work.process.kill()
+        work.kill()
         time.sleep(self.cancel_seconds)
         work.job.current_state = State.JOB_STATE_CANCELLED
 
@@ -231,14 +233,15 @@ class Service(grpc.GenericRpcHandler):
     def _really_run(self, work: Work) -> list[str]:
         """Run the pipeline of a job; return its errors in the format of the service."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(WORKER), work.options["pipelineUrl"]]
-            command += [work.options["pipelineProtoHash"], f"{folder}/metrics.json"]
-            work.process = subprocess.Popen(
-                command, env=self.worker_env, stderr=subprocess.PIPE, text=True, cwd=folder
+            names = ("pipelineUrl", "pipelineProtoHash")
+            arguments = [*(work.options[name] for name in names), f"{folder}/metrics.json"]
+            work.process = zygote().start(
+                code=WORKER.format(arguments), cwd=folder, env=self.worker_env
             )
-            stderr = work.process.communicate()[1]
-            if work.process.returncode:
-                trace = stderr[stderr.find("Traceback (most recent call last)") :].strip()
+            ended = work.process.wait()
+            if ended.code:
+                _, mark, trace = ended.stderr.partition("Traceback (most recent call last)")
+                trace = (mark + trace).strip()
                 return [WORKER_ERROR.format(trace), WORK_ITEM_ERROR.format(work.given.name)]
             for each in json.loads(Path(folder, "metrics.json").read_text()):
                 work.metrics += _updates(each)
