@@ -94,7 +94,6 @@ test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE) 
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
-	@deploy/prism/install.sh
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
 test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  ## Read datasets with other libraries

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, Lightning, TFDS and DALI read what Shardmill's readers read.
+"""Hugging Face datasets, TFDS and DALI read what Shardmill's readers read.
 
 `make test-interop` installs them. The code is that of docs/training.md and examples/to_tfds.py.
 """
@@ -127,49 +127,6 @@ def test_rows_of_hugging_face(tmp_path):
     )
     rows = {(float(row["x"]), row["y"]) for row in open_dataset(tmp_path / "rows")}
     assert rows == {(1.5, b"a"), (2.5, b"b")}
-
-
-# Lightning.
-
-
-def test_lightning_trains_two_epochs(folder):
-    import lightning
-    import torch
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    class Model(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-            self.seen: list[list[bytes]] = []
-
-        def on_train_epoch_start(self):
-            self.seen.append([])
-
-        def training_step(self, batch):
-            self.seen[-1] += batch["image/key"]
-            means = batch["image"].float().mean((1, 2, 3))[:, None] / 255
-            loss = (self.layer(means)[:, 0] - batch["label"]).square().mean()
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    records = open_dataset(folder / "ds")
-    model = Model()
-    stream = torch_stream(records, shuffle=True, seed=1)
-    loader = DataLoader(stream, 6, num_workers=2, persistent_workers=True)
-    trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(model, loader)
-    keys = sorted(row["image/key"] for row in records)
-    assert [sorted(seen) for seen in model.seen] == [keys] * 3
-    assert len({tuple(seen) for seen in model.seen}) == 3
 
 
 # TFDS.
