@@ -21,7 +21,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
+.PHONY: help demo test light test-all test-heavy environment programs servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
@@ -63,7 +63,7 @@ test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on Prism
 
 test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an emulator
 	@deploy/gcs/install_emulator.sh
-	@$(PYTEST) tests/cluster/test_gcs*.py
+	@$(BIN)/python -m pytest -q tests/cluster/test_gcs*.py
 
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
@@ -71,11 +71,13 @@ test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of
 environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
 	@:
 
-servers: environment  ## Install the servers that tests run on
+programs:  ## Install the servers that tests run on, except Flink
 	@deploy/gcs/install_emulator.sh
 	@deploy/prism/install.sh
-	@deploy/flink/install.sh
 	@deploy/airflow/install.sh > /dev/null
+
+servers: environment programs  ## Install the servers that tests run on
+	@deploy/flink/install.sh
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs
@@ -101,7 +103,7 @@ test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE
 
 test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh
-	@$(PYTEST) --timeout 300 tests/cluster/test_dataflow*.py
+	@$(BIN)/python -m pytest -q --timeout 300 tests/cluster/test_dataflow*.py
 
 test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and run its worker
 	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py
