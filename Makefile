@@ -21,7 +21,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test light test-all test-heavy environment programs servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
+.PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
@@ -71,13 +71,10 @@ test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of
 environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
 	@:
 
-programs:  ## Install the servers that tests run on, except Flink
+servers:  ## Install the servers that tests run on, except Flink, which needs the environment
 	@deploy/gcs/install_emulator.sh
 	@deploy/prism/install.sh
 	@deploy/airflow/install.sh > /dev/null
-
-servers: environment programs  ## Install the servers that tests run on
-	@deploy/flink/install.sh
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs
