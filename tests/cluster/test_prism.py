@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ADDRESS, ROOT, shardmill, start_shardmill
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
-from tests.support.hostile_files import HostileCase, hostile_environment
+from tests.support.hostile_files import hostile_environment
 from tests.support.worker_failures import FAILURES, failing_build
 
 pytest_plugins = ["tests.support.flink_cluster", "tests.support.worker_failures"]
@@ -79,13 +79,6 @@ def test_the_same_bytes(name, request, tmp_path):
     assert PROGRESS_LINES.sub("", again.stderr) == ""
 
 
-def test_files_that_harm_their_decoder_are_rejects(tmp_path):
-    case = HostileCase(tmp_path)
-    done = shardmill(*case.args(tmp_path / "out"), *FLAGS, env=hostile_environment())
-    assert done.returncode == 0, done.stderr
-    case.check(tmp_path / "out")
-
-
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_worker_without_disk_or_memory_is_one_sentence(failure, small_disk, tmp_path):
     args, words = failing_build(failure, tmp_path, small_disk)
@@ -140,15 +133,3 @@ def test_its_server_dies(build, image_case):
     assert message.count("\n") == 1
     assert "run again to resume" in message
     resume(image_case, output)
-
-
-def test_nothing_usable(tmp_path):
-    (tmp_path / "photos" / "cat").mkdir(parents=True)
-    (tmp_path / "photos" / "cat" / "0.jpg").write_text("no image at all")
-    done = shardmill(
-        "images", f"--input={tmp_path / 'photos'}", f"--output={tmp_path / 'out'}", *FLAGS
-    )
-    assert done.returncode == 1
-    message = ADDRESS.sub("", PROGRESS_LINES.sub("", done.stderr))
-    assert "none could become a record" in message
-    assert message.count("\n") == 1
