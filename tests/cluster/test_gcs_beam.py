@@ -18,7 +18,6 @@ pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 READ = """
 import hashlib, json, logging, sys
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 logging.getLogger().setLevel(logging.CRITICAL)
 folder, out = sys.argv[1:]
@@ -26,14 +25,6 @@ with beam.Pipeline(runner=FnApiRunner()) as root:
     (root | beam.Create([folder + "/*.tfrecord.gz"]) | beam.io.ReadAllFromTFRecord()
      | beam.Map(lambda data: hashlib.sha256(data).hexdigest()) | beam.combiners.ToList()
      | beam.Map(lambda found: open(out, "w").write(json.dumps(found))))
-names = [m.path for m in FileSystems.match([folder + "/*.tfrecord.gz"])[0].metadata_list]
-copies = [folder + "/copies/%d" % n for n in range(len(names))]
-FileSystems.copy(names, copies)
-moved = [path + ".moved" for path in copies]
-FileSystems.rename(copies, moved)
-assert not any(map(FileSystems.exists, copies)) and all(map(FileSystems.exists, moved))
-FileSystems.delete(moved)
-assert not any(map(FileSystems.exists, moved))
 """
 
 

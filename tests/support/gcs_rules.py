@@ -64,8 +64,6 @@ class Call:
             return "upload_chunk"
         if where.startswith("/upload"):
             return "upload"
-        if path.startswith("/batch"):
-            return "batch"
         if not self.bucket:
             return "bucket" if re.fullmatch(r".*/b(/[^/]+)?", path) else "other"
         if not named:
@@ -89,7 +87,7 @@ def _as_json_api(method: str, path: str) -> str:
     """Return the path of the JSON API for a download with the path /BUCKET/OBJECT."""
     parts = urllib.parse.urlsplit(path)
     bucket, _, name = parts.path[1:].partition("/")
-    if method != "GET" or not name or bucket in ("storage", "download", "upload", "batch", "b"):
+    if method != "GET" or not name or bucket in ("storage", "download", "upload", "b"):
         return path
     quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
     query = f"alt=media&{parts.query}".rstrip("&")
