@@ -44,6 +44,9 @@ def test_beams_file_system_reads_a_published_dataset(album, strict_bucket, front
     found = json.loads((tmp_path / "found").read_text())
     assert sorted(found) == album.digests(tmp_path)
     assert front.counts()["download"] >= 4
+    # Else clients of the bucket decompress what TensorFlow expects to be compressed.
+    blobs = GcsStorage()._client().list_blobs(strict_bucket.removeprefix("gs://"))
+    assert {blob.content_encoding for blob in blobs} == {None}
     album.check("images", output, tmp_path / "out")
 
 

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import dataflow
 
 from tests.support.fault_tools import Command, zygote
-from tests.support.gcs_hosts import Tunnel
 from tests.support.gcs_server import Front
+from tests.support.tunnel import Tunnel
 
 WORKER = "from tests.support.dataflow_worker import main; main(*{})"
 HOST, PROJECT, REGION = "dataflow.googleapis.com", "my-project", "europe-west1"
@@ -121,7 +121,7 @@ class Service(grpc.GenericRpcHandler):
         chain = b"".join(blob.bytes() for blob in cert.cert_chain_pems)
         keys = grpc.ssl_server_credentials([(cert.private_key_pem.bytes(), chain)])
         self._server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
-        self.tunnel = Tunnel(self._server.add_secure_port("127.0.0.1:0", keys), [HOST])
+        self.tunnel = Tunnel(HOST, self._server.add_secure_port("127.0.0.1:0", keys))
         self._server.start()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:

@@ -7,7 +7,6 @@ calls and makes chosen or random ones fail.
 
 import contextlib
 import json
-import ssl
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -54,9 +53,9 @@ class Front(Proxy):
         rules: The rules that it enforces.
     """
 
-    def __init__(self, upstream: str, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, upstream: str) -> None:
         self.rules = Rules()
-        super().__init__(upstream, context)
+        super().__init__(upstream)
         self.rules.url = self.url
 
     def reset(self) -> None:
