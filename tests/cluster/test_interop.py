@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import shardmill
 from shardmill.loaders import Stream, open_dataset
 from tests.conftest import ROOT, build_dataset, make_photos
 from tests.support.examples_data import write_titanic
@@ -117,18 +116,6 @@ def test_hugging_face_has_the_same_pixels_and_labels(folder):
     assert orders[0] != orders[1]
 
 
-def test_rows_of_hugging_face(tmp_path):
-    import datasets
-
-    table = datasets.Dataset.from_dict({"x": [1.5, 2.5] * 20, "y": ["a", "b"] * 20})
-    table.to_csv(tmp_path / "table.csv")
-    shardmill.rows(
-        input=tmp_path / "table.csv", output=tmp_path / "rows", label="y", splits="train:1"
-    )
-    rows = {(float(row["x"]), row["y"]) for row in open_dataset(tmp_path / "rows")}
-    assert rows == {(1.5, b"a"), (2.5, b"b")}
-
-
 # TFDS.
 
 
@@ -174,16 +161,6 @@ def as_list(value, given) -> list:
     """Return a value of open_dataset as TFDS gives it: one that is missing is an empty list."""
     missing = value in (b"", -1) or str(value) == "nan"
     return [] if np.ndim(given) and missing else [value]
-
-
-def test_decoders_of_tfds_differ_a_little(folder, copy_of):
-    """TFDS decodes JPEG with TensorFlow's default method."""
-    import tensorflow_datasets as tfds
-
-    rows = rows_of(tfds.builder_from_directory(copy_of("ds")), "train")
-    pairs = zip(rows, open_dataset(folder / "ds"), strict=True)
-    far = [np.abs(row["image/encoded"].astype(int) - ours["image"]).max() for row, ours in pairs]
-    assert 0 < max(far) <= 25
 
 
 # DALI.
