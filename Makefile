@@ -63,7 +63,7 @@ test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on Prism
 
 test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an emulator
 	@deploy/gcs/install_emulator.sh
-	@$(PYTEST) tests/cluster/test_gcs*.py
+	@$(BIN)/python -m pytest -q tests/cluster/test_gcs*.py
 
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
@@ -71,10 +71,9 @@ test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of
 environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
 	@:
 
-servers: environment  ## Install the servers that tests run on
+servers:  ## Install the servers that tests run on, except Flink, which needs the environment
 	@deploy/gcs/install_emulator.sh
 	@deploy/prism/install.sh
-	@deploy/flink/install.sh
 	@deploy/airflow/install.sh > /dev/null
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
@@ -94,7 +93,6 @@ test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE) 
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
-	@deploy/prism/install.sh
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
 test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  ## Read datasets with other libraries
@@ -102,7 +100,7 @@ test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE
 
 test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh
-	@$(PYTEST) --timeout 300 tests/cluster/test_dataflow*.py
+	@$(BIN)/python -m pytest -q --timeout 300 tests/cluster/test_dataflow*.py
 
 test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and run its worker
 	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py

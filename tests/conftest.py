@@ -134,19 +134,18 @@ def make_photos(folder: Path, classes: dict[str, int], *, size: tuple[int, int] 
 
 
 def shardmill(
-    *args: str | Path, cwd: str | Path = "", env: dict[str, str] | None = None, fresh: bool = False
+    *args: str | Path, cwd: str | Path = "", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a child process.
 
     Args:
         *args: Command line.
         cwd: Working directory.
-        env: Environment, for a new interpreter; by default that of the tests at this moment.
-        fresh: Start a new interpreter instead of forking one that has imported Apache Beam: where
-            start-up is the subject, or a variable is read while modules are imported.
+        env: Environment of a new interpreter, for variables that are read while it starts. By
+            default, a process that has imported Apache Beam is forked.
     """
     command = [sys.executable, "-m", "shardmill", *map(str, args)]
-    if fresh or env is not None:
+    if env is not None:
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=240, cwd=cwd or None,
             env=env,

@@ -19,7 +19,7 @@ case $1 in
   $HUNG) (trap "" INT TERM; exec setsid sleep 300) & sleep 300 ;;
 esac
 """
-STEPS = ["environment", "lint", "types", "docs", "demo", "servers", "test-all"]
+STEPS = ["servers", "environment", "lint", "types", "docs", "demo", "test-all"]
 SERVERS = ["test-airflow", "test-prism", "test-flink", "test-gcs", "test-dataflow"]
 
 
@@ -58,7 +58,7 @@ def processes(folder) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "lint", "servers", "test-all", "test-airflow", "test-dataflow"]
+    "bad", ["", "servers", "lint", "test-all", "test-airflow", "test-dataflow"]
 )
 def test_runs_and_shows_all_steps_and_fails_with_any(bad, start, tmp_path):
     done = start(BAD=bad)
@@ -73,7 +73,7 @@ def test_runs_and_shows_all_steps_and_fails_with_any(bad, start, tmp_path):
 
 def test_nothing_is_tested_without_an_environment(start, tmp_path):
     assert start(BAD="environment").wait(60) == 3
-    assert targets(tmp_path) == ["environment"]
+    assert {*targets(tmp_path)} <= {"servers", "environment"}
 
 
 @pytest.mark.parametrize(

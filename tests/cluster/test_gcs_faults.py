@@ -12,17 +12,21 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import ADDRESS, SOAK, shardmill
 from tests.support.fault_proxy import Storm
-from tests.support.gcs_builds import KINDS, PIPELINES, TRANSIENT, build
+from tests.support.gcs_builds import KINDS, TRANSIENT, build
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.gcs_builds"]
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-SEEDS = range(30) if SOAK else range(2)
+SEEDS = range(30) if SOAK else range(1)
+# All faults of the calls of one pipeline: the others make the same calls.
+FAULTS = {"images": TRANSIENT, "rows": ("503", "lose"), "arrays": ("truncate",)}
+CASES = [
+    (kind, how) for kind, hows in FAULTS.items() for how in (*(TRANSIENT if SOAK else hows), *SEEDS)
+]
 
 
-@pytest.mark.parametrize("how", [*TRANSIENT, *SEEDS])
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(("pipeline", "how"), CASES)
 def test_builds_survive_transient_faults(pipeline, how, album, strict_bucket, front, tmp_path):
     """Build, then overwrite; each kind of call fails twice, or one random call in fourteen."""
     inputs, output = album.upload(strict_bucket), f"{strict_bucket}/out"
@@ -68,10 +72,8 @@ def test_concat_of_many_objects_survives_random_faults(seed, strict_bucket, fron
 
 # Permanent faults; tests/faults has denied calls of every kind.
 PERMANENT = [
-    ("upload", "400", ".json"),
     ("upload", "spoil", ".part"),
     ("compose", "400", ""),
-    ("rewrite", "400", "rejects.jsonl"),
 ]
 
 
@@ -100,9 +102,7 @@ def test_a_permanent_fault_is_one_sentence_and_the_next_run_resumes(
     assert before.items() <= after.items()  # nothing published has changed
     outcome = build("rows", f"{inputs}/rows", output, num_shards=1, overwrite=True)
     assert outcome.status == "published", outcome
-    assert outcome.parts_made == 0 or kind in ("upload", "download", "list")
-    if ending == "out/manifest.json":  # the failed call may have published its generation
-        assert main(["clean", output, "--older_than=0"]) == 0
+    assert outcome.parts_made == 0 or kind == "upload"
     album.check("rows", output, tmp_path / "out", num_shards=1)
 
 

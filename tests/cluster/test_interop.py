@@ -1,4 +1,4 @@
-"""Hugging Face datasets, Lightning, TFDS and DALI read what Shardmill's readers read.
+"""Hugging Face datasets, TFDS and DALI read what Shardmill's readers read.
 
 `make test-interop` installs them. The code is that of docs/training.md and examples/to_tfds.py.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import shardmill
 from shardmill.loaders import Stream, open_dataset
 from tests.conftest import ROOT, build_dataset, make_photos
 from tests.support.examples_data import write_titanic
@@ -117,61 +116,6 @@ def test_hugging_face_has_the_same_pixels_and_labels(folder):
     assert orders[0] != orders[1]
 
 
-def test_rows_of_hugging_face(tmp_path):
-    import datasets
-
-    table = datasets.Dataset.from_dict({"x": [1.5, 2.5] * 20, "y": ["a", "b"] * 20})
-    table.to_csv(tmp_path / "table.csv")
-    shardmill.rows(
-        input=tmp_path / "table.csv", output=tmp_path / "rows", label="y", splits="train:1"
-    )
-    rows = {(float(row["x"]), row["y"]) for row in open_dataset(tmp_path / "rows")}
-    assert rows == {(1.5, b"a"), (2.5, b"b")}
-
-
-# Lightning.
-
-
-def test_lightning_trains_two_epochs(folder):
-    import lightning
-    import torch
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    class Model(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-            self.seen: list[list[bytes]] = []
-
-        def on_train_epoch_start(self):
-            self.seen.append([])
-
-        def training_step(self, batch):
-            self.seen[-1] += batch["image/key"]
-            means = batch["image"].float().mean((1, 2, 3))[:, None] / 255
-            loss = (self.layer(means)[:, 0] - batch["label"]).square().mean()
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    records = open_dataset(folder / "ds")
-    model = Model()
-    stream = torch_stream(records, shuffle=True, seed=1)
-    loader = DataLoader(stream, 6, num_workers=2, persistent_workers=True)
-    trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(model, loader)
-    keys = sorted(row["image/key"] for row in records)
-    assert [sorted(seen) for seen in model.seen] == [keys] * 3
-    assert len({tuple(seen) for seen in model.seen}) == 3
-
-
 # TFDS.
 
 
@@ -217,16 +161,6 @@ def as_list(value, given) -> list:
     """Return a value of open_dataset as TFDS gives it: one that is missing is an empty list."""
     missing = value in (b"", -1) or str(value) == "nan"
     return [] if np.ndim(given) and missing else [value]
-
-
-def test_decoders_of_tfds_differ_a_little(folder, copy_of):
-    """TFDS decodes JPEG with TensorFlow's default method."""
-    import tensorflow_datasets as tfds
-
-    rows = rows_of(tfds.builder_from_directory(copy_of("ds")), "train")
-    pairs = zip(rows, open_dataset(folder / "ds"), strict=True)
-    far = [np.abs(row["image/encoded"].astype(int) - ours["image"]).max() for row, ours in pairs]
-    assert 0 < max(far) <= 25
 
 
 # DALI.

@@ -177,23 +177,6 @@ def test_exactly_one_of_several_processes_wins(s3_bucket, s3_storage):
     assert len({tuple(each[:count]) for each in won if "1" in each[:count]}) > 1
 
 
-@pytest.mark.parametrize("seeds", [(0, 0, 0), (0, 1), (0, 2), (1, 2)])
-def test_several_builders_of_one_output(seeds, photos, expected, s3, s3_bucket, capsys):
-    """All builders of the same dataset succeed; one of two different ones is published."""
-    output = f"{s3_bucket}/out"
-    argv = ["images", f"--input={photos}", f"--output={output}", *FLAGS]
-    builders = [start_shardmill(*argv, f"--seed={seed}") for seed in seeds]
-    ended = [(builder.communicate()[1], builder.returncode) for builder in builders]
-    if seeds == (0, 0, 0):
-        assert [code for _, code in ended] == [0, 0, 0], ended
-        assert published(objects(s3, output)) == expected
-    else:
-        assert sorted(code for _, code in ended) == [0, 1], ended
-        said = next(err for err, code in ended if code)
-        assert "add --update" in said or "Another command has changed the dataset" in said
-    assert run(capsys, "verify", output)[0] == 0
-
-
 def test_writes_no_secret(s3, s3_bucket, expected, photos):
     """Build from bucket to bucket with credentials in variables, which child processes inherit."""
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]

@@ -2,14 +2,13 @@
 
 import re
 import subprocess
-from collections import Counter
 
 import pytest
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags
-from tests.conftest import ROOT, SHARED
-from tests.support.docs_pages import BEFORE, DEDICATED, ELSEWHERE, PREPARE, Shelf, elsewhere
+from tests.conftest import SHARED
+from tests.support.docs_pages import BEFORE, DEDICATED, PREPARE, Shelf, elsewhere
 from tests.support.docs_tools import (
     PAGES,
     RUN,
@@ -28,7 +27,7 @@ RUNNABLE = [block for block in BLOCKS if block.language in RUN]
 HERE = [
     block
     for block in RUNNABLE
-    if elsewhere(block) is None and not (block.page in DEDICATED and block.language == "python")
+    if not elsewhere(block) and not (block.page in DEDICATED and block.language == "python")
 ]
 FOLLOWED = sorted({block.page for block in HERE})
 
@@ -52,16 +51,6 @@ def test_commands_of_a_page_run(page, shelf, tmp_path, monkeypatch) -> None:
             if change := BEFORE.get((page, block.first)):
                 change(shelf, tmp_path)
             shell.run(block)
-
-
-def test_tests_that_run_blocks_elsewhere_exist() -> None:
-    found = Counter(there for block in RUNNABLE if (there := elsewhere(block)) is not None)
-    assert set(found) <= set(ELSEWHERE.values())
-    for there in set(ELSEWHERE.values()):
-        path, _, name = there.partition(" " if there.startswith(".ci") else "::")
-        text = (ROOT / path).read_text()
-        pattern = rf"^{re.escape(name)}$" if there.startswith(".ci") else rf"^def {name}\("
-        assert re.search(pattern, text, re.MULTILINE), f"{there} does not exist"
 
 
 @pytest.mark.parametrize(

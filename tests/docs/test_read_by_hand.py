@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.transforms.sink.record_writer import MemberWriter
 from tests.conftest import ROOT, build_dataset
-from tests.support.array_tools import published
 from tests.support.readers import tf_examples, tf_records
 from tests.support.rows_tools import build_rows
 
@@ -74,15 +72,6 @@ def test_reads_rows(by_hand, tmp_path) -> None:
     read = [dict(by_hand.features(by_hand.read_record(shard.read_bytes(), n))) for n in range(40)]
     assert min(row["n"][0] for row in read) == -20
     assert sum("x" in row for row in read) == 14
-
-
-def test_reads_arrays(by_hand, tmp_path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.arange(60, dtype=np.float32).reshape(20, 3))
-    published(input=tmp_path / "a.npz", output=tmp_path / "ds", splits="train:1")
-    (shard,) = (tmp_path / "ds/current").glob("*.gz")
-    assert compare_records(by_hand, shard) == 20
-    x = b"".join(sorted(dict(by_hand.features(record))["x"][0] for record in tf_records(shard)))
-    assert len(x) == 240
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated"])

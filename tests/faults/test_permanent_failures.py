@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_cases import CALLS, Case, moments
+from tests.support.fault_cases import BUCKET_KINDS, CALLS, Case, moments
 from tests.support.fault_tools import SOAK, Ended, Watched, zygote
-from tests.support.gcs_builds import PIPELINES
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
@@ -106,7 +105,7 @@ def test_calls_fail_after_they_were_carried_out(case, tmp_path):
     assert {*codes} == {0, 1}
 
 
-@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.parametrize("kind", BUCKET_KINDS)
 def test_calls_of_a_bucket_fail(kind, cases, strict_bucket, front, tmp_path):
     """Each call is denied once, or its answer is lost and all later ones of its kind are denied."""
     case, codes = cases.remote(kind, strict_bucket), []

@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from tests.support.fault_cases import CALLS, moments
+from tests.support.fault_cases import BUCKET_KINDS, CALLS, moments
 from tests.support.fault_proxy import READS
-from tests.support.fault_tools import Watched, zygote
-from tests.support.gcs_builds import PIPELINES
+from tests.support.fault_tools import SOAK, Watched, zygote
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
@@ -53,7 +52,8 @@ def test_repeated_kills(case, tmp_path):
     """Each run gets a little further."""
     output, kills, found = tmp_path / "out", 0, []
     case.publish_old(output)
-    while case.run(output, watch=Watched(output, at=(5 + 7 * kills,))).code:
+    step = 7 if SOAK else 15
+    while case.run(output, watch=Watched(output, at=(5 + step * kills,))).code:
         found.append(case.version(output))
         kills += 1
         assert kills < 40
@@ -78,7 +78,7 @@ class Hold:
             self.released.wait(60)
 
 
-@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.parametrize("kind", BUCKET_KINDS)
 def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp_path):
     """The service still executes the calls that it has received."""
     case, found = cases.remote(kind, strict_bucket), []

@@ -149,19 +149,6 @@ def test_command_does_not_search_for_credentials_of_an_emulator(album_folder, bu
             silent.accept()
 
 
-def test_repeated_command_reports_up_to_date(album_folder, bucket, capsys):
-    output = f"{bucket}/out"
-    args = flags_of("images", album_folder, output)
-    code, out, errors = run_command(capsys, *args)
-    assert (code, errors) == (0, "")
-    assert output in out
-    again = run_command(capsys, *args)
-    assert again == (0, f"{output} is up to date: nothing was written.\n", "")
-    code, steps, errors = run_command(capsys, "steps", output, "--batch_size=1")
-    train = manifest_of(output).splits["train"]
-    assert (code, int(steps), errors) == (0, train.num_examples, "")
-
-
 def test_globs_and_listings_match_the_same_photos(album_folder, bucket, tmp_path):
     photos = upload(album_folder, f"{bucket}/photos")
     expected = tmp_path / "expected"
@@ -173,29 +160,6 @@ def test_globs_and_listings_match_the_same_photos(album_folder, bucket, tmp_path
         output = f"{bucket}/from {name[-3:]}"
         assert build("images", f"{photos}/{name}", output, root=photos).status == "published"
         check_bucket(output, tmp_path / name[-3:], expected)
-
-
-def test_second_run_writes_nothing_and_overwrite_replaces(
-    album_folder, strict_bucket, front, tmp_path
-):
-    output = f"{strict_bucket}/out"
-
-    def versions() -> dict:
-        return {entry.path: entry.version for entry in GcsStorage().walk(output)}
-
-    assert build("images", album_folder, output).status == "published"
-    before = versions()
-    front.calls.clear()
-    assert build("images", album_folder, output).status == "up_to_date"
-    assert {"upload", "delete", "compose", "rewrite"}.isdisjoint(front.counts())
-    other = build("images", album_folder, output, num_shards=1)
-    assert other.status == "failed"
-    assert "add --update" in other.message
-    assert versions() == before
-    replaced = build("images", album_folder, output, num_shards=1, overwrite=True)
-    assert replaced.status == "published"
-    build("images", album_folder, tmp_path / "one", num_shards=1)
-    check_bucket(output, tmp_path / "out", tmp_path / "one")
 
 
 class Hold:

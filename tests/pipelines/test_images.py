@@ -190,17 +190,6 @@ def test_reads_a_listing_with_splits_and_faults(tmp_path) -> None:
     assert manifest.inputs.rejected_by_reason == {"not_found": 1}
 
 
-def test_splits_by_directory(tmp_path) -> None:
-    for split in ("train", "val", "test"):
-        make_photos(tmp_path / "in" / split, {"a": 2, "b": 1})
-    _, manifest = build_dataset(
-        input=tmp_path / "in", output=tmp_path / "ds", splits="directory", image_size=8
-    )
-    check_images(tmp_path / "ds", manifest)
-    assert list(manifest.splits) == ["train", "validation", "test"]
-    assert manifest.labels == ("a", "b")
-
-
 # Small and unbalanced inputs.
 
 

@@ -379,12 +379,8 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
         assert "up to date: nothing was written" in run(mine, output, *flags).stdout
     labels = tmp_path / "labels.txt"
     labels.write_text("cat\ndog\nemu\n")
-    for flags in (
-        ("--seed=1",),
-        ("--image_size=17",),
-        (f"--labels={labels}",),
-    ):
-        ended = run(mine, output, *flags)
+    for flag in ("--seed=1", f"--labels={labels}"):
+        ended = run(mine, output, flag)
         assert ended.code == 1
         assert "add --update to publish a new version of it, or choose" in ended.sentence
     os.utime(mine / "cat/000.jpg", ns=(7, 7))
@@ -394,4 +390,3 @@ def test_detects_changes_of_options_and_inputs(source, tmp_path):
     first = check_dataset(output)
     assert "Published" in run(mine, output, "--overwrite").stdout
     assert check_dataset(output) == first
-    assert run(mine, output, "--overwrite", "--update").code == 2

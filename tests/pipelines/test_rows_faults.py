@@ -1,11 +1,7 @@
-"""Rows from inputs that change during the build, from malicious inputs, and from large ones."""
+"""Rows from malicious and from large inputs."""
 
-import gzip
 import json
-import os
 import random
-import signal
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +9,7 @@ import pytest
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from tests.conftest import ADDRESS
-from tests.support.fault_tools import SOAK, Ended, Watched, zygote
+from tests.support.fault_tools import SOAK, Ended, zygote
 from tests.support.readers import tf_examples
 from tests.support.rows_tools import check_dataset, make_table, rejects_of
 
@@ -48,11 +44,6 @@ def assert_printable(text: str) -> None:
 def published(source: Path | str, output: Path, *flags: object, **kwargs) -> dict:
     ended = run(source, output, *flags, **kwargs)
     assert ended.code == 0, ended.stderr
-    return checked_manifest(output)
-
-
-def checked_manifest(output: Path) -> dict:
-    """Check a dataset, and return its manifest."""
     text = (output / "manifest.json").read_text()
     check_dataset(output, Manifest.from_json(text))
     return json.loads(text)
@@ -60,77 +51,6 @@ def checked_manifest(output: Path) -> dict:
 
 def reasons(manifest: dict) -> dict[str, int]:
     return manifest["inputs"]["rejected_by_reason"]
-
-
-def ids_of(output: Path) -> Counter:
-    examples = [
-        e for path in sorted(output.glob("current/*.tfrecord.gz")) for e in tf_examples(path)
-    ]
-    return Counter(example["id"][0] for example in examples)
-
-
-# Inputs that change between listing and reading.
-
-
-def replace_file(path: Path) -> None:
-    size = path.stat().st_size
-    path.unlink()
-    path.write_bytes(b"9" * size)
-
-
-CHANGES = {
-    "vanished": (Path.unlink, "not_found"),
-    "truncated": (lambda path: os.truncate(path, 40), "changed"),
-    "emptied": (lambda path: os.truncate(path, 0), "changed"),
-    "grown": (lambda path: path.write_bytes(path.read_bytes() + b"9,9,x\n"), "changed"),
-    "replaced": (replace_file, "changed"),
-    "touched": (lambda path: os.utime(path, ns=(1, 1)), "changed"),
-}
-
-
-def make_tables(folder: Path) -> Path:
-    folder.mkdir()
-    for number in range(len(CHANGES) + 2):
-        rows = b"".join(b"%d,1.5,x\n" % (number * 100 + row) for row in range(100))
-        (folder / f"{number}.csv").write_bytes(HEADER + rows)
-    (folder / "7.csv.gz").write_bytes(gzip.compress((folder / "7.csv").read_bytes()))
-    (folder / "7.csv").unlink()
-    (folder / "schema.pbtxt").write_text(SCHEMA)
-    return folder
-
-
-@pytest.mark.parametrize("moment", ["/runs", "/parts"])
-def test_rejects_inputs_that_change_during_the_build(tmp_path, moment):
-    """The build stops before the first run, or before the first part, when all was read."""
-    source, output = make_tables(tmp_path / "tables"), tmp_path / "out"
-    flags = [f"--input={source}", f"--output={output}", f"--schema={source / 'schema.pbtxt'}"]
-    flags += ["--max_reject_fraction=1", "--max_rejected_files=9", "--threads=1"]
-    watch = Watched(output, since=moment, at=(1,), number=signal.SIGSTOP)
-    command = zygote().start("rows", *flags, watch=watch)
-    assert command.wait_stopped()
-    for number, (alter, _) in enumerate(CHANGES.values()):
-        alter(source / f"{number}.csv")
-    command.send(signal.SIGCONT)
-    ended = command.wait()
-    assert ended.code == 0, ended.stderr
-    manifest = checked_manifest(output)
-    rejected = {reject["key"].partition("@")[0]: reject["error"] for reject in rejects_of(output)}
-    if moment == "/parts":
-        assert not rejected
-        assert manifest["written"] == 800
-        return
-    # The file whose run was about to be written had been read, and maybe the next one.
-    assert len(rejected) >= len(CHANGES) - 2
-    for key, error in rejected.items():
-        assert error == list(CHANGES.values())[int(key[0])][1]
-    ids = ids_of(output)
-    assert set(ids.values()) == {1}
-    for number in range(8):
-        own = sum(id_ // 100 == number for id_ in ids)
-        assert own == (0 if f"{number}.csv" in rejected else 100)
-    again = zygote().run("rows", *flags)
-    assert again.code == 1  # the inputs differ now
-    assert "add --update" in again.sentence
 
 
 # Rows and files that are too large.
@@ -236,9 +156,6 @@ def test_rejects_rows_with_invalid_split_names(tmp_path):
     assert reasons(manifest) == {"no_split": 5}
     assert not list(tmp_path.glob("up*"))
     assert max(len(reject["message"]) for reject in rejects_of(tmp_path / "out")) < 400
-
-
-# Paths outside the input, and paths that are not files.
 
 
 # Memory.

@@ -309,18 +309,6 @@ def test_split_by_column(tmp_path) -> None:
     }  # fmt: skip
 
 
-def test_splits_by_directory(tmp_path) -> None:
-    for number_, folder in enumerate(("train", "val", "test/deep")):
-        make_table(tmp_path / "in" / folder / "a.csv", ["n"], [[number_]] * (number_ + 2))
-    _, manifest = build_rows(input=tmp_path / "in", output=tmp_path / "ds", splits="directory")
-    check_dataset(tmp_path / "ds", manifest)
-    found = {
-        name: [example["n"][0] for example in examples]
-        for name, examples in by_split(tmp_path / "ds", manifest).items()
-    }
-    assert found == {"train": [0, 0], "validation": [1, 1, 1], "test": [2, 2, 2, 2]}
-
-
 def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
     rows = [[f"k{n}" + "x" * (500 if n == 9 else 0), n] for n in range(60)]
     make_table(tmp_path / "in" / "a.csv", ["key", "n"], rows)

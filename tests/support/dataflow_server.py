@@ -1,38 +1,35 @@
 """A fake Google Dataflow service: the calls of its API that Beam makes, and jobs that really run.
 
-The service implements the v1b3 REST API over HTTP. Requests and responses use the message types of
-Google's client library, so a request with an unknown field is an error. ``dataflow_worker.py`` runs
-each job in a separate process, from the pipeline that was staged in the bucket: DONE means that the
-pipeline succeeded. Messages have the format of the real service.
+The service implements the v1b3 API over gRPC with TLS, as the real one does. ``dataflow_worker.py``
+runs each job in a separate process, from the pipeline that was staged in the bucket: DONE means that
+the pipeline succeeded. Messages have the format of the real service.
 """
 
-import contextlib
 import json
 import os
-import re
-import subprocess
-import sys
+import signal
 import tempfile
 import threading
 import time
-import urllib.parse
 from collections.abc import Iterator
+from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import pytest
+import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import dataflow
-from google.protobuf import json_format
 
+from tests.support.fault_tools import Command, zygote
 from tests.support.gcs_server import Front
+from tests.support.tunnel import Tunnel
 
-WORKER = Path(__file__).with_name("dataflow_worker.py")
-JOBS = r"/v1b3/projects/([^/]+)/locations/([^/]+)/jobs"
-PROJECT, REGION = "my-project", "europe-west1"
-TOKEN = "a-token"
+WORKER = "from tests.support.dataflow_worker import main; main(*{})"
+HOST, PROJECT, REGION = "dataflow.googleapis.com", "my-project", "europe-west1"
 WORKER_ERROR = """Error message from worker: generic::unknown: {}
 
 passed through:
@@ -74,12 +71,17 @@ class Work:
         )  # fmt: skip
         self.messages: list[dataflow.JobMessage] = []
         self.metrics: list[dataflow.MetricUpdate] = []
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Command | None = None
 
     @property
     def options(self) -> dict:
         """The pipeline options that the job was submitted with."""
         return dict(self.given.environment.sdk_pipeline_options["options"])
+
+    def kill(self) -> None:
+        """Kill the process that runs the job."""
+        if self.process is not None and self.process.ended is None:
+            self.process.send(signal.SIGKILL)
 
     def say(self, importance: Importance, text: str) -> None:
         """Add a message to the log of the job."""
@@ -94,13 +96,14 @@ class Work:
         )
 
 
-class Service:
+class Service(grpc.GenericRpcHandler):
     """The fake service.
 
     Attributes:
-        url: Its URL: a value for ``--dataflow_endpoint``.
+        endpoint: Its address: a value for ``--dataflow_endpoint``.
+        authority: File of the certificate that clients must trust.
         works: The jobs, oldest first.
-        calls: (method, path) of all calls.
+        calls: Names of the methods of all calls.
         rejection: The response to new jobs; None if they are accepted.
         denied: What the caller may not read: ``job``, ``messages`` or both.
         hold: Whether jobs stay in state RUNNING until they are cancelled.
@@ -108,24 +111,77 @@ class Service:
         errors: Error messages with which new jobs fail instead of being run.
     """
 
-    def __init__(self, worker_env: dict[str, str]) -> None:
+    def __init__(self, worker_env: dict[str, str], folder: Path) -> None:
         self.worker_env = worker_env
         self.works: list[Work] = []
         self.reset()
-        handler = type("Handler", (_Handler,), {"service": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.url = f"http://localhost:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        authority, self.authority = trustme.CA(), folder / "authority.pem"
+        authority.cert_pem.write_to_path(str(self.authority))
+        cert = authority.issue_cert(HOST)
+        chain = b"".join(blob.bytes() for blob in cert.cert_chain_pems)
+        keys = grpc.ssl_server_credentials([(cert.private_key_pem.bytes(), chain)])
+        self._server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
+        self.tunnel = Tunnel(HOST, self._server.add_secure_port("127.0.0.1:0", keys))
+        self._server.start()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        """Return the handler of a call."""
+        name = details.method.rpartition("/")[2]
+        assert dict(details.invocation_metadata)["authorization"].startswith("Bearer ")
+        self.calls.append(name)
+        method, request, answer = {
+            "CreateJob": (self._create, dataflow.CreateJobRequest, dataflow.Job),
+            "GetJob": (self._get, dataflow.GetJobRequest, dataflow.Job),
+            "UpdateJob": (self._update, dataflow.UpdateJobRequest, dataflow.Job),
+            "ListJobs": (self._list, dataflow.ListJobsRequest, dataflow.ListJobsResponse),
+            "ListJobMessages": (
+                self._messages, dataflow.ListJobMessagesRequest, dataflow.ListJobMessagesResponse,
+            ),
+            "GetJobMetrics": (self._metrics, dataflow.GetJobMetricsRequest, dataflow.JobMetrics),
+        }[name]  # fmt: skip
+        return grpc.unary_unary_rpc_method_handler(
+            method, request_deserializer=request.deserialize, response_serializer=answer.serialize
+        )
+
+    def _create(self, request, context):
+        assert (request.project_id, request.location) == (PROJECT, REGION)
+        if self.rejection is not None:
+            context.abort(grpc.StatusCode[self.rejection.status], self.rejection.message)
+        return self.create(request.job).job
+
+    def _allow(self, what: str, context) -> None:
+        if what in self.denied:
+            message = "The caller does not have permission."
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+
+    def _get(self, request, context):
+        self._allow("job", context)
+        return self.find(request.job_id).job
+
+    def _update(self, request, _):
+        assert request.job.requested_state == State.JOB_STATE_CANCELLED
+        self.cancel(self.find(request.job_id))
+        return self.find(request.job_id).job
+
+    def _list(self, request, _):
+        jobs = [work.job for work in self.works if work.job.name == request.name]
+        return dataflow.ListJobsResponse(jobs=jobs)
+
+    def _messages(self, request, context):
+        self._allow("messages", context)
+        messages, since = self.find(request.job_id).messages, request.start_time
+        found = [each for each in messages if not since or each.time >= since]
+        return dataflow.ListJobMessagesResponse(job_messages=found)
+
+    def _metrics(self, request, _):
+        return dataflow.JobMetrics(metrics=self.find(request.job_id).metrics)
 
     def reset(self) -> None:
         """Remove all jobs, calls and faults, and kill running jobs."""
         for work in self.works:
-            if work.process is not None:
-                work.process.kill()
-                work.process.wait()
+            work.kill()
         self.works = []
-        self.calls: list[tuple[str, str]] = []
+        self.calls: list[str] = []
         self.rejection: Rejection | None = None
         self.denied: set[str] = set()
         self.hold = False
@@ -135,8 +191,8 @@ class Service:
     def close(self) -> None:
         """Stop the service and its jobs."""
         self.reset()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop(None)
+        self.tunnel.close()
 
     def create(self, given: dataflow.Job) -> Work:
         """Start a job."""
@@ -145,9 +201,9 @@ class Service:
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
         return work
 
-    def find(self, name: str) -> Work | None:
+    def find(self, name: str) -> Work:
         """Return the job with an id."""
-        return next((work for work in self.works if work.id == name), None)
+        return next(work for work in self.works if work.id == name)
 
     def cancel(self, work: Work) -> None:
         """Cancel a job; it ends after ``cancel_seconds``."""
@@ -156,8 +212,7 @@ class Service:
             threading.Thread(target=self._cancel_later, args=(work,), daemon=True).start()
 
     def _cancel_later(self, work: Work) -> None:
-        if work.process is not None:
-            work.process.kill()
+        work.kill()
         time.sleep(self.cancel_seconds)
         work.job.current_state = State.JOB_STATE_CANCELLED
 
@@ -178,14 +233,15 @@ class Service:
     def _really_run(self, work: Work) -> list[str]:
         """Run the pipeline of a job; return its errors in the format of the service."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(WORKER), work.options["pipelineUrl"]]
-            command += [work.options["pipelineProtoHash"], f"{folder}/metrics.json"]
-            work.process = subprocess.Popen(
-                command, env=self.worker_env, stderr=subprocess.PIPE, text=True, cwd=folder
+            names = ("pipelineUrl", "pipelineProtoHash")
+            arguments = [*(work.options[name] for name in names), f"{folder}/metrics.json"]
+            work.process = zygote().start(
+                code=WORKER.format(arguments), cwd=folder, env=self.worker_env
             )
-            stderr = work.process.communicate()[1]
-            if work.process.returncode:
-                trace = stderr[stderr.find("Traceback (most recent call last)") :].strip()
+            ended = work.process.wait()
+            if ended.code:
+                _, mark, trace = ended.stderr.partition("Traceback (most recent call last)")
+                trace = (mark + trace).strip()
                 return [WORKER_ERROR.format(trace), WORK_ITEM_ERROR.format(work.given.name)]
             for each in json.loads(Path(folder, "metrics.json").read_text()):
                 work.metrics += _updates(each)
@@ -202,85 +258,18 @@ def _updates(metric: dict) -> Iterator[dataflow.MetricUpdate]:
         yield update
 
 
-class _Handler(BaseHTTPRequestHandler):
-    service: Service
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Tokens(BaseHTTPRequestHandler):
+    """Grants an access token to each request."""
 
     def log_message(self, *args: object) -> None:
         pass
 
-    def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        split = urllib.parse.urlsplit(self.path)
-        query = {name: values[0] for name, values in urllib.parse.parse_qs(split.query).items()}
-        self.service.calls.append((self.command, split.path))
-        if split.path == "/token":
-            self._answer(200, json.dumps({"access_token": TOKEN, "expires_in": 3600}))
-            return
-        if not (self.headers.get("Authorization") or "").startswith("Bearer "):
-            self._reject(Rejection(401, "UNAUTHENTICATED", "Request had invalid credentials."))
-            return
-        found = re.fullmatch(rf"{JOBS}(?:/([^/]+)(/messages|/metrics)?)?", split.path)
-        if not found or found[1] != PROJECT or found[2] != REGION:
-            self._reject(Rejection(404, "NOT_FOUND", f"No such place: {split.path}."))
-            return
-        self._jobs(found[3], found[4], query, body)
-
-    do_GET = do_POST = do_PUT = _handle  # noqa: N815 - http.server's names
-
-    def _jobs(self, name: str | None, what: str | None, query: dict, body: bytes) -> None:
-        service = self.service
-        if name is None and self.command == "POST":
-            if service.rejection is not None:
-                self._reject(service.rejection)
-            else:
-                self._send(service.create(_parse(body, dataflow.Job)).job)
-            return
-        if name is None:
-            jobs = [work.job for work in service.works if work.job.name == query.get("name")]
-            self._send(dataflow.ListJobsResponse(jobs=jobs))
-            return
-        work = service.find(name)
-        if work is None:
-            self._reject(Rejection(404, "NOT_FOUND", f"({name}): Information about job not found."))
-        elif self.command == "GET" and (what or "/job")[1:] in service.denied:
-            self._reject(
-                Rejection(403, "PERMISSION_DENIED", "The caller does not have permission.")
-            )
-        elif what == "/messages":
-            since = query.get("startTime", "")
-            messages = [each for each in work.messages if each.time.rfc3339() >= since]
-            self._send(dataflow.ListJobMessagesResponse(job_messages=messages))
-        elif what == "/metrics":
-            self._send(dataflow.JobMetrics(metrics=work.metrics))
-        else:
-            if self.command == "PUT":
-                wanted = _parse(body, dataflow.Job).requested_state
-                assert wanted == State.JOB_STATE_CANCELLED, wanted
-                service.cancel(work)
-            self._send(work.job)
-
-    def _send(self, message) -> None:
-        self._answer(200, json_format.MessageToJson(type(message).pb(message)))
-
-    def _reject(self, rejection: Rejection) -> None:
-        self._answer(rejection.code, json.dumps({"error": rejection._asdict()}))
-
-    def _answer(self, status: int, text: str) -> None:
-        data = text.encode()
-        self.send_response(status)
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        with contextlib.suppress(ConnectionError):
-            self.wfile.write(data)
-
-
-def _parse(body: bytes, kind):
-    message = kind()
-    json_format.Parse(body, kind.pb(message))  # an unknown field is an error
-    return message
+        self.wfile.write(b'{"access_token": "a-token", "expires_in": 3600}')
 
 
 def _write_key(path: Path, url: str) -> None:
@@ -298,13 +287,18 @@ def _write_key(path: Path, url: str) -> None:
 
 @pytest.fixture(scope="session")
 def shared_service(shared_front: Front, tmp_path_factory) -> Iterator[tuple[Service, Path]]:
-    """The service and its key file; Beam looks for credentials once per process."""
+    """The service and a key file; Beam looks for credentials once per process, gRPC for roots."""
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    found = Service({**env, "STORAGE_EMULATOR_HOST": shared_front.url, "NO_GCE_CHECK": "true"})
-    key = tmp_path_factory.mktemp("service") / "key.json"
-    _write_key(key, found.url)
-    yield found, key
+    env |= {"STORAGE_EMULATOR_HOST": shared_front.url, "NO_GCE_CHECK": "true"}
+    folder = tmp_path_factory.mktemp("service")
+    found = Service(env, folder)
+    tokens = ThreadingHTTPServer(("127.0.0.1", 0), _Tokens)
+    threading.Thread(target=tokens.serve_forever, args=(0.05,), daemon=True).start()
+    _write_key(folder / "key.json", f"http://127.0.0.1:{tokens.server_address[1]}")
+    yield found, folder / "key.json"
     found.close()
+    tokens.shutdown()
+    tokens.server_close()
 
 
 @pytest.fixture
@@ -313,6 +307,8 @@ def service(front: Front, shared_service: tuple[Service, Path], monkeypatch) -> 
     found, key = shared_service
     found.reset()
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(found.authority))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("grpc_proxy", found.tunnel.url)
     yield found
     found.reset()

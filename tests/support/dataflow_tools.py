@@ -52,7 +52,7 @@ class Client:
         self.capsys = capsys
         self.flags = [
             "--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}",
-            f"--temp_location={bucket}/tmp", f"--dataflow_endpoint={service.url}",
+            f"--temp_location={bucket}/tmp",
             f"--sdk_container_image={IMAGE}",
         ]  # fmt: skip
 

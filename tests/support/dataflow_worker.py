@@ -1,13 +1,10 @@
 """Run a job of the fake Dataflow service: the staged pipeline, on Beam's in-memory runner.
 
-    dataflow_worker.py PIPELINE_URL SHA256 METRICS_FILE
-
-It receives the staged pipeline and nothing else of the job.
+A separate process runs it, which receives the staged pipeline and nothing else of the job.
 """
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -50,7 +47,3 @@ def user_metrics(result) -> list[dict]:
                 "step": metric.key.step, "kind": name, "value": value,
             })  # fmt: skip
     return metrics
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

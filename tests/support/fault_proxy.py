@@ -5,7 +5,6 @@ import http.client
 import os
 import random
 import socket
-import ssl
 import struct
 import threading
 import time
@@ -109,15 +108,11 @@ class Proxy:
         hook: Called with each call before it is executed; may wait.
     """
 
-    def __init__(self, upstream: str, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, upstream: str) -> None:
         self.upstream = urllib.parse.urlsplit(upstream).netloc
         self.server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
-        if context is not None:
-            self.server.socket = context.wrap_socket(
-                self.server.socket, server_side=True, do_handshake_on_connect=False
-            )
         self.port = self.server.server_address[1]
-        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}"
         self.lock = threading.Lock()
         self.reset()
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()

@@ -137,14 +137,15 @@ class Zygote:
         uid: int = 0,
         cwd: str = "",
         code: str = "",
+        env: dict[str, str] | None = None,
     ) -> Command:
-        """Start ``shardmill ARGV``, or code, with the environment that the caller has now."""
+        """Start ``shardmill ARGV``, or code, by default with the environment of the caller."""
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
         answer = self.ask(
             order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, code=code,
-            env=dict(os.environ),
+            env=dict(os.environ) if env is None else env,
             watch=asdict(watch) if watch else None,
             stdout=folder / "stdout", stderr=folder / "stderr",
         )  # fmt: skip

@@ -364,16 +364,6 @@ def image_case(tmp_path_factory) -> Case:
 
 
 @pytest.fixture(scope="session")
-def real_case(tmp_path_factory, shared_data) -> Case:
-    """Real photos."""
-    source = shared_data / "photos" / "flower_photos"
-    folder = tmp_path_factory.mktemp("real")
-    case = make_case(folder, "images", f"--input={source}", "--image_size=96", "--num_shards=8")
-    assert case.parts >= 8
-    return case
-
-
-@pytest.fixture(scope="session")
 def rows_case(tmp_path_factory) -> Case:
     """Rows of several types from several files; some are rejects."""
     folder = tmp_path_factory.mktemp("rows")

@@ -36,7 +36,6 @@ class Call:
     """
 
     def __init__(self, method: str, path: str, body: bytes = b"") -> None:
-        path = _as_json_api(method, path)
         self.method, self.path, self.body = method, path, body
         parts = urllib.parse.urlsplit(path)
         self.query = {k: v[0] for k, v in urllib.parse.parse_qs(parts.query).items()}
@@ -64,8 +63,6 @@ class Call:
             return "upload_chunk"
         if where.startswith("/upload"):
             return "upload"
-        if path.startswith("/batch"):
-            return "batch"
         if not self.bucket:
             return "bucket" if re.fullmatch(r".*/b(/[^/]+)?", path) else "other"
         if not named:
@@ -83,17 +80,6 @@ class Call:
     def written(self) -> tuple[str, str]:
         """Bucket and name of the object that the call reads or writes."""
         return self.target if self.kind == "rewrite" else (self.bucket, self.name)
-
-
-def _as_json_api(method: str, path: str) -> str:
-    """Return the path of the JSON API for a download with the path /BUCKET/OBJECT."""
-    parts = urllib.parse.urlsplit(path)
-    bucket, _, name = parts.path[1:].partition("/")
-    if method != "GET" or not name or bucket in ("storage", "download", "upload", "batch", "b"):
-        return path
-    quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
-    query = f"alt=media&{parts.query}".rstrip("&")
-    return f"/download/storage/v1/b/{bucket}/o/{quoted}?{query}"
 
 
 class Rules:

@@ -6,11 +6,7 @@ calls and makes chosen or random ones fail.
 """
 
 import contextlib
-import email
-import http.client
 import json
-import ssl
-import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -57,9 +53,9 @@ class Front(Proxy):
         rules: The rules that it enforces.
     """
 
-    def __init__(self, upstream: str, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, upstream: str) -> None:
         self.rules = Rules()
-        super().__init__(upstream, context)
+        super().__init__(upstream)
         self.rules.url = self.url
 
     def reset(self) -> None:
@@ -77,30 +73,8 @@ class Front(Proxy):
         return error_answer(int(how), "injected")
 
     def carry_out(self, call: Call, headers: dict[str, str], forward: Forward) -> Answer:
-        """See ``Proxy.carry_out``; executes each call of a batch."""
-        if call.kind != "batch":
-            return self.rules.carry_out(call, headers, forward)
-        message = email.message_from_bytes(
-            b"Content-Type: " + headers["Content-Type"].encode() + b"\r\n\r\n" + call.body
-        )
-        answers = []
-        for part in message.get_payload():
-            head, _, rest = part.get_payload(decode=True).partition(b"\r\n\r\n")
-            if not _:
-                head, _, rest = head.partition(b"\n\n")
-            method, target, _ = head.splitlines()[0].decode().split(" ", 2)
-            path = urllib.parse.urlunsplit(("", "", *urllib.parse.urlsplit(target)[2:]))
-            inner = Call(method, path, rest.strip())
-            self.calls.append(inner)
-            headers = {"Content-Type": "application/json"} if inner.body else {}
-            status, found, data = self.rules.carry_out(inner, headers, forward)
-            lines = [f"HTTP/1.1 {status} {http.client.responses[status]}"]
-            lines += [f"{name}: {value}" for name, value in found.items()]
-            lines += [f"Content-Length: {len(data)}", "", ""]
-            answers.append("\r\n".join(lines).encode() + data)
-        head = b"--answers\r\nContent-Type: application/http\r\n\r\n"
-        joined = b"".join(head + answer + b"\r\n" for answer in answers) + b"--answers--\r\n"
-        return Answer(200, {"Content-Type": 'multipart/mixed; boundary="answers"'}, joined)
+        """See ``Proxy.carry_out``."""
+        return self.rules.carry_out(call, headers, forward)
 
 
 @contextlib.contextmanager

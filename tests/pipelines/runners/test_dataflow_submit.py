@@ -64,4 +64,4 @@ def test_reports_a_rejected_job(client, service):
         "for more quota, and run again."
     )
     assert service.works == []
-    assert sum(call[0] == "POST" and call[1].endswith("/jobs") for call in service.calls) == 1
+    assert service.calls.count("CreateJob") == 1
