@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import struct
+import pickle
 from typing import NamedTuple
 
 from shardmill.schemas.rejects import Reject
-
-# A packed KnownRecord: content hash, width, height, multi_frame, pixels, member, member_bytes,
-# start, record_bytes and number of channels; then sums and squares of channels, and the shard.
-_KNOWN = struct.Struct("<32sII?QqqqQB")
 
 
 class KnownRecord(NamedTuple):
@@ -47,21 +43,13 @@ class KnownRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return all fields as bytes: many records cross shuffles, and are in memory at a time."""
-        numbers = (*self.pixel_sums, *self.pixel_squares)
-        head = _KNOWN.pack(
-            bytes.fromhex(self.content_hash), *self[1:5], *self[8:], len(self.pixel_sums)
-        )
-        return head + struct.pack(f"<{len(numbers)}Q", *numbers) + self.shard.encode()
+        return pickle.dumps((bytes.fromhex(self.content_hash), *self[1:]))
 
     @classmethod
     def unpack(cls, data: bytes) -> KnownRecord:
         """Return the record of its bytes."""
-        fields = _KNOWN.unpack_from(data)
-        end = _KNOWN.size + 16 * fields[-1]
-        numbers = struct.unpack(f"<{2 * fields[-1]}Q", data[_KNOWN.size : end])
-        sums, squares = numbers[: fields[-1]], numbers[fields[-1] :]
-        shard = data[end:].decode()
-        return cls._make((fields[0].hex(), *fields[1:5], sums, squares, shard, *fields[5:-1]))
+        content_hash, *fields = pickle.loads(data)  # noqa: S301 - only pack writes them
+        return cls(content_hash.hex(), *fields)
 
 
 class InputRef(NamedTuple):

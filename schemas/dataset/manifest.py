@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.shard_names import is_generation
@@ -18,6 +18,7 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import join
 
 VERSION = 2
+_REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
 T = TypeVar("T")
 
 
@@ -58,16 +59,10 @@ class Shard:
     def to_json(self, prefix: str = "") -> dict[str, Any]:
         """Return the JSON object, with a prefix before the file name."""
         # asdict copies each value, which is slow for a hundred thousand shards.
-        body: dict[str, Any] = {
-            "file": prefix + self.file, "records": self.records, "bytes": self.bytes,
-            "crc32c": self.crc32c,
-        }  # fmt: skip
-        if self.label is not None:
-            body["label"] = self.label
+        body: dict[str, Any] = {**vars(self), "file": prefix + self.file}
         if self.catalog is not None:
-            file, num_bytes, crc = self.catalog
-            body["catalog"] = {"file": prefix + file, "bytes": num_bytes, "crc32c": crc}
-        return body
+            body["catalog"] = {**self.catalog._asdict(), "file": prefix + self.catalog.file}
+        return {k: v for k, v in body.items() if v is not None or k == "crc32c"}
 
 
 @dataclass(frozen=True)
@@ -122,13 +117,15 @@ class Split:
         Args:
             prefix: Added to the file names.
         """
-        body = asdict(replace(self, shards=(), statistics=None))
-        del body["shards"], body["statistics"]
-        if self.label_counts:
-            body["class_weights"] = self.class_weights
-        if self.statistics is not None:
-            body["statistics"] = self.statistics.to_json()
-        return {**body, "shards": [shard.to_json(prefix) for shard in self.shards]}
+        body = {
+            "num_examples": self.num_examples,
+            "num_bytes": self.num_bytes,
+            "label_counts": self.label_counts,
+            "class_weights": self.class_weights or None,
+            "statistics": self.statistics and self.statistics.to_json(),
+            "shards": [shard.to_json(prefix) for shard in self.shards],
+        }
+        return {k: v for k, v in body.items() if v is not None}
 
 
 @dataclass(frozen=True)
@@ -232,28 +229,22 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
+        prefix = self.generation and f"{self.generation}/"
         body: dict[str, Any] = {
+            "version": VERSION,
+            "generation": self.generation,
             **vars(self),
-            "inputs": asdict(self.inputs),
-            "build": asdict(self.build),
-            "damaged": [asdict(each) for each in self.damaged],
+            "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
+            "inputs": vars(self.inputs),
+            "build": _without_empty(vars(self.build), "record_id", "ctime_id"),
+            "damaged": list(map(vars, self.damaged)),
+            "beside": [prefix + name for name in self.side_files],
         }
-        for name in ("record_id", "ctime_id"):
-            if not body["build"][name]:
-                del body["build"][name]
+        del body["side_files"]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
-        prefix = self.generation and f"{self.generation}/"
-        del body["side_files"]
-        body["beside"] = [prefix + name for name in self.side_files]
-        for name in ("beside", "generation", "previous"):
-            if not body[name]:
-                del body[name]
-        body["splits"] = {name: split.to_json(prefix) for name, split in self.splits.items()}
-        first: dict[str, Any] = {"version": VERSION}
-        if self.generation:
-            first["generation"] = self.generation
-        return json.dumps({**first, **body}, ensure_ascii=False, indent=1) + "\n"
+        body = _without_empty(body, "beside", "generation", "previous")
+        return json.dumps(body, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
@@ -272,23 +263,14 @@ class Manifest:
             fix = "build the dataset again" if older else "use the Shardmill that wrote it"
             raise FormatError(f"manifest version {version!r} is not {VERSION}: {fix}")
         try:
-            generation = _checked_generation(body["generation"]) if "generation" in body else ""
-            prefix = generation and f"{generation}/"
-            return cls(
-                splits={name: _split(split, prefix) for name, split in body["splits"].items()},
-                written=body["written"],
-                compression=body["compression"],
-                inputs=_known(Inputs, body["inputs"]),
-                build=_build(body["build"]),
-                labels=tuple(body["labels"]),
-                features=tuple(body["features"]),
-                warnings=tuple(body["warnings"]),
-                root=body.get("root", ""),
-                damaged=tuple(_known(Damaged, each) for each in body.get("damaged", ())),
-                side_files=tuple(_file(name, prefix) for name in body.get("beside", ())),
-                generation=generation,
-                previous=tuple(map(_checked_generation, body.get("previous", ()))),
-            )
+            prefix = _checked_generation(body["generation"]) + "/" if "generation" in body else ""
+            body["previous"] = list(map(_checked_generation, body.get("previous", ())))
+            body["splits"] = {k: _split(v, prefix) for k, v in body["splits"].items()}
+            body["inputs"] = _known(Inputs, body["inputs"])
+            body["build"] = _known(Build, body["build"])
+            body["damaged"] = [_known(Damaged, each) for each in body.get("damaged", ())]
+            body["side_files"] = [_file(name, prefix) for name in body.get("beside", ())]
+            return _known(cls, {name: body[name] for name in _REQUIRED} | body)
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
                 f"a field of the manifest is missing or malformed ({error!r})"
@@ -323,24 +305,23 @@ class Manifest:
 
 
 def _known(kind: type[T], body: Mapping[str, Any]) -> T:
-    """Return a value of its fields; fields of later releases are ignored."""
-    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in body.items() if name in names})
+    """Return a value of its fields, lists as tuples; fields of later releases are ignored."""
+    given = {each.name: body[each.name] for each in fields(kind) if each.name in body}  # type: ignore[arg-type]
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 
 
-def _build(body: dict[str, Any]) -> Build:
-    return replace(_known(Build, body), command=tuple(map(str, body.get("command", ()))))
+def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value or name not in names}
 
 
 def _split(body: dict[str, Any], prefix: str) -> Split:
     statistics = body.get("statistics")
-    return Split(
-        num_examples=body["num_examples"],
-        num_bytes=body["num_bytes"],
-        label_counts=dict(body["label_counts"]),
-        shards=tuple(_shard(shard, prefix) for shard in body["shards"]),
-        statistics=None if statistics is None else Statistics.from_json(statistics),
-    )
+    parsed = {
+        "label_counts": dict(body["label_counts"]),
+        "shards": [_shard(shard, prefix) for shard in body["shards"]],
+        "statistics": None if statistics is None else Statistics.from_json(statistics),
+    }
+    return _known(Split, body | parsed)
 
 
 def _shard(body: dict[str, Any], prefix: str) -> Shard:
@@ -361,13 +342,8 @@ def _checked_generation(name: Any) -> str:
 
 
 def _file(file: Any, prefix: str) -> str:
-    return _checked(_checked(file).removeprefix(prefix))
-
-
-def _checked(file: Any) -> str:
     # File names of an untrusted manifest must not lead a later command out of the dataset's folder.
-    if not isinstance(file, str) or "\\" in file or ".." in file.split("/"):
+    name = file.removeprefix(prefix) if isinstance(file, str) else ""
+    if not name or name.startswith("/") or {"\\", "\0"} & {*name} or ".." in name.split("/"):
         raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
-    if file.startswith("/") or "\0" in file or not file:
-        raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
-    return file
+    return name

@@ -13,10 +13,6 @@ import google_crc32c
 from shardmill.schemas.errors import UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_CHANGED_MS = re.compile(r"@(\d+)\Z")  # at the end of the versions of s3://
-_NS_PER_US = 1000
-_NS_PER_MS = 1_000_000
-_OLDEST_GENERATION = 1_104_537_600_000_000  # 2005, before the service existed
 
 
 class Entry(NamedTuple):
@@ -30,6 +26,8 @@ class Entry(NamedTuple):
         kind: ``file``, ``dir`` or ``other`` (pipes, sockets, devices).
         ctime: Time of the last change of a local file or of its attributes, in nanoseconds, which
             no program can set; 0 for objects.
+        changed_ns: Time of the last change of the content, in nanoseconds since 1970; None if the
+            storage does not record it, as for folders of object stores.
     """
 
     path: str
@@ -37,23 +35,7 @@ class Entry(NamedTuple):
     version: str
     kind: str = "file"
     ctime: int = 0
-
-    @property
-    def changed_ns(self) -> int | None:
-        """Time of the last change in nanoseconds since 1970; None if the version has no time.
-
-        The generations of Google Cloud Storage are microseconds since 1970. That is not documented,
-        so a number that cannot be a time is ignored.
-        """
-        timed = _CHANGED_MS.search(self.version)
-        if timed is not None:
-            return int(timed.group(1)) * _NS_PER_MS
-        if not self.version.isdecimal():
-            return None
-        version = int(self.version)
-        if not scheme_of(self.path):
-            return version
-        return version * _NS_PER_US if version >= _OLDEST_GENERATION else None
+    changed_ns: int | None = None
 
 
 class RandomReader(Protocol):

@@ -11,8 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ChangedError, UsageError
 from shardmill.schemas.storage.base import Entry
-from shardmill.schemas.storage.gcs_client import make_client
-from shardmill.schemas.storage.gcs_errors import translate_errors
+from shardmill.schemas.storage.gcs_client import make_client, translate_errors
 from shardmill.schemas.storage.objects import (
     CHUNK,
     SPOOL,
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
 
 _MAX_COMPONENTS = 32  # limit of a compose call
 _READ_AHEAD = 8 << 20
-_LISTED = "items(name,size,generation),prefixes,nextPageToken"
+_LISTED = "items(name,size,generation,updated),prefixes,nextPageToken"
 
 
 class GcsStorage(ObjectStorage):
     """Objects in buckets; exclusive creation by generation precondition, joins by compose.
 
-    The client library retries every call with exponential backoff after transient failures; all
-    calls are idempotent.
+    The client library checks CRC-32Cs of what is sent and received, and retries every call with
+    exponential backoff after transient failures; all calls are idempotent.
     """
 
     def __init__(self) -> None:
@@ -73,21 +72,18 @@ class GcsStorage(ObjectStorage):
 
     def stat(self, path: str) -> Entry | None:
         """Return the object at a path, or a folder if objects have it as a prefix."""
-        bucket, name = split_uri(path)
         with translate_errors("look at", path, "bucket"):
             blob = self._get(path)
-            if blob is not None and not name.endswith("/"):
-                return _entry(blob)
-            below = self._client().list_blobs(bucket, prefix=folder_prefix(name), max_results=1)
-            if any(True for _ in below):
-                return Entry(path, 0, "", "dir")
-        return None
+        if blob is not None and not path.endswith("/"):
+            return _entry(blob)
+        below = next(self._list("look at", path, limit=1), None)
+        return Entry(path, 0, "", "dir") if below is not None else None
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return an object's bytes and its generation, which is its version."""
         with translate_errors("read", path):
             blob = self._blob(path)
-            return self._download(blob, checksum="crc32c"), str(blob.generation)
+            return self._download(blob), str(blob.generation)
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return the bytes of one generation of an object.
@@ -95,15 +91,10 @@ class GcsStorage(ObjectStorage):
         A generation never changes its bytes, so the size is not checked: for an object with
         ``Content-Encoding: gzip`` it differs from the size of the returned bytes.
         """
-        from google.api_core import exceptions
-
         del size
         with translate_errors("read", path):
             blob = self._blob(path)
-            try:
-                data = self._download(blob, if_generation_match=int(version), checksum="crc32c")
-            except exceptions.Forbidden as error:
-                raise PermissionError(str(error)) from error
+            data = self._download(blob, if_generation_match=int(version))
         # Some emulators and proxies ignore the precondition.
         if blob.generation is not None and str(blob.generation) != version:
             raise _changed(version)
@@ -143,9 +134,7 @@ class GcsStorage(ObjectStorage):
                 yield file
             with translate_errors("write", path, "bucket"):
                 # With its size known, a small file takes one call instead of two.
-                self._blob(path).upload_from_file(
-                    file, size=file.tell(), rewind=True, checksum="crc32c", retry=self._retry
-                )
+                self._blob(path).upload_from_file(file, size=file.tell(), rewind=True)
 
     def replace_if(self, path: str, data: bytes, version: str) -> bool:
         """Upload an object on the condition that its generation has not changed.
@@ -160,7 +149,7 @@ class GcsStorage(ObjectStorage):
             blob = self._blob(path)
             blob.metadata = {WRITER: mark}
             try:
-                blob.upload_from_string(data, if_generation_match=generation, checksum="crc32c")
+                blob.upload_from_string(data, if_generation_match=generation)
             except exceptions.PreconditionFailed:
                 found = self._get(path)
                 return found is not None and (found.metadata or {}).get(WRITER) == mark
@@ -169,30 +158,22 @@ class GcsStorage(ObjectStorage):
     def replace(self, path: str, data: bytes) -> None:
         """Upload an object or replace the one at its path."""
         with translate_errors("write", path, "bucket"):
-            self._blob(path).upload_from_string(data, checksum="crc32c", retry=self._retry)
+            self._blob(path).upload_from_string(data)
 
     def concat(self, sources: Sequence[str], path: str) -> None:
         """Concatenate objects in the service, by composing groups of them repeatedly."""
         temporary: list[Entry] = []
         try:
             while len(sources) > _MAX_COMPONENTS:
-                groups = range(0, len(sources), _MAX_COMPONENTS)
-                sources = [
-                    self._node(sources[start : start + _MAX_COMPONENTS], path, temporary)
-                    for start in groups
-                ]
+                nodes = []
+                for start in range(0, len(sources), _MAX_COMPONENTS):
+                    nodes.append(f"{path}.{uuid.uuid4().hex}.node")
+                    temporary.append(Entry(nodes[-1], 0, ""))
+                    self._compose(sources[start : start + _MAX_COMPONENTS], nodes[-1])
+                sources = nodes
             self._compose(sources, path)
         finally:
             self._delete_all(temporary)
-
-    def _node(self, pieces: Sequence[str], path: str, temporary: list[Entry]) -> str:
-        """Compose at most 32 objects into a temporary one and return its path."""
-        if len(pieces) == 1:
-            return pieces[0]
-        node = f"{path}.{uuid.uuid4().hex}.node"
-        temporary.append(Entry(node, 0, ""))
-        self._compose(pieces, node)
-        return node
 
     def _compose(self, pieces: Sequence[str], path: str) -> None:
         with translate_errors("compose", path):
@@ -202,9 +183,9 @@ class GcsStorage(ObjectStorage):
         """Copy an object by a rewrite in the service."""
         with translate_errors("copy", source):
             origin, target = self._blob(source), self._blob(path)
-            token, _, _ = target.rewrite(origin, retry=self._retry)
+            token: str | None = ""
             while token is not None:
-                token, _, _ = target.rewrite(origin, token=token, retry=self._retry)
+                token, _, _ = target.rewrite(origin, token or None, retry=self._retry)
 
     def delete(self, path: str, version: str = "") -> None:
         """Delete an object if it exists; a retried call never deletes a newer generation."""
@@ -214,25 +195,20 @@ class GcsStorage(ObjectStorage):
         # The precondition fails if the object was replaced: then it is not deleted.
         replaced = contextlib.suppress(exceptions.PreconditionFailed)
         with contextlib.suppress(FileNotFoundError), translate_errors("delete", path), replaced:
-            self._blob(path).delete(if_generation_match=generation, retry=self._retry)
+            self._blob(path).delete(if_generation_match=generation)
 
-    def _objects(self, action: str, path: str) -> Iterator[Entry]:
+    def _list(
+        self, action: str, path: str, *, flat: bool = True, limit: int | None = None
+    ) -> Iterator[Entry]:
         bucket, name = split_uri(path)
         with translate_errors(action, path, "bucket"):
-            blobs = self._client().list_blobs(bucket, prefix=folder_prefix(name), fields=_LISTED)
-            yield from map(_entry, blobs)
-
-    def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yield the objects and prefixes directly below a folder, sorted by name."""
-        bucket, name = split_uri(path)
-        prefix = folder_prefix(name)
-        with translate_errors("list", path, "bucket"):
-            pages = self._client().list_blobs(bucket, prefix=prefix, delimiter="/", fields=_LISTED)
-            entries = [_entry(blob) for blob in pages if blob.name != prefix]
-            folders = [
-                Entry(f"gs://{bucket}/{p.rstrip('/')}", 0, "", "dir") for p in pages.prefixes
-            ]
-        yield from sorted(entries + folders)
+            pages = self._client().list_blobs(
+                bucket, prefix=folder_prefix(name), fields=_LISTED,
+                delimiter=None if flat else "/", max_results=limit,
+            )  # fmt: skip
+            yield from map(_entry, pages)
+            for prefix in pages.prefixes:
+                yield Entry(f"gs://{bucket}/{prefix.rstrip('/')}", 0, "", "dir")
 
     def checksum(self, path: str) -> int:
         """Return the CRC-32C that the service stores, without a download."""
@@ -247,4 +223,6 @@ def _changed(generation: object) -> ChangedError:
 
 
 def _entry(blob: Any) -> Entry:
-    return Entry(f"gs://{blob.bucket.name}/{blob.name}", blob.size or 0, str(blob.generation))
+    uri, changed = f"gs://{blob.bucket.name}/{blob.name}", blob.updated
+    changed_ns = changed and int(changed.timestamp() * 1e9)
+    return Entry(uri, blob.size or 0, str(blob.generation), changed_ns=changed_ns)

@@ -1,17 +1,24 @@
-"""The client of Google Cloud Storage and its credentials."""
+"""The client of Google Cloud Storage, its credentials, and translation of its errors."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardmill.schemas.errors import DeniedError, StorageError
+from shardmill.schemas.storage.base import one_line
+from shardmill.schemas.storage.objects import missing_bucket_error, replaced_error
 
 if TYPE_CHECKING:
     from google.cloud import storage
 
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
-_PRODUCT = "/sys/class/dmi/id/product_name"
 _METADATA_TIMEOUT = 0.25  # seconds; the server answers within milliseconds
+
+Missing = Literal["object", "version", "bucket"]
 
 
 def make_client() -> storage.Client:
@@ -47,6 +54,7 @@ def _request() -> Any:
     The server exists only in Google's data centres; elsewhere three attempts of three seconds would
     time out. The timeout is shortened except on Google's machines and where one is configured.
     """
+    from google.auth.compute_engine import _metadata
     from google.auth.transport.requests import Request
 
     request = Request()
@@ -54,13 +62,60 @@ def _request() -> Any:
     def request_soon(*args: Any, timeout: float = _METADATA_TIMEOUT, **options: Any) -> Any:
         return request(*args, timeout=min(timeout, _METADATA_TIMEOUT), **options)
 
-    default = "GCE_METADATA_TIMEOUT" in os.environ or _is_googles_machine()
-    return request if default else request_soon
+    is_set = "GCE_METADATA_TIMEOUT" in os.environ
+    return request if is_set or _metadata.detect_gce_residency_linux() else request_soon
 
 
-def _is_googles_machine() -> bool:
+def why(error: BaseException) -> str:
+    """Return the message of the service or of the connection, without the URL of the call."""
+    error = getattr(error, "cause", None) or error  # of an error after all retries
+    response: Any = getattr(error, "response", None)
     try:
-        with open(_PRODUCT, encoding="utf-8") as file:
-            return file.read().startswith("Google")
-    except OSError:
-        return False
+        return one_line(response.json()["error"]["message"])
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return one_line(getattr(error, "message", "") or error)
+
+
+@contextlib.contextmanager
+def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iterator[None]:
+    """Raise errors of the client library as StorageError; FileNotFoundError for a missing object.
+
+    Args:
+        action: Verb for the message.
+        uri: URI of the object.
+        missing: What "not found" means: a ``version`` that existed was replaced, or a ``bucket``
+            is the only thing that can be missing.
+    """
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+    from google.cloud.storage import exceptions as media
+
+    try:
+        yield
+    except exceptions.NotFound as error:
+        if missing == "version":
+            raise replaced_error(action, uri) from error
+        if missing == "bucket":
+            raise missing_bucket_error(action, uri) from error
+        raise FileNotFoundError(uri) from error
+    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
+        raise DeniedError(
+            f"Cannot {action} {uri}: {why(error)}; ask for that permission."
+        ) from error
+    except exceptions.PreconditionFailed as error:
+        raise replaced_error(action, uri) from error
+    except auth.GoogleAuthError as error:
+        reason = one_line(error.args[0] if error.args else error)
+        if "credentials were not found" in reason:
+            reason = "none were found"
+        raise StorageError(
+            f"Cannot {action} {uri}: there are no usable Google credentials ({reason}); run "
+            "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
+        ) from error
+    except FileNotFoundError:
+        raise
+    # A persistent connection failure is an OSError of the HTTP library.
+    except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
+        raise StorageError(
+            f"Cannot {action} {uri}: {why(error)}; run again when the service answers."
+        ) from error

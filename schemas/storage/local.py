@@ -19,6 +19,7 @@ from shardmill.schemas.storage.base import Entry, RandomReader, Storage
 _CHUNK = 1 << 20
 # A folder of the path became a file or a symbolic link to itself.
 _MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
+_NOT_A_FILE = "it was a file when it was listed and is not one now"
 _SYNCS = 16  # at a time: a journaling file system then commits many files at once
 # Errors of file systems that cannot link, or sync a folder.
 _UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EINVAL})
@@ -62,7 +63,8 @@ def _entry(path: str, stat: Callable[[str], os.stat_result]) -> Entry | None:
     kind = {stat_flags.S_IFREG: "file", stat_flags.S_IFDIR: "dir"}.get(
         stat_flags.S_IFMT(status.st_mode), "other"
     )
-    return Entry(path, status.st_size, str(status.st_mtime_ns), kind, status.st_ctime_ns)
+    changed = status.st_mtime_ns
+    return Entry(path, status.st_size, str(changed), kind, status.st_ctime_ns, changed)
 
 
 @contextlib.contextmanager
@@ -96,12 +98,9 @@ class LocalStorage(Storage):
         with _translate_errors("read", path):
             descriptor = open_input(path)
             try:
-                data, now = read_descriptor(descriptor, size)
+                return read_open(descriptor, size, int(version))
             finally:
                 os.close(descriptor)
-        if len(data) != size or str(now.st_mtime_ns) != version or now.st_size != size:
-            raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
-        return data
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
@@ -128,11 +127,9 @@ class LocalStorage(Storage):
             os.replace(file.name, path)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file unless it exists; return whether this call wrote it.
+        """Link a complete temporary file to the path unless that exists.
 
-        The content is written to a temporary file, which is then linked to the path, so no process
-        reads incomplete content. On a file system without hard links the file is created
-        exclusively and then filled.
+        On a file system without hard links the file is created exclusively and then filled.
         """
         # Not durable: fsync could wait for the pending writes of other files, and readers of such
         # files check their content.
@@ -196,10 +193,8 @@ class LocalStorage(Storage):
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
-        for name in _names(path):
-            entry = self.stat(os.path.join(path, name))
-            if entry is not None:
-                yield entry
+        entries = (self.stat(os.path.join(path, name)) for name in _names(path))
+        return (entry for entry in entries if entry is not None)
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Yield all entries below a folder; links are not followed."""
@@ -235,26 +230,35 @@ def open_input(path: str) -> int:
     except OSError as error:
         if error.errno in _MISSING:
             raise FileNotFoundError(error.errno, error.strerror, path) from error
-        if error.errno == errno.ENXIO:
-            raise ChangedError("it was a file when it was listed and is a socket now") from error
-        raise
+        if error.errno != errno.ENXIO:  # of a socket
+            raise
+        raise ChangedError(_NOT_A_FILE) from error
     if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ChangedError("it was a file when it was listed and is not one now")
+        raise ChangedError(_NOT_A_FILE)
     return descriptor
 
 
-def read_descriptor(descriptor: int, size: int) -> tuple[bytes, os.stat_result]:
-    """Return the content of an open file, at most one byte more than its size, and its status.
+def read_open(descriptor: int, size: int, modified: int) -> bytes:
+    """Return the content of an open file that was listed with a size and modification time.
 
-    Args:
-        descriptor: The file.
-        size: Its expected size in bytes.
+    Raises:
+        ChangedError: Its size or modification time, in nanoseconds, is another one now.
     """
-    data = os.read(descriptor, size + 1)
-    while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+    data, now = _pread(descriptor, size + 1, 0), os.fstat(descriptor)
+    if not len(data) == now.st_size == size or now.st_mtime_ns != modified:
+        raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
+    return data
+
+
+def _pread(descriptor: int, length: int, offset: int) -> bytes:
+    """Return bytes at an offset, read again where the system returns fewer, such as 2 GiB."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length and (
+        more := os.pread(descriptor, length - len(data), offset + len(data))
+    ):
         data += more
-    return data, os.fstat(descriptor)
+    return data
 
 
 class LocalReader:
@@ -269,22 +273,15 @@ class LocalReader:
         self.size, self.version = status.st_size, str(status.st_mtime_ns)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return bytes at an offset, read again where the system returns fewer."""
+        """Return bytes at an offset."""
         try:
-            data = os.pread(self._descriptor, length, offset)
-            while len(data) < length and (
-                more := os.pread(self._descriptor, length - len(data), offset + len(data))
-            ):
-                data += more  # a call returns at most 2 GiB
+            return _pread(self._descriptor, length, offset)
         except OSError as error:
             raise storage_error("read", self._path, error) from error
-        return data
 
 
 def replace_link(path: str, target: str) -> None:
     """Point a symbolic link to a target, unless the path is another kind of file. Atomic.
-
-    The temporary link has a fixed name: the next call replaces that of a killed process.
 
     Raises:
         OSError: The file system has no symbolic links, or does not accept this one.
@@ -292,7 +289,7 @@ def replace_link(path: str, target: str) -> None:
     if not os.path.islink(path) and os.path.lexists(path):
         return
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")
+    temporary = os.path.join(folder, f".{name}.tmp")  # replaces that of a killed process
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     os.symlink(target, temporary)
@@ -334,8 +331,7 @@ def _replace(path: str, data: bytes) -> None:
 def _make_newer(path: str, other: str) -> None:
     """Set the modification time of a file after that of another one, if that exists.
 
-    Before Linux 6.13, modification times have a resolution of a few milliseconds, so two
-    successive versions could have the same time.
+    Before Linux 6.13 its resolution is a few milliseconds: two versions could have the same time.
     """
     with contextlib.suppress(FileNotFoundError):
         old, new = os.stat(other).st_mtime_ns, os.stat(path).st_mtime_ns
@@ -350,9 +346,8 @@ def _locked_version(path: str, version: str) -> Iterator[bool]:
     The lock is on the file, not on its folder, which callers may have locked. Replacing renames
     another file to the path, so a process that waited for the lock finds that other file.
     """
-    descriptor = -1
+    descriptor, unchanged = -1, False
     try:
-        unchanged = False
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(PermissionError):  # it can be replaced, but not locked
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

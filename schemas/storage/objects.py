@@ -79,10 +79,18 @@ class ObjectStorage(Storage):
         return client
 
     @abstractmethod
-    def _objects(self, action: str, path: str) -> Iterator[Entry]:
+    def _list(
+        self, action: str, path: str, *, flat: bool = True, limit: int | None = None
+    ) -> Iterator[Entry]:
         """Yield every object in a folder, sorted by name.
 
         The names of folder markers, which other programs create, end with a slash.
+
+        Args:
+            action: Verb for messages.
+            path: The folder.
+            flat: Whether to yield objects of subfolders too, instead of subfolders.
+            limit: Number of entries that are needed.
         """
 
     @abstractmethod
@@ -115,7 +123,7 @@ class ObjectStorage(Storage):
     def delete_tree(self, path: str) -> None:
         """Delete the objects below a folder; those that are written after the listing remain."""
         if split_uri(path)[1].rstrip("/"):
-            self._delete_all(list(self._objects("delete", path)))
+            self._delete_all(list(self._list("delete", path)))
 
     def _delete_all(self, entries: Sequence[Entry]) -> None:
         """Delete objects concurrently, each with a separate call."""
@@ -123,9 +131,14 @@ class ObjectStorage(Storage):
             for _ in pool.map(lambda entry: self.delete(entry.path, entry.version), entries):
                 pass
 
+    def list_dir(self, path: str) -> Iterator[Entry]:
+        """Yield the objects and prefixes directly below a folder, sorted by name."""
+        entries = self._list("list", path, flat=False)
+        yield from sorted(each for each in entries if not each.path.endswith("/"))
+
     def walk(self, path: str) -> Iterator[Entry]:
         """Return the objects below a folder, sorted by name, from one listing."""
-        return (each for each in self._objects("list", path) if not each.path.endswith("/"))
+        return (each for each in self._list("list", path) if not each.path.endswith("/"))
 
     def lock(self, path: str) -> contextlib.AbstractContextManager[bool]:
         """Return False: object stores have no locks."""

@@ -50,13 +50,6 @@ class S3Storage(ObjectStorage):
             raise UsageError("s3:// needs botocore: pip install 'shardmill[s3]'.")
         super().__init__(make_client)
 
-    def _pages(self, action: str, path: str, **options: Any) -> Iterator[dict[str, Any]]:
-        """Yield the answers of a listing of all keys in a folder, sorted by key."""
-        bucket, key = split_uri(path)
-        with translate_errors(action, path):
-            pages = self._client().get_paginator("list_objects_v2")
-            yield from pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options)
-
     def _call(self, action: str, path: str, method: str, **options: Any) -> dict[str, Any]:
         """Return the answer to a call on an object.
 
@@ -80,10 +73,10 @@ class S3Storage(ObjectStorage):
         try:
             return entry_of(path, self._head(path))
         except (FileNotFoundError, DeniedError) as error:
-            page = next(self._pages("look at", path, MaxKeys=1))  # reports why the HEAD failed
+            below = next(self._list("look at", path, limit=1), None)  # why the HEAD failed
             if isinstance(error, DeniedError):
                 raise
-        return Entry(path, 0, "", "dir") if page.get("Contents") else None
+        return Entry(path, 0, "", "dir") if below is not None else None
 
     def _open(self, path: str, version: str = "") -> tuple[Entry, Any]:
         """Start a download; return the entry of the object and the body of the answer."""
@@ -251,27 +244,18 @@ class S3Storage(ObjectStorage):
             except UnsupportedError:
                 delete({})
 
-    def _objects(self, action: str, path: str) -> Iterator[Entry]:
-        for page in self._pages(action, path):
-            yield from _listed(path, page)
-
-    def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yield the objects and prefixes directly below a folder, sorted by name."""
-        bucket, _ = split_uri(path)
-        found: list[Entry] = []
-        for page in self._pages("list", path, Delimiter="/"):
-            # A key that ends with a slash marks a folder; this one marks the folder itself.
-            found += [each for each in _listed(path, page) if not each.path.endswith("/")]
-            folders = [each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", [])]
-            found += [Entry(f"s3://{bucket}/{name}", 0, "", "dir") for name in folders]
-        yield from sorted(found)
-
-
-def _listed(path: str, page: dict[str, Any]) -> Iterator[Entry]:
-    """Yield the entries of the objects in one answer of a listing."""
-    bucket, _ = split_uri(path)
-    for item in page.get("Contents", []):
-        yield entry_of(f"s3://{bucket}/{item['Key']}", item)
+    def _list(
+        self, action: str, path: str, *, flat: bool = True, limit: int | None = None
+    ) -> Iterator[Entry]:
+        bucket, key = split_uri(path)
+        options = {"MaxKeys": limit} if limit else {} if flat else {"Delimiter": "/"}
+        with translate_errors(action, path):
+            pages = self._client().get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options):
+                for item in page.get("Contents", []):
+                    yield entry_of(f"s3://{bucket}/{item['Key']}", item)
+                for each in page.get("CommonPrefixes", []):
+                    yield Entry(f"s3://{bucket}/{each['Prefix'].rstrip('/')}", 0, "", "dir")
 
 
 def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:
@@ -312,7 +296,8 @@ def entry_of(uri: str, item: dict[str, Any]) -> Entry:
     size = item["Size"] if "Size" in item else item["ContentLength"]
     # A listing reports milliseconds, the other calls only seconds.
     seconds = int(item["LastModified"].timestamp())
-    return Entry(uri, size, f"{item['ETag'].strip(chr(34))}@{seconds * 1000}")
+    version = f"{item['ETag'].strip(chr(34))}@{seconds * 1000}"
+    return Entry(uri, size, version, changed_ns=seconds * 10**9)
 
 
 def if_match(version: str) -> dict[str, str]:

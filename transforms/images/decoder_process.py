@@ -25,10 +25,11 @@ import warnings
 from blake3 import blake3
 from PIL import AvifImagePlugin, Image
 
+from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
-from shardmill.schemas.storage.local import read_descriptor
+from shardmill.schemas.storage.local import read_open
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import EncodedImage, encode_image
 from shardmill.transforms.images.decoder_protocol import (
@@ -117,13 +118,11 @@ class Server:
             return None
         descriptor = self._files.pop()
         try:
-            data, now = read_descriptor(descriptor, source.size)
-        except OSError:
+            return read_open(descriptor, source.size, source.modified)
+        except (ChangedError, OSError):
             return None
         finally:
             os.close(descriptor)
-        same = len(data) == now.st_size == source.size and now.st_mtime_ns == source.modified
-        return data if same else None
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory

@@ -14,7 +14,7 @@ from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.schemas.storage.gcs_errors import translate_errors
+from shardmill.schemas.storage.gcs_client import translate_errors
 from shardmill.transforms.match.counts import Skipped
 from shardmill.transforms.match.walk import WalkTask, walk
 from shardmill.transforms.sink.encoder import Example

@@ -115,6 +115,15 @@ def test_missing_files(place):
             call(missing)
 
 
+def test_time_of_change_is_exact_to_the_second(place):
+    before = time.time()
+    place.fill("sub/x")
+    found = place.storage.stat(place.path("sub/x"))
+    (listed,) = place.storage.list_dir(place.path("sub"))
+    for entry in (found, listed):
+        assert before - 1.5 <= entry.changed_ns / 1e9 <= time.time() + 0.5
+
+
 @pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_001])
 def test_reads_what_was_written(place, size):
     data = random.Random(size).randbytes(size)

@@ -19,7 +19,7 @@ from shardmill.pipelines.commands.clean import format_age
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError, StorageError
 from shardmill.schemas.numbers import parse_duration
-from shardmill.schemas.storage import Entry, open_storage
+from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import read_published
@@ -383,11 +383,6 @@ def test_ages() -> None:
     unknown = cleanup.Leftover("x", "build", 1, 1, None)
     assert unknown.is_recent(1, now)
     assert not unknown.is_recent(0, now)
-    # Generations of gs:// are microseconds since 1970, unless they are too small.
-    assert Entry("/a", 1, "5").changed_ns == 5
-    assert Entry("gs://b/a", 1, "1700000000000000").changed_ns == 1_700_000_000_000_000_000
-    assert Entry("gs://b/a", 1, "7").changed_ns is None
-    assert Entry("gs://b/a", 0, "", "dir").changed_ns is None
 
 
 # Kills and concurrent commands.
