@@ -20,7 +20,7 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.transforms.images.convert import encode_image
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.sink.encoder import Example
@@ -35,7 +35,7 @@ def list_refs(folder: Path) -> list[InputRef]:
 def loop(encoder: ImageEncoder, refs: list[InputRef]) -> Iterator[bytes]:
     """Yields the record of each image, converted in this process."""
     for ref in refs:
-        image = encode_image(read_input(ref), encoder.spec)
+        image = convert_image(read_input(ref), encoder.spec)
         yield encode_example(
             {"image/encoded": image.data, "image/format": b"jpeg", "image/key": ref.key.encode(),
              "image/height": image.size.height, "image/width": image.size.width}

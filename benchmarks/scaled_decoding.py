@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.transforms.images.convert import ImageSpec, encode_image
+from shardmill.transforms.images.convert import ImageSpec, convert_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
 REPEATS = 5
@@ -21,14 +21,14 @@ def seconds(data: bytes, spec: ImageSpec) -> float:
     taken = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        encode_image(data, spec)
+        convert_image(data, spec)
         taken.append(time.perf_counter() - started)
     return min(taken)
 
 
 def pixels(data: bytes, rule: ResizeSpec, gap: float) -> np.ndarray:
     """Returns the resized pixels before JPEG encoding."""
-    raw = encode_image(data, ImageSpec(rule, reducing_gap=gap, encoding="raw")).data
+    raw = convert_image(data, ImageSpec(rule, reducing_gap=gap, encoding="raw")).data
     return np.frombuffer(raw, np.uint8).astype(float)
 
 

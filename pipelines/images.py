@@ -15,7 +15,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.images.hooks import ImagesHooks
+from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input
 from shardmill.transforms.match.listing import warn_of_unused

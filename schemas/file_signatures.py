@@ -93,10 +93,8 @@ def image_format(data: bytes) -> str:
 
 def compression_format(data: bytes) -> str:
     """Return the compression (``gzip``, ``zstd`` …) that data begins like, or an empty string."""
-    for signature in SIGNATURES:
-        if signature.category == "compression" and signature.pattern.match(data):
-            return signature.name
-    return ""
+    compressions = (each for each in SIGNATURES if each.category == "compression")
+    return next((each.name for each in compressions if each.pattern.match(data)), "")
 
 
 def describe_format(data: bytes) -> str:

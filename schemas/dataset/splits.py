@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, cast
 
 from shardmill.schemas.errors import UsageError
 
@@ -52,12 +52,9 @@ class Splits:
         Raises:
             UsageError: A name or share is malformed, or the shares do not sum to 1.
         """
-        if text is None:
-            text = DEFAULT_SPLITS
-        if text == "directory":
-            return cls("directory")
-        if text == "listing":
-            return cls("listing")
+        text = DEFAULT_SPLITS if text is None else text
+        if text in ("directory", "listing"):
+            return cls(cast("SplitMode", text))
         if _BARE_SHARES.fullmatch(text):
             named = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
             shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in named)

@@ -89,12 +89,7 @@ class Statistics:
     def from_json(cls, body: dict[str, Any]) -> Statistics:
         """Return the statistics of a JSON object."""
         pixels = body.get("pixels")
-        return cls(
-            None
-            if pixels is None
-            else PixelStatistics(pixels["count"], tuple(pixels["mean"]), tuple(pixels["std"])),
-            {
-                name: FeatureStatistics.from_json(each)
-                for name, each in body.get("features", {}).items()
-            },
-        )
+        if pixels is not None:
+            pixels = PixelStatistics(pixels["count"], tuple(pixels["mean"]), tuple(pixels["std"]))
+        features = body.get("features", {}).items()
+        return cls(pixels, {k: FeatureStatistics.from_json(each) for k, each in features})

@@ -19,12 +19,6 @@ from shardmill.schemas.errors import FormatError
 Kind = Literal["bytes", "int64", "float", "empty"]
 Values = list[bytes] | list[int] | list[float]
 
-_KINDS: dict[str | None, Kind] = {
-    "bytes_list": "bytes",
-    "float_list": "float",
-    "int64_list": "int64",
-    None: "empty",
-}
 # Tags of the fields 1, 2 and 3 with wire type 2 (length-delimited).
 _FIRST, _SECOND, _THIRD = 0x0A, 0x12, 0x1A
 _BYTES, _FLOATS, _INTS = _FIRST, _SECOND, _THIRD
@@ -77,7 +71,10 @@ def parse_example(payload: bytes) -> dict[str, FeatureValues]:
     try:
         return _parse_canonical(payload)
     except (NotCanonicalError, IndexError, UnicodeDecodeError):
-        return _convert(_parse_with_protobuf(payload))
+        return {
+            name: _convert(feature)
+            for name, feature in _parse_with_protobuf(payload).features.feature.items()
+        }
 
 
 def looks_like_example(payload: bytes) -> bool:
@@ -87,18 +84,13 @@ def looks_like_example(payload: bytes) -> bool:
     another type, such as a SequenceExample or an ExampleListWithContext, rarely does.
     """
     try:
-        names = _parse_canonical(payload).keys()
-    except (NotCanonicalError, IndexError, UnicodeDecodeError):
-        try:
-            message = _parse_with_protobuf(payload)
-        except ExampleError:
-            return False
-        size = message.ByteSize()
-        message.DiscardUnknownFields()
-        if message.ByteSize() != size:
-            return False
-        names = message.features.feature.keys()
-    return bool(names) and all(name and name.isprintable() for name in names)
+        message = _parse_with_protobuf(payload)
+    except ExampleError:
+        return False
+    size, names = message.ByteSize(), message.features.feature.keys()
+    is_printable = bool(names) and all(name and name.isprintable() for name in names)
+    message.DiscardUnknownFields()
+    return is_printable and message.ByteSize() == size
 
 
 def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901, PLR0912 - calls cost too much
@@ -232,13 +224,11 @@ def parse_varints(payload: bytes, pos: int, end: int) -> list[int]:
     return values
 
 
-def _convert(message: Any) -> dict[str, FeatureValues]:
-    features = {}
-    for name, feature in message.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        values = list(getattr(feature, kind).value) if kind else []
-        features[name] = FeatureValues(_KINDS[kind], values)
-    return features
+def _convert(feature: Any) -> FeatureValues:
+    form = feature.WhichOneof("kind")  # such as bytes_list
+    if form is None:
+        return FeatureValues("empty", [])
+    return FeatureValues(form.removesuffix("_list"), list(getattr(feature, form).value))
 
 
 def _parse_with_protobuf(payload: bytes) -> Any:

@@ -29,7 +29,6 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
 _CHANNELS = ("1", "3", "4")
-_DTYPE = re.compile(r"[a-z]+\d*", re.ASCII)
 _DTYPE_KINDS = "biufc"  # numpy.dtype.kind of booleans and numbers
 
 
@@ -118,13 +117,11 @@ def _array(
 ) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
     if DTYPE_TAG not in tags:
         return None, None
-    try:
-        if not _DTYPE.fullmatch(tags[DTYPE_TAG]):
-            raise TypeError
-        dtype = np.dtype(tags[DTYPE_TAG]).newbyteorder("<")
-    except TypeError as error:
-        raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}") from error
-    if dtype.kind not in _DTYPE_KINDS or dtype.shape:
+    scalar = np.sctypeDict.get(tags[DTYPE_TAG])
+    if scalar is None:
+        raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}")
+    dtype = np.dtype(scalar).newbyteorder("<")
+    if dtype.kind not in _DTYPE_KINDS:
         raise FormatError(f"{what} has the dtype {tags[DTYPE_TAG]!r}, which is not numeric")
     text = tags.get(SHAPE_TAG)
     if text is None:

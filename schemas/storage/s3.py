@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import itertools
 import tempfile
+import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import IO, Any, TypeAlias
@@ -27,8 +28,7 @@ from shardmill.schemas.storage.s3_client import (
     PreconditionError,
     UnsupportedError,
     make_client,
-    pause,
-    retry_conflicts,
+    pause_seconds,
     translate_errors,
 )
 
@@ -113,7 +113,7 @@ class S3Storage(ObjectStorage):
                     failures += 1
                     if failures == ATTEMPTS:
                         raise
-                    pause(failures)
+                    time.sleep(pause_seconds(failures))
             body = None
 
     def _whole(self, entry: Entry, body: Any) -> Chunks:
@@ -197,7 +197,7 @@ class S3Storage(ObjectStorage):
         mark = {WRITER: uuid.uuid4().hex}
         request = {"Body": data, "Metadata": mark, **(if_match(version) or {"IfNoneMatch": "*"})}
         try:
-            retry_conflicts(lambda: self._call("write", path, "put_object", **request))
+            self._call("write", path, "put_object", **request)
         except FileNotFoundError:  # of If-Match
             return False
         except PreconditionError:
@@ -240,7 +240,7 @@ class S3Storage(ObjectStorage):
 
         with contextlib.suppress(FileNotFoundError, PreconditionError):
             try:
-                retry_conflicts(lambda: delete(if_match(version)))
+                delete(if_match(version))
             except UnsupportedError:
                 delete({})
 

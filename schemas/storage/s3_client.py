@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
 from shardmill.schemas.storage.base import one_line
@@ -36,15 +35,9 @@ _CREDENTIALS = frozenset(
     }
 )
 
-T = TypeVar("T")
-
 
 class PreconditionError(ChangedError):
     """The service rejected a conditional call: the object is not the expected version (412)."""
-
-
-class ConflictError(StorageError):
-    """A conditional call raced with another one and has to be sent again (409)."""
 
 
 class UnsupportedError(StorageError):
@@ -88,7 +81,7 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
         return DeniedError(
             f"Cannot {action} {uri}: {why}; check the credentials and ask for that permission."
         )
-    kind = {409: ConflictError, 501: UnsupportedError}.get(status, StorageError)
+    kind = UnsupportedError if status == 501 else StorageError
     return kind(f"Cannot {action} {uri}: {why}; run again when the service answers.")
 
 
@@ -108,7 +101,7 @@ def make_client() -> Any:
     try:
         session = botocore.session.Session()
         attempts = session.get_config_variable("max_attempts") or ATTEMPTS
-        return session.create_client(
+        client = session.create_client(
             "s3",
             region_name=os.environ.get("AWS_REGION") or None,
             config=Config(
@@ -123,25 +116,20 @@ def make_client() -> Any:
         raise UsageError(
             f"s3:// cannot be used: {one_line(error)}; check the AWS_... variables and ~/.aws."
         ) from error
+    client.meta.events.register_first("needs-retry.s3", _retry_conflict)
+    return client
 
 
-def pause(failures: int) -> None:
-    """Sleep before a retry: exponential backoff with full jitter."""
-    time.sleep(random.random() * min(_LONGEST_PAUSE, 2.0 ** (failures - 1)))  # noqa: S311
+def pause_seconds(failures: int) -> float:
+    """Return the time to wait before a retry: exponential backoff with full jitter."""
+    return random.random() * min(_LONGEST_PAUSE, 2.0 ** (failures - 1))  # noqa: S311
 
 
-def retry_conflicts(call: Callable[[], T]) -> T:
-    """Send a conditional call, and retry it while it conflicts with another one.
+def _retry_conflict(response: Any, attempts: int, **_: Any) -> float | None:
+    """Return when to send a call again that conflicted with another one; None for other answers.
 
-    S3 answers 409 when calls on one key overlap and neither condition has been decided; its
-    documentation asks clients to send the call again. Botocore does not.
-
-    Raises:
-        ConflictError: Every attempt conflicted.
+    S3 answers 409 when conditional calls on one key overlap and neither has been decided; its
+    documentation asks clients to send the call again. Botocore alone does not.
     """
-    for failures in range(1, ATTEMPTS):
-        try:
-            return call()
-        except ConflictError:
-            pause(failures)
-    return call()
+    conflicted = response is not None and response[0].status_code == 409
+    return pause_seconds(attempts) if conflicted and attempts < ATTEMPTS else None

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from shardmill.schemas.rejects import REASONS, RejectedError
-from shardmill.transforms.images.convert import EncodedImage, ImageSpec, encode_image
+from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 
 ORIENTATION = 0x0112
@@ -36,7 +36,7 @@ def sized(width: int, height: int, resize: str = "stretch", **options) -> ImageS
     return ImageSpec(ResizeSpec(Size(width, height), resize), **options)
 
 
-def as_array(encoded: EncodedImage, channels: int = 3) -> np.ndarray:
+def as_array(encoded: ConvertedImage, channels: int = 3) -> np.ndarray:
     """Return raw pixels as int, shape [height, width, channels]: differences do not overflow."""
     shape = (encoded.size.height, encoded.size.width, channels)
     return np.frombuffer(encoded.data, np.uint8).reshape(shape).astype(int)
@@ -44,13 +44,13 @@ def as_array(encoded: EncodedImage, channels: int = 3) -> np.ndarray:
 
 def pixels(data: bytes, channels: int = 3, **options) -> np.ndarray:
     """Return the pixels of a file at full size."""
-    return as_array(encode_image(data, full(channels, **options)), channels)
+    return as_array(convert_image(data, full(channels, **options)), channels)
 
 
 def rejection(data: bytes, spec: ImageSpec | None = None) -> RejectedError:
     """Return the error with which a file is rejected."""
     with pytest.raises(RejectedError) as caught:
-        encode_image(data, spec or full())
+        convert_image(data, spec or full())
     assert caught.value.error in REASONS
     assert caught.value.stage == "decode"
     return caught.value
@@ -166,7 +166,7 @@ def _outcome(data: bytes, fill: int) -> str:
     """Return a hash of the pixels, or the message of the reject; the fill is for malloc."""
     ctypes.CDLL(None).mallopt(-6, fill)  # M_PERTURB of malloc.h
     try:
-        return sha256(encode_image(data, full(4)).data).hexdigest()
+        return sha256(convert_image(data, full(4)).data).hexdigest()
     except RejectedError as error:
         return str(error)
 

@@ -103,7 +103,7 @@ class ImageSpec:
         return {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}[self.encoding] + 256
 
 
-class EncodedImage(NamedTuple):
+class ConvertedImage(NamedTuple):
     """A converted image.
 
     Attributes:
@@ -124,9 +124,9 @@ class EncodedImage(NamedTuple):
         return self.geometry.size
 
 
-def encode_image(
+def convert_image(
     data: bytes, spec: ImageSpec, before_load: Callable[[Image.Image], None] = lambda _: None
-) -> EncodedImage:
+) -> ConvertedImage:
     """Convert the content of an image file, in this process.
 
     Args:
@@ -144,7 +144,7 @@ def encode_image(
     encoded = _encode_pixels(image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
         raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
-    return EncodedImage(encoded, decoded.geometry, decoded.multi_frame, channels)
+    return ConvertedImage(encoded, decoded.geometry, decoded.multi_frame, channels)
 
 
 def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:

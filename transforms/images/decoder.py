@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import os
+import pickle
 import re
 import signal
 import socket
@@ -67,7 +67,7 @@ open_decoders: set[Decoder] = set()
 
 
 class Item(NamedTuple):
-    """An image to encode.
+    """An image to make a record of.
 
     Attributes:
         ref: Where it comes from.
@@ -166,10 +166,10 @@ class Decoder:
             os.close(self._socket.detach())
         self._errors.close()
 
-    def encode(
+    def make_records(
         self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
     ) -> Iterator[Example | Reject | None]:
-        """Yield the record or reject of each image, in order, as soon as it is there.
+        """Yield the record or reject of each image, in order, as soon as the process sends it.
 
         It yields None for a file that cannot be read, or has changed.
 
@@ -192,24 +192,22 @@ class Decoder:
             if reply.kind == Kind.OPENED:
                 self.opened = _parse(Opened, reply)
                 with large:
-                    self._write([protocol.GO])
+                    self._write(protocol.GO)
                     reply = self._receive()
             yield self._result(reply, item.ref, spec)
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
-        inputs: list[dict[str, Any]] = []
-        payload = [spec.pickled]
+        inputs: list[Input] = []
         files: list[int] = []
         try:
             for ref, class_id, data in items:
                 size = ref.size if data is None else len(data)
                 opened = data is None and _open_file(ref, files)
                 modified = int(ref.version) if opened else None
-                sent = Input(ref.key, ref.label, class_id, size, modified, data is not None)
-                inputs.append(sent._asdict())
-                payload.append(data or b"")
-            request = Request(len(spec.pickled), alone, inputs)
-            self._write([request.pack(Kind.ENCODE, sum(map(len, payload))), *payload], files)
+                inputs.append(Input(ref.key, ref.label, class_id, size, modified, data is not None))
+            request = pickle.dumps(Request(spec.pickled, alone, inputs))
+            contents = [item.data for item in items if item.data]
+            self._write(protocol.LENGTH.pack(len(request)) + request, contents, files)
         finally:
             for descriptor in files:
                 os.close(descriptor)
@@ -234,25 +232,21 @@ class Decoder:
             raise FailureError("crash")
         return Example(reply.payload, ref.label, _make_row(reply, ref, spec))
 
-    def _write(self, pieces: list[bytes], files: Sequence[int] = ()) -> None:
-        views = [memoryview(piece) for piece in pieces if piece]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
-        while views:
-            try:
-                written = self._socket.sendmsg(views, rights)
-            except TimeoutError:
-                raise FailureError("stalled") from None
-            except ConnectionError:
-                self._fail()
-            except OSError as error:
-                if error.errno != errno.ETOOMANYREFS or not rights:
-                    raise
-                written = 0  # without the descriptors, the worker reads the files
-            rights = []
-            while views and written >= len(views[0]):
-                written -= len(views.pop(0))
-            if views:
-                views[0] = views[0][written:]
+    def _write(
+        self, message: bytes, contents: Sequence[bytes] = (), files: Sequence[int] = ()
+    ) -> None:
+        try:
+            sent = socket.send_fds(self._socket, [message], files) if files else 0
+            for data in (message[sent:], *contents):
+                self._socket.sendall(data)
+        except TimeoutError:
+            raise FailureError("stalled") from None
+        except ConnectionError:
+            self._fail()
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS or not files:
+                raise
+            self._write(message, contents)  # without the descriptors, the worker reads the files
 
     def _receive(self) -> _Reply:
         """Return the next reply."""

@@ -59,7 +59,9 @@ class DecoderPool:
         for _ in range(size):
             self._slots.put(None)
 
-    def encode(self, spec: DecoderSpec, items: Sequence[Item]) -> list[Example | Reject | None]:
+    def make_records(
+        self, spec: DecoderSpec, items: Sequence[Item]
+    ) -> list[Example | Reject | None]:
         """Return the records and rejects of images, in order; waits for a free process.
 
         The result of a file that cannot be read, or has changed, is None. Where a process fails,
@@ -84,7 +86,7 @@ class DecoderPool:
                 decoder = decoder or Decoder()
                 left = items[len(results) :][: 1 if alone else None]
                 try:
-                    for result in decoder.encode(spec, left, _state.large_image, alone=alone):
+                    for result in decoder.make_records(spec, left, _state.large_image, alone=alone):
                         results.append(result)
                         failures.clear()
                 except FailureError as failure:
@@ -95,8 +97,7 @@ class DecoderPool:
                         if reject is not None:
                             results.append(reject)
                             failures.clear()
-                    alone = True
-                    decoder = None
+                    alone, decoder = True, None
                 except BaseException:
                     decoder.close()
                     raise
@@ -107,9 +108,8 @@ class DecoderPool:
     def start_one(self) -> None:
         """Start a process, if it can be started, before there are images for it."""
         decoder = self._take()
-        if decoder is None:
-            with contextlib.suppress(ShardmillError):  # reported if an image needs the process
-                decoder = Decoder()
+        with contextlib.suppress(ShardmillError):  # reported if an image needs the process
+            decoder = decoder or Decoder()
         self._slots.put(decoder)
 
     def _take(self) -> Decoder | None:
@@ -124,17 +124,16 @@ class DecoderPool:
         """Make all calls fail until none is left."""
         self._cancelled = self.users > 0
 
-    def keep_alive(self) -> None:
-        """Cancel the end of idle processes."""
+    def add_user(self, change: int) -> None:
+        """Count the users; end the processes when there was none for a minute."""
+        self.users += change
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-
-    def close_later(self) -> None:
-        """End the processes when they have been idle for a minute."""
-        self._cancelled = False
-        self._idle_timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
-        self._idle_timer.daemon = True
-        self._idle_timer.start()
+        if not self.users:
+            self._cancelled = False
+            self._idle_timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+            self._idle_timer.daemon = True
+            self._idle_timer.start()
 
     def _close_idle(self) -> None:
         with _state.lock:
@@ -175,15 +174,12 @@ def use_pool(size: int) -> Iterator[DecoderPool]:
     _end_with_this_process()
     with _state.lock:
         pool = _state.pools.setdefault(size, DecoderPool(size))
-        pool.users += 1
-        pool.keep_alive()
+        pool.add_user(1)
     try:
         yield pool
     finally:
         with _state.lock:
-            pool.users -= 1
-            if not pool.users:
-                pool.close_later()
+            pool.add_user(-1)
 
 
 @functools.cache

@@ -31,7 +31,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
 from shardmill.schemas.storage.local import read_open
 from shardmill.transforms.images import decoder_protocol as protocol
-from shardmill.transforms.images.convert import EncodedImage, encode_image
+from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
     NONE,
     DecoderSpec,
@@ -41,6 +41,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Kind,
     Opened,
     Rejected,
+    Request,
 )
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
@@ -82,33 +83,30 @@ class Server:
                 return protocol.NO_MEMORY_EXIT
             if request is None:
                 return 0
-            spec_text, announce, inputs = request
+            (spec_text, announce, inputs), contents = request
             spec = _parse_spec(spec_text)
             self._set_limits(spec)
             self._sent = time.monotonic()
-            for each, content in inputs:
+            for source, content in zip(inputs, contents, strict=True):
                 self._opened = Opened(inherited=self._opened.inherited)
                 signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
-                self._answer(each, content, spec, announce=announce)
+                self._answer(source, content, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._flush()
 
-    def _receive(self) -> tuple[bytes, bool, list[tuple[Input, bytes]]] | None:
-        """Return the spec, whether to announce images, and the images; None at the end."""
+    def _receive(self) -> tuple[Request, list[bytes]] | None:
+        """Return a request and the content of each image that comes with it; None at the end."""
         head, self._files = b"", []
-        while len(head) < protocol.HEAD.size:
-            left = protocol.HEAD.size - len(head)
+        while len(head) < protocol.LENGTH.size:
+            left = protocol.LENGTH.size - len(head)
             data, files, _, _ = socket.recv_fds(self._socket, left, protocol.MAX_FILES)
             self._files = files[::-1] or self._files
             if not data:
                 return None
             head += data
         read = self._requests.read
-        request = protocol.parse_fields(protocol.Request, read(protocol.HEAD.unpack(head)[1]))
-        spec = read(request.spec)
-        inputs = [Input(**each) for each in request.inputs]
-        sizes = [each.size if each.content else 0 for each in inputs]
-        return spec, request.announce, list(zip(inputs, map(read, sizes), strict=True))
+        request: Request = pickle.loads(read(*protocol.LENGTH.unpack(head)))  # noqa: S301 - of the worker
+        return request, [read(each.size if each.content else 0) for each in request.inputs]
 
     def _read_file(self, source: Input, content: bytes) -> bytes | None:
         """Return the content of an input; None if it cannot be read, or has changed."""
@@ -134,15 +132,15 @@ class Server:
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
     def _answer(self, source: Input, content: bytes, spec: DecoderSpec, *, announce: bool) -> None:
+        """Reply with the record of an image, or with the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
             data = self._read_file(source, content)
             if data is None:
                 self._send(Kind.UNREAD)
                 return
-            image = encode_image(data, spec.image, announced)
-            values = spec.features.values(_fields(image, source, spec))
-            record = encode_example(values)
+            image = convert_image(data, spec.image, announced)
+            encoded, record = make_record(image, data, source, spec)
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
             if error.error in _DAMAGE and out:
@@ -154,11 +152,6 @@ class Server:
         except Exception:  # noqa: BLE001 - the worker raises it again
             self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            encoded = Encoded(
-                blake3(data).hexdigest(), *image.geometry.upright, image.multi_frame,
-                image.channels[0].values, [int(each.total) for each in image.channels],
-                [int(each.squares) for each in image.channels], spec.features.columns(values),
-            )  # fmt: skip
             self._send(Kind.ENCODED, encoded, record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
@@ -192,10 +185,19 @@ class Server:
 _parse_spec = functools.lru_cache(pickle.loads)
 
 
-def _fields(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, bytes | int]:
-    """Return what features can have, see ``image_features.Feature.field``."""
-    geometry = image.geometry
-    return {
+def make_record(
+    image: ConvertedImage, content: bytes, source: Input, spec: DecoderSpec
+) -> tuple[Encoded, bytes]:
+    """Return what the catalog says of a converted image, and its record.
+
+    Args:
+        image: The image.
+        content: Content of the file that it was converted from.
+        source: The input of the request.
+        spec: Which features the record has.
+    """
+    geometry, channels = image.geometry, image.channels
+    fields = {
         "data": image.data,
         "format": spec.image.encoding.encode(),
         "height": geometry.size.height,
@@ -206,6 +208,13 @@ def _fields(image: EncodedImage, source: Input, spec: DecoderSpec) -> dict[str, 
         "multi_frame": int(image.multi_frame),
         **input_fields(source.key, source.label, source.class_id),
     }
+    values = spec.features.values(fields)
+    encoded = Encoded(
+        blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
+        [int(each.total) for each in channels], [int(each.squares) for each in channels],
+        spec.features.columns(values),
+    )  # fmt: skip
+    return encoded, encode_example(values)
 
 
 def _memory_needed(image: Image.Image, pixels: int) -> int:

@@ -1,6 +1,8 @@
-"""Messages between a worker and its decoder processes: named fields and bytes.
+"""Messages between a worker and its decoder processes.
 
-Replies contain no pickles: a decoder that a hostile file took over must not run code in the worker.
+A request is the length of a pickled ``Request``, that, and the content of each input that has it.
+A reply has named fields and bytes, and no pickles: a decoder that a hostile file took over must not
+run code in the worker.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 
-# Kind of a message, bytes of its fields, which are a JSON object, and of the payload that follows.
+# Kind of a reply, bytes of its fields, which are a JSON object, and of the payload that follows.
 HEAD = struct.Struct("<BIQ")
+LENGTH = struct.Struct("<Q")
+GO = b"\1"  # answers ``OPENED``: decode it now
 MAX_FILES = 250  # descriptors that a message can have on every system
 MAX_FIELDS = 1 << 20  # bytes of the fields of a reply
 NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself
@@ -25,7 +29,7 @@ FieldsT = TypeVar("FieldsT", bound="Fields")
 
 
 class Kind(IntEnum):
-    """Kind of a message, with its fields and payload."""
+    """Kind of a reply, with its fields and payload."""
 
     READY = 1  # after the start
     OPENED = 2  # the header of a large image is read; ``Opened``
@@ -34,19 +38,17 @@ class Kind(IntEnum):
     NO_MEMORY = 5  # ``Opened``
     BUG = 6  # the payload is a traceback
     UNREAD = 7  # the file cannot be read, or has changed
-    ENCODE = 8  # a request: ``Request``; the spec, then the content of each input that has it
-    CONTINUE = 9  # a request that answers ``OPENED``: decode it now
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Named fields of a message; a subclass gives each a default of its type."""
+    """Named fields of a reply; a subclass gives each a default of its type."""
 
     def pack(self, kind: Kind, payload: int = 0) -> bytes:
-        """Return the message without its payload.
+        """Return the reply without its payload.
 
         Args:
-            kind: Kind of the message.
+            kind: Kind of the reply.
             payload: Bytes of the payload that follows.
         """
         text = json.dumps(vars(self), separators=(",", ":")).encode()
@@ -54,10 +56,10 @@ class Fields:
 
 
 def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
-    """Return the fields of a message that a hostile file may have written.
+    """Return the fields of a reply that a hostile file may have written.
 
     Raises:
-        ValueError: They are not those of this kind of message.
+        ValueError: They are not those of this kind of reply.
     """
     try:
         made = kind(**json.loads(text))
@@ -72,7 +74,6 @@ def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
 
 
 NONE = Fields()
-GO = NONE.pack(Kind.CONTINUE)
 
 
 @dataclass(frozen=True)
@@ -118,21 +119,6 @@ class Rejected(Fields):
     message: str = ""
 
 
-@dataclass(frozen=True)
-class Request(Fields):
-    """Images to encode.
-
-    Attributes:
-        spec: Bytes of the pickled ``DecoderSpec``.
-        announce: Whether to send ``OPENED`` for each image.
-        inputs: Of each input the fields of ``Input``.
-    """
-
-    spec: int = 0
-    announce: bool = False
-    inputs: list[dict[str, Any]] = field(default_factory=list)
-
-
 class Input(NamedTuple):
     """An image of a request.
 
@@ -142,7 +128,7 @@ class Input(NamedTuple):
         class_id: Number of the label.
         size: Bytes of the file.
         modified: Modification time of the file in nanoseconds, if a descriptor comes; else None.
-        content: Whether its content follows in the payload.
+        content: Whether its content follows the request.
     """
 
     key: str
@@ -151,6 +137,20 @@ class Input(NamedTuple):
     size: int
     modified: int | None
     content: bool
+
+
+class Request(NamedTuple):
+    """Images to make records of.
+
+    Attributes:
+        spec: The pickled ``DecoderSpec``, which is the same for many requests.
+        announce: Whether to send ``OPENED`` for each image.
+        inputs: The images.
+    """
+
+    spec: bytes
+    announce: bool
+    inputs: list[Input]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,12 @@ from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.reuse import known_row, take_records
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
@@ -131,6 +133,35 @@ class ImageEncoder:
         return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
 
 
+@dataclass(frozen=True)
+class ImagesHooks(BuildHooks):
+    """The ``BuildHooks`` of images.
+
+    Attributes:
+        labels_are_names: Whether labels are the names of files.
+    """
+
+    labels_are_names: bool = False
+    inputs: str = "images"
+    wanted: str = "an image"
+
+    def next_step(self, name: str, default: str) -> str:
+        """Return what to do with a file that is not an image."""
+        return next_step(name, "images", default)
+
+    def remedy(self, reason: str, keys: Sequence[str]) -> str:
+        """Return what to change if matching rejected all images, or nothing."""
+        return remedy_of(reason, keys)
+
+    def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:
+        """Yield a warning if each file has another label."""
+        if self.labels_are_names and len(labels) == usable > 1:
+            yield (
+                f"each of the {usable:,} files has another label, such as {min(labels)!r}: set a "
+                "--label_pattern that takes the class out of the name, or --label_from=none"
+            )
+
+
 def _decode(
     pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
 ) -> Iterator[Example | Reject]:
@@ -154,7 +185,7 @@ def _encode_items(
     pool: DecoderPool, task: DecoderSpec, items: list[Item], results: dict[str, Example | Reject]
 ) -> None:
     """Add the results of images whose files can be read."""
-    encoded = pool.encode(task, items) if items else []
+    encoded = pool.make_records(task, items) if items else []
     for item, result in zip(items, encoded, strict=True):
         if result is not None:
             results[item.ref.key] = result

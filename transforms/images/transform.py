@@ -10,18 +10,10 @@ import apache_beam as beam
 import shardmill.transforms.match.input_coders  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.sink.encoder import Block, Encoder, Example, Item, encode_refs
+from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH_SIZE = 64
-
-
-def tag_rejects(
-    items: Iterator[Item],
-) -> Iterator[Example | Block | beam.pvalue.TaggedOutput]:
-    """Yield examples unchanged, and rejects tagged for a separate output."""
-    for item in items:
-        yield beam.pvalue.TaggedOutput(REJECTS, item) if isinstance(item, Reject) else item
 
 
 @dataclass(eq=False)
@@ -43,11 +35,13 @@ class EncodeImages(beam.PTransform):
     def expand(self, pcoll: beam.PCollection[InputRef]) -> beam.pvalue.DoOutputsTuple:
         """Batch and encode the references."""
         encoder, labels = self.encoder, tuple(self.labels)
+
+        def encode(refs: Sequence[InputRef]) -> Iterator[Item | beam.pvalue.TaggedOutput]:
+            for item in encode_refs(encoder, refs, labels):
+                yield beam.pvalue.TaggedOutput(REJECTS, item) if isinstance(item, Reject) else item
+
         return (
             pcoll
             | "BatchReferences" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH_SIZE)
-            | "EncodeBatches"
-            >> beam.FlatMap(
-                lambda refs: tag_rejects(encode_refs(encoder, refs, labels))
-            ).with_outputs(REJECTS, main=EXAMPLES)
+            | "EncodeBatches" >> beam.FlatMap(encode).with_outputs(REJECTS, main=EXAMPLES)
         )

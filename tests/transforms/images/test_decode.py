@@ -14,7 +14,7 @@ from PIL import Image, ImageCms, PngImagePlugin
 
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, RejectedError
-from shardmill.transforms.images.convert import encode_image
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.decode import jpeg_frame, plain_message
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_input
 from tests.conftest import make_image
@@ -117,7 +117,7 @@ def test_orientation_of_scaled_jpegs_with_odd_sizes(orientation, way, gap):
     picture = make_image(7, 501, 333)
     upright = np.asarray(picture)
     data = oriented(stored_as(upright, orientation), "JPEG", orientation)
-    encoded = encode_image(data, sized(70, 45, way, reducing_gap=gap))
+    encoded = convert_image(data, sized(70, 45, way, reducing_gap=gap))
     found = as_array(encoded)
     # 501x333 fits 70x45 as 68x45 and covers it as 70x47 (46.53).
     sizes = {"stretch": (70, 45), "fit": (68, 45), "crop": (70, 47), "pad": (68, 45)}
@@ -140,14 +140,14 @@ def test_resizes_only_the_covered_box_of_a_scaled_jpeg(orientation):
         image = Image.fromarray(np.ascontiguousarray(upright))
         expected = np.asarray(image.resize((3, 3), Image.Resampling.BILINEAR)).astype(int)
         data = oriented(stored_as(upright, orientation), "JPEG", orientation)
-        found = as_array(encode_image(data, sized(3, 3)))
+        found = as_array(convert_image(data, sized(3, 3)))
         assert np.abs(found - expected).max() <= 4
 
 
 def test_encodes_the_resized_pixels():
     picture = make_image(3, 97, 61)
     spec = sized(50, 40, encoding="png")
-    encoded = encode_image(saved(picture, "PNG"), spec)
+    encoded = convert_image(saved(picture, "PNG"), spec)
     expected = picture.resize((50, 40), Image.Resampling.BILINEAR)
     assert (np.asarray(Image.open(io.BytesIO(encoded.data))) == np.asarray(expected)).all()
 
@@ -168,11 +168,11 @@ def frames() -> list[Image.Image]:
 def test_takes_the_first_of_several_frames(kind, options):
     first, *others = frames()
     data = saved(first, kind, save_all=True, append_images=others, **options)
-    encoded = encode_image(data, full())
+    encoded = convert_image(data, full())
     assert encoded.multi_frame
     assert encoded.size == (20, 10)
     assert np.abs(as_array(encoded) - RED).max() <= 3
-    alone = encode_image(saved(first, kind, **options), full())
+    alone = convert_image(saved(first, kind, **options), full())
     assert not alone.multi_frame
     assert np.abs(as_array(alone) - RED).max() <= 3
 
@@ -186,7 +186,7 @@ def test_transparent_gif_is_composited_over_white(disposal):
     second.putdata([2, 2, 0, 1])
     options = {"append_images": [second], "transparency": 0, "disposal": disposal}
     data = saved(first, "GIF", save_all=True, **options)
-    encoded = encode_image(data, full())
+    encoded = convert_image(data, full())
     assert encoded.multi_frame
     assert as_array(encoded)[0].tolist() == [[255] * 3, list(RED), list(GREEN), [255] * 3]
 
@@ -210,7 +210,7 @@ def test_ignores_a_damaged_second_frame():
         alone = len(saved(first, kind, **options))
         damage = alone + 8 if kind != "WEBP" else len(data) - 6
         data[damage : damage + 4] = b"\xff\xff\xff\xff"
-        encoded = encode_image(bytes(data), full())
+        encoded = convert_image(bytes(data), full())
         assert np.abs(as_array(encoded) - RED).max() == 0, kind
 
 
@@ -246,7 +246,7 @@ def test_rejects_decompression_bombs_by_their_headers(monkeypatch):
 def test_max_pixels_alone_decides_from_the_header():
     data = saved(Image.new("L", (300, 200), 9), "PNG")
     assert rejection(data, full(max_pixels=59_999)).message == "300x200 pixels exceed 59,999"
-    assert encode_image(data, full(max_pixels=60_000)).size == (300, 200)
+    assert convert_image(data, full(max_pixels=60_000)).size == (300, 200)
 
 
 @pytest.mark.parametrize("frame", range(0xC0, 0xD0))
@@ -266,10 +266,10 @@ def test_decodes_lossless_jpegs_in_full(shape, channels):
     picture = np.asarray(make_image(3, *shape, mode="L" if channels == 1 else "RGB"))
     picture = picture.reshape(shape[1], shape[0], channels)
     data = lossless_jpeg(picture)
-    kept = as_array(encode_image(data, full(channels)), channels)
-    found = as_array(encode_image(data, sized(32, 32, channels=channels)), channels)
+    kept = as_array(convert_image(data, full(channels)), channels)
+    found = as_array(convert_image(data, sized(32, 32, channels=channels)), channels)
     png = saved(Image.fromarray(kept.astype(np.uint8).squeeze()), "PNG")
-    assert (found == as_array(encode_image(png, sized(32, 32, channels=channels)), channels)).all()
+    assert (found == as_array(convert_image(png, sized(32, 32, channels=channels)), channels)).all()
     if channels == 1:
         assert (kept == picture).all()
 
@@ -283,9 +283,9 @@ def test_rejects_deep_lossless_jpegs(bits):
 def test_rejects_thin_images_that_a_crop_would_enlarge_too_much():
     thin = saved(Image.new("L", (20_000, 1), 9), "PNG")
     assert rejection(thin, sized(300, 300, "crop")).error == "too_large"
-    assert encode_image(thin, sized(300, 300, "fit")).size == (300, 1)
+    assert convert_image(thin, sized(300, 300, "fit")).size == (300, 1)
     short = saved(Image.new("L", (900, 1), 9), "PNG")
-    assert (as_array(encode_image(short, sized(300, 300, "crop"))) == 9).all()
+    assert (as_array(convert_image(short, sized(300, 300, "crop"))) == 9).all()
 
 
 def test_rejects_a_text_chunk_bomb():
@@ -358,7 +358,7 @@ def test_damaged_files_are_decoded_or_rejected():
 
 def outcome_of(data: bytes, spec) -> str | tuple[str, str, str]:
     try:
-        encode_image(data, spec)
+        convert_image(data, spec)
     except RejectedError as error:
         return error.stage, error.error, error.message
     return "ok"
@@ -466,13 +466,13 @@ def test_output_contains_no_metadata(kind, way, channels):
         if icc and kind == "CMYK":
             continue  # an RGB profile on inks is a reject
         spec = sized(40, 30, way, encoding="png", channels=channels, icc=icc)
-        encoded = encode_image(data, spec).data
+        encoded = convert_image(data, spec).data
         assert png_chunks(encoded) == {b"IHDR", b"IDAT", b"IEND"}
         assert encoded[25] == {1: 0, 3: 2, 4: 6}[channels]  # color type: no transparency apart
         if channels == 4:
             continue  # a JPEG has no alpha
         spec = sized(40, 30, way, encoding="jpeg", channels=channels, icc=icc)
-        segments = jpeg_segments(encode_image(data, spec).data)
+        segments = jpeg_segments(convert_image(data, spec).data)
         # JFIF without a resolution; tables; the frame.
         assert {marker for marker, _ in segments} <= {0xE0, 0xDB, 0xC0, 0xC4}
         assert segments[0] == (0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
@@ -492,6 +492,6 @@ def test_output_does_not_depend_on_threads(encoding):
     picture = np.asarray(corners(99, 77))
     files = [*samples().values(), *(oriented(picture, "JPEG", n) for n in (3, 6))]
     spec = sized(24, 18, "crop", encoding=encoding)
-    alone = [encode_image(data, spec) for data in files]
+    alone = [convert_image(data, spec) for data in files]
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
-        assert list(pool.map(lambda data: encode_image(data, spec), files * 8)) == alone * 8
+        assert list(pool.map(lambda data: convert_image(data, spec), files * 8)) == alone * 8

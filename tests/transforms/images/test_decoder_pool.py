@@ -327,7 +327,8 @@ def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch
     """As an out-of-memory killer does; nothing of the images was at fault."""
     began = time.monotonic()
     wanted = encode(photos(tmp_path / "in", 4))
-    seconds, kills, start = time.monotonic() - began, iter(range(2)), decoders.Decoder.__init__
+    # One kill: two could hit both attempts at one image, which is an error.
+    seconds, kills, start = time.monotonic() - began, iter(range(1)), decoders.Decoder.__init__
 
     def start_and_kill(self):
         start(self)

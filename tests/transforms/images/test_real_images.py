@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from shardmill.schemas.rejects import REASONS, RejectedError
-from shardmill.transforms.images.convert import encode_image
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.decode import decode_image
 from tests.conftest import SOAK
 from tests.support.pixel_tools import (
@@ -63,7 +63,7 @@ def facts(shared: Path, name: str) -> dict[str, dict[str, str]]:
 def rejection(data: bytes) -> RejectedError | None:
     """Return the error with which a file is rejected, or None."""
     try:
-        encode_image(data, full())
+        convert_image(data, full())
     except RejectedError as error:
         return error
     return None
@@ -316,8 +316,8 @@ def test_scaled_decoding_is_close_to_full_decoding(shared_data, side, step, leas
         decoded = decode_image(data, spec.resize, spec.gap)
         if sorted(decoded.image.size) == sorted(decoded.geometry.stored):
             continue  # too small to be decoded at a fraction
-        fast = as_array(encode_image(data, spec))
-        exact = as_array(encode_image(data, sized(side, side, reducing_gap=0.0)))
+        fast = as_array(convert_image(data, spec))
+        exact = as_array(convert_image(data, sized(side, side, reducing_gap=0.0)))
         found.append(10 * np.log10(255**2 / max(((fast - exact) ** 2).mean(), 1e-9)))
     assert len(found) >= least
     assert np.mean(np.array(found) >= 40) >= 0.95

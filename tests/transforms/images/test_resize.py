@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.schemas.errors import UsageError
-from shardmill.transforms.images.convert import ImageSpec, encode_image
+from shardmill.transforms.images.convert import ImageSpec, convert_image
 from shardmill.transforms.images.decode import decode_image
 from shardmill.transforms.images.resize import (
     MAX_SIDE,
@@ -192,7 +192,7 @@ def test_encoded_images_have_the_requested_size(
 ):
     data = saved(Image.new("L", (width, height), 128), "JPEG")
     spec = ResizeSpec(Size(target_width, target_height), way, only_shrink)
-    encoded = encode_image(data, ImageSpec(spec, encoding="png", reducing_gap=gap))
+    encoded = convert_image(data, ImageSpec(spec, encoding="png", reducing_gap=gap))
     assert Image.open(io.BytesIO(encoded.data)).size == encoded.size
     scaled = spec.scaled(Size(width, height))
     if way in ("stretch", "fit", "none"):
@@ -225,7 +225,7 @@ def test_geometry_gives_the_point_of_a_mark_of_the_file(kind, orientation, resiz
     exif[ORIENTATION] = orientation
     options = {"tiffinfo": {ORIENTATION: orientation}} if kind == "TIFF" else {"exif": exif}
     spec = ImageSpec(resize, encoding="raw", channels=1, reducing_gap=1.0)
-    encoded = encode_image(saved(image, kind, **options), spec)
+    encoded = convert_image(saved(image, kind, **options), spec)
     geometry = encoded.geometry
     assert geometry.stored == (width, height)
     assert geometry.orientation == orientation
