@@ -13,7 +13,7 @@ class KnownRecord(NamedTuple):
     """A published record that was made of the same input with the same options.
 
     Attributes:
-        content_hash: See ``CatalogRow``, also for the next six.
+        content_hash: BLAKE3 of the content of the input, 64 hexadecimal digits.
         width: Width of the input.
         height: Height of the input.
         multi_frame: Whether only the first of several frames was used.
@@ -66,7 +66,8 @@ class InputRef(NamedTuple):
         error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
         known: Its packed ``KnownRecord``, or empty; not part of the identity of the input.
-        ctime: See ``Entry``; not part of the identity: copies of an input differ in it.
+        ctime: Time of the last change of the file or its attributes; not part of the identity,
+            since copies of an input differ in it.
     """
 
     key: str

@@ -34,7 +34,7 @@ class CatalogRow(NamedTuple):
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
         record_bytes: Bytes of the record in the uncompressed shard, with the frame.
-        features: Columns that record features of the record, see ``image_features.Feature.column``.
+        features: Columns that record features of the record: BLAKE3 hashes, or numbers.
         input_ctime: Time of the last change of the file or its attributes, in nanoseconds; 0 for
             objects. Two builds of the same inputs may differ in it.
     """
@@ -117,7 +117,7 @@ def format_catalog(rows: Iterable[Sequence[Any]], record_id: str) -> bytes:
 
     Args:
         rows: ``CatalogRow`` values, or sequences of their fields.
-        record_id: See ``Catalog``.
+        record_id: Identity of the options and codecs that decided the features.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

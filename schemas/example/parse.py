@@ -66,7 +66,7 @@ def parse_example(payload: bytes) -> dict[str, FeatureValues]:
 
     Raises:
         ExampleError: The bytes are not an example. Protobuf is lenient and may accept bytes of
-            another message type; see ``looks_like_example``.
+            another message type, which ``looks_like_example`` recognizes.
     """
     try:
         return _parse_canonical(payload)

@@ -91,7 +91,7 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
 
 
 def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
-    """Return the spec of one feature; see ``parse_feature_specs``."""
+    """Return the spec of one feature; raise FormatError if the tags of an array are invalid."""
     name, kind = feature.name, schema_text.kind_of(feature)
     if kind is None:
         raise FormatError(f"{source} does not give the feature {name!r} a type")

@@ -177,7 +177,7 @@ class FeatureSet:
 
 
 def input_fields(key: str, label: str | None, class_id: int) -> dict[str, Value]:
-    """Return what features of the input can have, see ``Feature.field``.
+    """Return the values of features of the input, by ``Feature.field``.
 
     Args:
         key: Key of the input.

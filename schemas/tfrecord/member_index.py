@@ -44,7 +44,7 @@ _ROOM = _BODY_BYTES - _HEAD.size
 
 
 class IndexedMember(NamedTuple):
-    """A member and its offset in the file; see ``Member``."""
+    """A ``Member`` and its offset in the file."""
 
     offset: int
     num_bytes: int
@@ -83,6 +83,8 @@ def parse_index(header: bytes) -> list[Member] | None:
     """Return the members that an index lists, or None if the bytes are not a valid index."""
     if len(header) < INDEX_BYTES or not header.startswith(_START):
         return None
+    # A file may begin with these bytes by chance, or hold a stale index: only one whose CRC, sizes
+    # and span agree is used, and a scan of records compares their number too.
     body = header[len(_START) : INDEX_BYTES - _CRC.size]
     (crc,) = _CRC.unpack_from(header, INDEX_BYTES - _CRC.size)
     version, count, span = _HEAD.unpack_from(body)
@@ -107,6 +109,7 @@ def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedM
     """
     listed: list[IndexedMember] = []
     offset = 0
+    # Each index leads to the next one, so this reads 512 bytes for about a hundred members.
     while offset < size:
         members = parse_index(read_at(offset, INDEX_BYTES))
         if members is None:

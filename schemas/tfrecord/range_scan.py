@@ -1,4 +1,4 @@
-"""Scanning of one byte range of a TFRecord file; see ``ranges``."""
+"""Scanning of one byte range of a TFRecord file, which ``ranges.find_ranges`` chose."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def _scan_uncompressed(reader: RandomReader, part: Range, take: Take | None) -> 
             if scanner.done:
                 break
             scanner.feed(data[max(0, begin - at) :])
+            # A forged length could otherwise make every range read the rest of the file.
             if scanner.pending_end > part.size:
                 raise scanner.truncated_error(part.size)
             at += len(data)
@@ -132,6 +133,7 @@ def _find_first(reader: RandomReader, start: int, end: int) -> int:
     """Return the offset of the first possible record from start to end, or -1."""
     at = start
     while at < end:
+        # A header may begin with the last byte of the range, or of a chunk: chunks overlap.
         data = reader.read_at(at, min(reader.chunk, end - at + HEADER_BYTES - 1))
         found = find_record(data, reader.size - at)
         if found >= 0:
@@ -154,6 +156,7 @@ def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
             near = at - read < reader.gap
             data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
             read = at + len(data)
+            # A new scanner for each read, since the bytes of large payloads between are skipped.
             scanner = RecordScanner(at, part.end, check=False)
             scanner.records = records
             scanner.feed(data)
@@ -171,6 +174,7 @@ def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
 
 def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
     """Scan the members of an indexed file, each of which is inflated and checked on its own."""
+    # One scanner for all members: records that span members are detected, not lost.
     scanner = RecordScanner(take=take)
     crc = _RunningCrc()
     found = RangeCount(part.start, part.end)
@@ -255,7 +259,7 @@ def scan_content(
                 head += chunk
             try:
                 scanner.feed(chunk)
-            finally:
+            finally:  # a fault leaves valid records before it, which the caller takes first
                 yield
         scanner.close()
     except DamagedError as error:

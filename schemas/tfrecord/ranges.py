@@ -88,7 +88,7 @@ def find_ranges(
     Args:
         path: Path or URI of the file.
         version: Expected version of the file; empty: any.
-        check: ``records`` or ``index``; see ``reader.count_file``.
+        check: ``records`` reads all ranges; ``index`` trusts a valid index.
         range_bytes: Approximate size of a range.
 
     Raises:
@@ -115,6 +115,7 @@ def find_ranges(
 
 def _warning(members: Sequence[IndexedMember]) -> str:
     """Return a warning if TensorFlow would not read all records of a file; else empty."""
+    # The index shows both cases without inflating a member.
     for member, following in itertools.pairwise(members):
         if not member.records and following.records:
             return empty_member_warning(member.offset)

@@ -170,7 +170,7 @@ class RecordScanner:
         afterwards, which can be vectorised.
         """
         # A damaged length leads anywhere, even beyond data: offsets after it are discarded below,
-        # and no memory depends on it.
+        # and no memory depends on it. The walk ends, since each record has at least 16 bytes.
         limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
         length_at = _LENGTH.unpack_from
         begins: list[int] = []
@@ -182,6 +182,7 @@ class RecordScanner:
         begins.append(at)
         if damaged < 0 and at > len(data):
             complete -= 1  # the last record continues after data
+        # Payloads before a damaged length are checked first: an earlier fault counts.
         self._check_payloads(data, begins[: complete + 1])
         if damaged >= 0:
             raise self._bad_length()
@@ -235,6 +236,7 @@ class RecordScanner:
                 raise self._bad_length()
             self._left, self._crc = self._length, 0
             self._held.clear()
+        # The payload is not collected unless it is taken, so a record may be larger than memory.
         if self._left:
             piece = data[at : at + self._left]
             if self._check:

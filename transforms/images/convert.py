@@ -37,7 +37,7 @@ class ImageSpec:
     Attributes:
         resize: Target size and how to reach it.
         interpolation: One of ``INTERPOLATIONS``: Pillow's filters, which antialias.
-        reducing_gap: See ``resize.draft_size``.
+        reducing_gap: Least ratio of the size that a JPEG is decoded at to the size after resizing.
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
@@ -132,7 +132,7 @@ def convert_image(
     Args:
         data: Content of the file.
         spec: How it is converted.
-        before_load: See ``decode.decode_image``.
+        before_load: Called with the image, whose header has been read, before it is decoded.
 
     Raises:
         RejectedError: The file cannot be converted.

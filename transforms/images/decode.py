@@ -86,7 +86,7 @@ def decode_image(
     Args:
         data: Content of the file.
         spec: How the image will be resized. A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
-        gap: See ``resize.draft_size``; 0 decodes at full size.
+        gap: Least ratio of the decoded to the resized size; 0 decodes at full size.
         max_pixels: Largest width times height.
         before_load: Called with the image, whose header has been read, before it is decoded.
 
@@ -201,7 +201,7 @@ def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
     Args:
         image: A JPEG that is not loaded yet.
         geometry: Where its pixels are in the record.
-        gap: See ``resize.draft_size``.
+        gap: Least ratio of the decoded to the resized size.
     """
     smallest = draft_size(geometry.upright, geometry.scaled, gap)
     if smallest is None:
@@ -212,7 +212,7 @@ def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
 
 
 def decode_jpeg(data: bytes, header: Image.Image) -> Image.Image | None:
-    """Return a JPEG decoded by simplejpeg, see ``schemas.jpeg``; None if Pillow must decode it.
+    """Return a JPEG decoded by simplejpeg; None if Pillow must decode it.
 
     Args:
         data: Content of the file.

@@ -81,7 +81,7 @@ class Item(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """A reply; see ``decoder_protocol``."""
+    """A reply of a decoder process, which a hostile file may have written."""
 
     kind: int
     fields: bytes

@@ -41,7 +41,7 @@ class _State:
 
 
 class DecoderPool:
-    """Decoder processes, started when they are needed; see ``use_pool``.
+    """Decoder processes, which are started when they are needed and shared by all threads.
 
     Args:
         size: Number of processes.

@@ -112,7 +112,7 @@ class Encoded(Fields):
 
 @dataclass(frozen=True)
 class Rejected(Fields):
-    """Why an image is rejected; see ``Reject``."""
+    """Why an image is rejected: fields of ``Reject``."""
 
     stage: str = ""
     error: str = ""

@@ -58,21 +58,21 @@ class ImageEncoder:
 
     @property
     def expected_bytes(self) -> int | None:
-        """See ``Encoder.expected_bytes``."""
+        """Approximate bytes of a record; None if they depend on the input."""
         return self.spec.expected_bytes()
 
     def versions(self) -> dict[str, str]:
-        """See ``Encoder.versions``."""
+        """Return the versions of all libraries that the bytes of shards depend on."""
         return {**codec_versions(), "deflate": deflate.__version__}
 
     def schema(self, labels: Sequence[str]) -> str:
-        """See ``Encoder.schema``."""
+        """Return the text of ``schema.pbtxt`` for labels in the order of their class ids."""
         spec = self.spec
         tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
         return self.feature_set.schema(labels, tags)
 
     def features(self) -> list[dict[str, Any]]:
-        """See ``Encoder.features``."""
+        """Return name, type and source of each feature, for the manifest."""
         return [dict(feature) for feature in self.feature_set.describe()]
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
