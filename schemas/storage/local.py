@@ -95,12 +95,8 @@ class LocalStorage(Storage):
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return a file's bytes if size and modification time are as given."""
-        with _translate_errors("read", path):
-            descriptor = open_input(path)
-            try:
-                return read_open(descriptor, size, int(version))
-            finally:
-                os.close(descriptor)
+        with _translate_errors("read", path), os.fdopen(open_input(path), "rb", 0) as file:
+            return read_open(file.fileno(), size, int(version))
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
@@ -112,11 +108,9 @@ class LocalStorage(Storage):
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """Open a regular file for random access; the reader keeps its descriptor."""
         with _translate_errors("read", path):
-            descriptor = open_input(path)
-        try:
-            yield LocalReader(path, descriptor)
-        finally:
-            os.close(descriptor)
+            file = os.fdopen(open_input(path), "rb", 0)
+        with file:
+            yield LocalReader(path, file.fileno())
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
