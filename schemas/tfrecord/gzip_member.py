@@ -9,6 +9,7 @@ and one record can be read without the others.
 
 from __future__ import annotations
 
+import struct
 from typing import Literal, NamedTuple
 
 import deflate
@@ -38,13 +39,22 @@ class Member(NamedTuple):
 
 def stored_member(data: bytes) -> bytes:
     """Return data as one gzip member of stored (uncompressed) deflate blocks."""
-    return deflated_member(data, 0)
+    # Joined once: libdeflate writes the same blocks, but replacing its header would copy them.
+    pieces = [HEADER]
+    view = memoryview(data)
+    last = max(0, (len(data) - 1) // STORED_BLOCK_BYTES)
+    for number in range(last + 1):
+        block = view[number * STORED_BLOCK_BYTES : (number + 1) * STORED_BLOCK_BYTES]
+        size = len(block)
+        pieces.append(struct.pack("<BHH", number == last, size, size ^ 0xFFFF))
+        pieces.append(block)  # type: ignore[arg-type]
+    pieces.append(_trailer(data))
+    return b"".join(pieces)
 
 
 def deflated_member(data: bytes, level: int = DEFLATE_LEVEL) -> bytes:
     """Return data as one gzip member compressed by libdeflate."""
-    # libdeflate's header states the level; all else that it writes depends on the data alone.
-    return HEADER + deflate.gzip_compress(data, level)[GZIP_HEADER_BYTES:]
+    return b"".join((HEADER, deflate.deflate_compress(data, level), _trailer(data)))
 
 
 def pack_member(data: bytes, packing: Packing) -> bytes:
@@ -60,6 +70,10 @@ def deflate_offset(member: bytes) -> int:
     if flags == FEXTRA:
         return GZIP_HEADER_BYTES + 2 + int.from_bytes(member[10:12], "little")
     return -1 if flags else GZIP_HEADER_BYTES
+
+
+def _trailer(data: bytes) -> bytes:
+    return struct.pack("<II", deflate.crc32(data), len(data) & 0xFFFFFFFF)
 
 
 def find_blocks(member: bytes, content_bytes: int) -> int:
