@@ -1,7 +1,5 @@
 """Feature specs from schema.pbtxt, compared with those of TensorFlow Transform."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 
 from shardmill.loaders import feature_spec, open_dataset
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags, parse_feature_specs
 from tests.support.loader_tools import write_dataset
 
@@ -181,14 +178,6 @@ def test_rejects_invalid_shapes_and_raw_values_without_a_dtype(shape):
 def test_tags_of_other_programs_are_ignored(tags):
     spec = tagged(*tags)
     assert (spec.encoding, spec.dtype, spec.shape, spec.channels) == ("", None, None, 0)
-
-
-def test_reads_columns_with_tags_of_other_programs(tmp_path: Path):
-    text = BYTES.format('tag: "encoding=latin-1" tag: "dtype=text"')
-    number = 'feature { name: "n" type: INT presence { min_fraction: 1 } shape { } annotation { tag: "encoding=raw" } }'  # fmt: skip
-    record = encode_example({"x": b"caf\xe9", "n": 3})
-    ds = write_dataset(tmp_path / "ds", [[[record]]], text + number)
-    assert open_dataset(ds)[0] == {"x": b"caf\xe9", "n": 3}
 
 
 def test_a_shape_with_an_unknown_dimension_is_not_fixed():

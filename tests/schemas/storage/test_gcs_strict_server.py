@@ -65,15 +65,6 @@ def test_checks_the_precondition_of_every_call(blob, action):
     assert status(call, blob, if_generation_match=0) == absent
 
 
-def test_one_of_two_resumable_uploads_wins(blob):
-    late = blob("z").create_resumable_upload_session(size=6, if_generation_match=0)
-    upload = blob("z").upload_from_file
-    assert status(upload, io.BytesIO(b"first"), if_generation_match=0) == 200
-    answer = requests.put(late, b"second", headers={"Content-Range": "bytes 0-5/6"}, timeout=30)
-    assert answer.status_code == 412
-    assert blob("z").download_as_bytes() == b"first"
-
-
 def test_rejects_missing_sources(blob):
     assert status(blob("to").rewrite, blob("nothing")) == 404
     assert status(blob("to").compose, [blob("x"), blob("nothing")]) == 404
@@ -82,54 +73,10 @@ def test_rejects_missing_sources(blob):
         assert status(blob("to").compose, [blob("x")] * count) == expected
 
 
-def test_does_not_find_a_replaced_generation(blob):
-    old = current(blob, "x").generation
-    blob("x").upload_from_string(b"newer")
-    for call in ("reload", "download_as_bytes", "delete"):
-        assert status(getattr(blob("x", generation=old), call)) == 404
-    assert current(blob, "x").size == 5
-
-
 def test_rejects_an_upload_with_a_wrong_checksum(blob, front):
     front.fail("upload", "spoil")
     assert status(blob("new").upload_from_string, b"d" * 1000, checksum="crc32c") == 400
     assert not blob("new").exists()
-
-
-def test_checks_permissions(blob, front):
-    rules = front.rules
-    blob("y").upload_from_string(b"data")
-    needs = {
-        "download": {"get"}, "get": {"get"}, "delete": {"delete"},
-        "upload": {"create", "delete"}, "compose": {"create", "delete", "get"},
-        "rewrite": {"create", "delete", "get"},
-    }  # fmt: skip
-    for action, names in needs.items():
-        wanted = {f"storage.objects.{name}" for name in names}
-        blob("x").upload_from_string(b"data")
-        for missing in sorted(wanted):
-            rules.granted = wanted - {missing}
-            assert status(ACTIONS[action], blob) == 403, (action, missing)
-        rules.granted = wanted
-        rules.needed.clear()
-        assert status(ACTIONS[action], blob) == 200, action
-        assert rules.needed == wanted
-        rules.granted = None
-    rules.granted = {"storage.objects.get"}
-    assert status(blob("nothing").reload) == 403  # not 404: the caller may not list
-    with pytest.raises(api.Forbidden):
-        list(blob("x").bucket.list_blobs())
-
-
-def test_lost_calls_are_carried_out_and_dropped_ones_are_not(blob, front):
-    for how, expected in (("lose", 200), ("drop", 404), ("reset", 404)):
-        front.fail("upload", how, name=how)
-        with pytest.raises(requests.ConnectionError):
-            blob(how).upload_from_string(b"data", retry=None)
-        assert status(blob(how).reload) == expected
-    front.fail("download", "truncate")
-    with pytest.raises(requests.RequestException):
-        blob("x").download_as_bytes(retry=None)
 
 
 def test_a_client_that_dies_while_it_sends_a_body_blocks_no_other(front, blob):

@@ -1,14 +1,13 @@
 """Vectorised CRC checks: equal to those of single records."""
 
 import random
-import struct
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import batch_crc
-from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, mask, masked_crc
+from shardmill.schemas.tfrecord.framing import combine_crc32c, frame, mask
 
 words = st.integers(0, (1 << 32) - 1)
 
@@ -28,14 +27,6 @@ def test_advance_equals_combine_crc32c(pairs) -> None:
     wanted = [combine_crc32c(value, 0, distance) for value, distance in pairs]
     assert batch_crc.advance(values, distances).tolist() == wanted
     assert batch_crc.unmask(mask(values)).tolist() == values.tolist()
-
-
-@given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=20))
-def test_length_crcs_equal_those_of_single_lengths(lengths) -> None:
-    wanted = [crc32c(struct.pack("<Q", length)) for length in lengths]
-    assert batch_crc.length_crcs(np.array(lengths, np.uint64)).tolist() == wanted
-    masks = [masked_crc(struct.pack("<Q", length)) for length in lengths]
-    assert mask(np.array(wanted, np.uint32)).tolist() == masks
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=30), st.binary(max_size=20))

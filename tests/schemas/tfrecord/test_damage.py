@@ -2,24 +2,21 @@
 
 import gzip
 import os
-import random
 import zlib
 from pathlib import Path
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from shardmill.schemas.tfrecord.member_index import INDEX_BYTES
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import count_file, join_ranges, open_records
 from shardmill.schemas.tfrecord.scanner import FAULTS, DamagedError, FileFault
-from tests.conftest import examples
 from tests.support.record_tools import (
     all_kinds,
     count_in,
@@ -231,15 +228,6 @@ MUTABLE = {
 WHOLE = {name: 80 if name == "long groups" else 12 for name in MUTABLE}
 
 
-def mutate(data: bytes, how: str, at: int, value: int) -> bytes:
-    at %= len(data)
-    if how == "cut":
-        return data[:at]
-    if how == "append":
-        return data + random.Random(value).randbytes(1 + at % 30)
-    return flip(data, at, 1 << value % 8 if how == "bit" else 1 + value % 255)
-
-
 def judge(path: Path, name: str, data: bytes) -> None:
     """Check a possibly damaged file; compare with tf.data if no fault is found."""
     path.write_bytes(data)
@@ -258,23 +246,11 @@ def judge(path: Path, name: str, data: bytes) -> None:
         assert cheap.records == len(wanted)
 
 
-@given(
-    st.sampled_from(sorted(MUTABLE)),
-    st.sampled_from(["bit", "byte", "cut", "append"]),
-    st.integers(0, 1 << 20),
-    st.integers(0, 1 << 20),
-)
-@settings(max_examples=examples(250))
-def test_files_without_a_fault_read_like_in_tensorflow(tmp_path_factory, name, how, at, value):
-    path = tmp_path_factory.getbasetemp() / "mutated"
-    judge(path, name, mutate(MUTABLE[name], how, at, value))
-
-
-@pytest.mark.parametrize("name", ["none", "zlib", "one member", "stored", "deflated"])
+@pytest.mark.parametrize("name", MUTABLE)
 def test_every_damaged_byte_and_every_truncation(name, tmp_path):
-    data = MUTABLE[name]
-    for at in range(len(data)):
-        if name not in ("stored", "deflated") or at < 40 or at > 500:  # else within the index
+    data, small = MUTABLE[name], name in ("none", "zlib", "one member")
+    for at in range(0, len(data), 1 if small or name in ("stored", "deflated") else 11):
+        if small or not 40 <= at < INDEX_BYTES:  # else within the index
             judge(tmp_path / "file", name, flip(data, at, 1 + at * 7 % 255))
             judge(tmp_path / "file", name, data[:at])
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord import gzip_member, range_scan
@@ -19,7 +17,6 @@ from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, count_file, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
-from tests.conftest import examples
 from tests.support.record_tools import (
     all_kinds,
     count_in,
@@ -123,25 +120,6 @@ def test_tiny_files(payloads, data, compression, tmp_path):
     path.write_bytes(data)
     check_valid(path, len(payloads), compression)
     assert read_all(path) == payloads == tf_reads(path, compression)
-
-
-@given(
-    st.lists(st.binary(max_size=60) | st.integers(0, 2000).map(bytes), max_size=15),
-    st.sampled_from(sorted(all_kinds([b""] * 8))),
-    st.integers(1, 4000) | st.integers(1, 64),
-)
-@settings(max_examples=examples(80))
-def test_any_records_compression_and_ranges(tmp_path_factory, payloads, kind, step):
-    payloads = [b"one", b"two", b"three", b"four", *payloads]  # two groups of four, at least one
-    payloads += [b"x"] * (8 - len(payloads))
-    data = all_kinds(payloads)[kind]
-    path = tmp_path_factory.getbasetemp() / "any"
-    path.write_bytes(data)
-    compression = kind if kind in ("none", "zlib") else "gzip"
-    assert count_in(path, "records", step) == valid(data, len(payloads), compression)
-    cheap = count_in(path, "index", step)
-    assert (cheap.records, cheap.fault) == (len(payloads), None)
-    assert read_all(path) == payloads
 
 
 # Ranges inside payloads
