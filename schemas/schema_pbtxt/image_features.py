@@ -150,7 +150,7 @@ class FeatureSet:
             for column, value in columns.items()
         }
 
-    def describe(self) -> list[dict[str, str]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return the features for the manifest, sorted by name."""
         return [
             {"name": name, "type": feature.kind, "source": feature.name}

@@ -13,11 +13,11 @@ from shardmill.schemas.errors import ChangedError, UsageError
 from shardmill.schemas.storage.base import Entry
 from shardmill.schemas.storage.gcs_client import make_client, translate_errors
 from shardmill.schemas.storage.objects import (
-    CHUNK,
     SPOOL,
     WRITER,
     ObjectStorage,
     folder_prefix,
+    replaced_error,
     split_uri,
 )
 
@@ -103,19 +103,12 @@ class GcsStorage(ObjectStorage):
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
         """Open an object as chunks of one generation; reading fails if it is replaced."""
-        with translate_errors("read", path):
-            listed = self._blob(path)
-            listed.reload()
-        # After the first chunk the client requests the generation itself: a replaced one is then
-        # "not found" instead of a failed precondition.
-        # ``listed`` is not opened: its media link may bypass a proxy.
-        with (
-            translate_errors("read", path, "version"),
-            self._blob(path).open(
-                "rb", chunk_size=_READ_AHEAD, if_generation_match=listed.generation
-            ) as file,
-        ):
-            yield iter(lambda: file.read(CHUNK), b"")
+        entry = self._file(path)
+        ends = ((at, min(at + _READ_AHEAD, entry.size)) for at in range(0, entry.size, _READ_AHEAD))
+        try:
+            yield (self._read_range(entry, *each) for each in ends)
+        except ChangedError as error:
+            raise replaced_error("read", path) from error
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         # A blob that was read once would request its old generation again, and "not found" would

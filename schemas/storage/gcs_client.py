@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
 _METADATA_TIMEOUT = 0.25  # seconds; the server answers within milliseconds
 
-Missing = Literal["object", "version", "bucket"]
+Missing = Literal["object", "bucket"]
 
 
 def make_client() -> storage.Client:
@@ -83,8 +83,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
     Args:
         action: Verb for the message.
         uri: URI of the object.
-        missing: What "not found" means: a ``version`` that existed was replaced, or a ``bucket``
-            is the only thing that can be missing.
+        missing: What "not found" means; a ``bucket`` if nothing else can be missing.
     """
     from google.api_core import exceptions
     from google.auth import exceptions as auth
@@ -93,8 +92,6 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
     try:
         yield
     except exceptions.NotFound as error:
-        if missing == "version":
-            raise replaced_error(action, uri) from error
         if missing == "bucket":
             raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error

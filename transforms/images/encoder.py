@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import deflate
 import numpy as np
@@ -36,6 +36,9 @@ _BATCH = 16  # images, at most, of one request to a decoder
 _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
+
+ClassIds: TypeAlias = dict[str | None, int]
+Results: TypeAlias = dict[str, Example | Reject]  # by key
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,11 @@ class ImageEncoder:
 
     def features(self) -> list[dict[str, Any]]:
         """Return name, type and source of each feature, for the manifest."""
-        return [dict(feature) for feature in self.feature_set.describe()]
+        return self.feature_set.describe()
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
-        ids = {label: number for number, label in enumerate(labels)}
+        ids: ClassIds = {None: -1, **{label: number for number, label in enumerate(labels)}}
         task = DecoderSpec(self.spec, self.feature_set, self.limits)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
@@ -94,20 +97,29 @@ class ImageEncoder:
                 yield from batch
 
     def _encode_batch(
-        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
+        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
     ) -> list[Example | Reject]:
-        """Return the example or reject of each reference."""
-        taken = take_records([ref for ref in refs if ref.known])
-        decoded = _decode(pool, task, [ref for ref in refs if ref.key not in taken], ids)
-        return [
-            self._update_record(ref, taken[ref.key], ids) if ref.key in taken else next(decoded)
-            for ref in refs
-        ]
+        """Return the example or reject of each reference.
 
-    def _update_record(self, ref: InputRef, record: bytes, ids: dict[str, int]) -> Example:
+        The decoder processes read local files. What they cannot read, and objects, is read here.
+        """
+        taken = take_records([ref for ref in refs if ref.known])
+        results: Results = {
+            ref.key: self._update_record(ref, taken[ref.key], ids[ref.label])
+            for ref in refs
+            if ref.key in taken
+        }
+        items = [Item(ref, ids[ref.label]) for ref in refs if ref.key not in results]
+        if not scheme_of(refs[0].uri):
+            small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
+            _make_records(pool, task, small, results)
+            items = [item for item in items if item.ref.key not in results]
+        _make_records(pool, task, _read(items, results), results)
+        return [results[ref.key] for ref in refs]
+
+    def _update_record(self, ref: InputRef, record: bytes, class_id: int) -> Example:
         """Return the example of a published record, with the current key and label."""
         values = {name: feature.values[0] for name, feature in parse_example(record).items()}
-        class_id = -1 if ref.label is None else ids[ref.label]
         fields = input_fields(ref.key, ref.label, class_id)
         values |= self.feature_set.values(fields, of_input=True)
         record = encode_example(values)
@@ -162,36 +174,17 @@ class ImagesHooks(BuildHooks):
             )
 
 
-def _decode(
-    pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: dict[str, int]
-) -> Iterator[Example | Reject]:
-    """Return the example or reject of each reference.
-
-    The decoder processes read local files. Those that they cannot read, and objects, are read here.
-    """
-    if not refs:
-        return iter(())
-    items = [Item(ref, -1 if ref.label is None else ids[ref.label]) for ref in refs]
-    results: dict[str, Example | Reject] = {}
-    if not scheme_of(refs[0].uri):
-        small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
-        _encode_items(pool, task, small, results)
-    left = [item for item in items if item.ref.key not in results]
-    _encode_items(pool, task, _read(left, results), results)
-    return (results[ref.key] for ref in refs)
-
-
-def _encode_items(
-    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: dict[str, Example | Reject]
+def _make_records(
+    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: Results
 ) -> None:
     """Add the results of images whose files can be read."""
-    encoded = pool.make_records(task, items) if items else []
-    for item, result in zip(items, encoded, strict=True):
+    made = pool.make_records(task, items) if items else []
+    for item, result in zip(items, made, strict=True):
         if result is not None:
             results[item.ref.key] = result
 
 
-def _read(items: list[Item], results: dict[str, Example | Reject]) -> list[Item]:
+def _read(items: list[Item], results: Results) -> list[Item]:
     """Return items with the content of their files; add the rejects of those without."""
     refs = [item.ref for item in items]
     try:
