@@ -95,8 +95,11 @@ class LocalStorage(Storage):
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return a file's bytes if size and modification time are as given."""
-        with _translate_errors("read", path), os.fdopen(open_input(path), "rb", 0) as file:
-            return read_open(file.fileno(), size, int(version))
+        with _translate_errors("read", path), os.fdopen(_open_input(path), "rb", 0) as file:
+            data, now = _pread(file.fileno(), size + 1, 0), os.fstat(file.fileno())
+        if not len(data) == now.st_size == size or str(now.st_mtime_ns) != version:
+            raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
+        return data
 
     @contextlib.contextmanager
     def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
@@ -108,7 +111,7 @@ class LocalStorage(Storage):
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """Open a regular file for random access; the reader keeps its descriptor."""
         with _translate_errors("read", path):
-            file = os.fdopen(open_input(path), "rb", 0)
+            file = os.fdopen(_open_input(path), "rb", 0)
         with file:
             yield LocalReader(path, file.fileno())
 
@@ -212,7 +215,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
 
-def open_input(path: str) -> int:
+def _open_input(path: str) -> int:
     """Open a listed file to read, without blocking on a pipe or device that replaced it.
 
     Raises:
@@ -231,18 +234,6 @@ def open_input(path: str) -> int:
         os.close(descriptor)
         raise ChangedError(_NOT_A_FILE)
     return descriptor
-
-
-def read_open(descriptor: int, size: int, modified: int) -> bytes:
-    """Return the content of an open file that was listed with a size and modification time.
-
-    Raises:
-        ChangedError: Its size or modification time, in nanoseconds, is another one now.
-    """
-    data, now = _pread(descriptor, size + 1, 0), os.fstat(descriptor)
-    if not len(data) == now.st_size == size or now.st_mtime_ns != modified:
-        raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
-    return data
 
 
 def _pread(descriptor: int, length: int, offset: int) -> bytes:

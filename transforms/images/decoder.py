@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pickle
 import re
@@ -16,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, Literal, NamedTuple, NoReturn, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.errors import ChangedError, ShardmillError
+from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
-from shardmill.schemas.storage.local import open_input
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
@@ -197,20 +195,17 @@ class Decoder:
             yield self._result(reply, item.ref, spec)
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
-        inputs: list[Input] = []
-        files: list[int] = []
-        try:
-            for ref, class_id, data in items:
-                size = ref.size if data is None else len(data)
-                opened = data is None and _open_file(ref, files)
-                modified = int(ref.version) if opened else None
-                inputs.append(Input(ref.key, ref.label, class_id, size, modified, data is not None))
-            request = pickle.dumps(Request(spec.pickled, alone, inputs))
-            contents = [item.data for item in items if item.data]
-            self._write(protocol.LENGTH.pack(len(request)) + request, contents, files)
-        finally:
-            for descriptor in files:
-                os.close(descriptor)
+        inputs = [
+            Input(ref.key, ref.label, class_id, ref.size, ref.version, ref.uri)
+            if data is None
+            else Input(ref.key, ref.label, class_id, len(data), ref.version, "")
+            for ref, class_id, data in items
+        ]
+        request = pickle.dumps(Request(spec.pickled, alone, inputs))
+        self._write(protocol.LENGTH.pack(len(request)) + request)
+        for item in items:
+            if item.data:
+                self._write(item.data)
 
     def _result(self, reply: _Reply, ref: InputRef, spec: DecoderSpec) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""
@@ -232,21 +227,13 @@ class Decoder:
             raise FailureError("crash")
         return Example(reply.payload, ref.label, _make_row(reply, ref, spec))
 
-    def _write(
-        self, message: bytes, contents: Sequence[bytes] = (), files: Sequence[int] = ()
-    ) -> None:
+    def _write(self, data: bytes) -> None:
         try:
-            sent = socket.send_fds(self._socket, [message], files) if files else 0
-            for data in (message[sent:], *contents):
-                self._socket.sendall(data)
+            self._socket.sendall(data)
         except TimeoutError:
             raise FailureError("stalled") from None
         except ConnectionError:
             self._fail()
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS or not files:
-                raise
-            self._write(message, contents)  # without the descriptors, the worker reads the files
 
     def _receive(self) -> _Reply:
         """Return the next reply."""
@@ -272,15 +259,6 @@ class Decoder:
         except subprocess.TimeoutExpired:
             raise FailureError("crash") from None
         raise FailureError(_failure_kind(code, self.opened))
-
-
-def _open_file(ref: InputRef, files: list[int]) -> bool:
-    """Open a file for the process; return whether that was possible."""
-    try:
-        files.append(open_input(ref.uri))
-    except (ChangedError, OSError):
-        return False
-    return True
 
 
 def _failure_kind(code: int, opened: Opened) -> FailureKind:

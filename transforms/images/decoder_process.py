@@ -25,11 +25,11 @@ import warnings
 from blake3 import blake3
 from PIL import AvifImagePlugin, Image
 
-from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
-from shardmill.schemas.storage.local import read_open
+from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
@@ -65,7 +65,6 @@ class Server:
     def __init__(self, channel: socket.socket) -> None:
         self._socket = channel
         self._requests = open(channel.fileno(), "rb", 1 << 16, closefd=False)  # noqa: SIM115
-        self._files: list[int] = []  # descriptors of the request's inputs, in reverse
         self._pending = bytearray()  # replies that are not sent yet
         self._sent = time.monotonic()
         self._soft_limit, self._hard_limit = resource.getrlimit(resource.RLIMIT_AS)
@@ -96,31 +95,12 @@ class Server:
 
     def _receive(self) -> tuple[Request, list[bytes]] | None:
         """Return a request and the content of each image that comes with it; None at the end."""
-        head, self._files = b"", []
-        while len(head) < protocol.LENGTH.size:
-            left = protocol.LENGTH.size - len(head)
-            data, files, _, _ = socket.recv_fds(self._socket, left, protocol.MAX_FILES)
-            self._files = files[::-1] or self._files
-            if not data:
-                return None
-            head += data
         read = self._requests.read
+        head = read(protocol.LENGTH.size)
+        if not head:
+            return None
         request: Request = pickle.loads(read(*protocol.LENGTH.unpack(head)))  # noqa: S301 - of the worker
-        return request, [read(each.size if each.content else 0) for each in request.inputs]
-
-    def _read_file(self, source: Input, content: bytes) -> bytes | None:
-        """Return the content of an input; None if it cannot be read, or has changed."""
-        if source.content:
-            return content
-        if source.modified is None or not self._files:
-            return None
-        descriptor = self._files.pop()
-        try:
-            return read_open(descriptor, source.size, source.modified)
-        except (ChangedError, OSError):
-            return None
-        finally:
-            os.close(descriptor)
+        return request, [read(0 if each.path else each.size) for each in request.inputs]
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -135,12 +115,12 @@ class Server:
         """Reply with the record of an image, or with the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
-            data = self._read_file(source, content)
-            if data is None:
-                self._send(Kind.UNREAD)
-                return
-            image = convert_image(data, spec.image, announced)
-            encoded, record = make_record(image, data, source, spec)
+            if source.path:
+                content = _storage.read_unchanged(source.path, source.size, source.version)
+            image = convert_image(content, spec.image, announced)
+            encoded, record = make_record(image, content, source, spec)
+        except (ChangedError, FileNotFoundError, StorageError):
+            self._send(Kind.UNREAD)
         except RejectedError as error:
             out = "out of memory" in error.message or not self._opened.fits
             if error.error in _DAMAGE and out:
@@ -183,6 +163,7 @@ class Server:
 
 
 _parse_spec = functools.lru_cache(pickle.loads)
+_storage = LocalStorage()
 
 
 def make_record(

@@ -22,7 +22,6 @@ from shardmill.transforms.images.convert import ImageSpec
 HEAD = struct.Struct("<BIQ")
 LENGTH = struct.Struct("<Q")
 GO = b"\1"  # answers ``OPENED``: decode it now
-MAX_FILES = 250  # descriptors that a message can have on every system
 MAX_FIELDS = 1 << 20  # bytes of the fields of a reply
 NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself
 FieldsT = TypeVar("FieldsT", bound="Fields")
@@ -127,16 +126,16 @@ class Input(NamedTuple):
         label: Its label, or None.
         class_id: Number of the label.
         size: Bytes of the file.
-        modified: Modification time of the file in nanoseconds, if a descriptor comes; else None.
-        content: Whether its content follows the request.
+        version: Version of the file, as in ``InputRef``.
+        path: Path of the local file; empty if its content follows the request.
     """
 
     key: str
     label: str | None
     class_id: int
     size: int
-    modified: int | None
-    content: bool
+    version: str
+    path: str
 
 
 class Request(NamedTuple):
