@@ -41,14 +41,12 @@ def check_not_lost(path: str, data: bytes = b"") -> None:
     folder = folder or "."
     if name != shard_names.MANIFEST or is_json(data):
         return
-    generations: list[str] = []
     with contextlib.suppress(StorageError):  # such as a link to itself in another folder
-        generations = list_generations(open_storage(folder), folder)
-    if generations:
-        raise InputError(
-            f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
-            "latest version again, or build again."
-        )
+        if list_generations(open_storage(folder), folder):
+            raise InputError(
+                f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
+                "latest version again, or build again."
+            )
 
 
 def check_not_deleted(folder: str) -> None:

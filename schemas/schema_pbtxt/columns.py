@@ -50,8 +50,9 @@ _DOMAIN_KINDS: dict[str, Kind] = {
     "float_domain": "float32",
     "string_domain": "bytes",
 }
-_INTEGER = re.compile(r"[+-]?0*([0-9]+)", re.ASCII)
-_PADDED = re.compile(r"[+-]?0[0-9]+", re.ASCII)
+# int() rejects thousands of digits; an int64 has at most 19.
+_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})", re.ASCII)
+_PADDED = re.compile(r"[+-]?0{0,99}[0-9]{1,19}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _MAX_SHOWN = 200
@@ -168,11 +169,8 @@ class Column:
 
     def _number(self, text: str) -> float | int | None:
         if self.kind == "int64":
-            match = _INTEGER.fullmatch(text)
-            if not match or (_PADDED.fullmatch(text) and not self.zero_padded):
-                return None
-            # int() rejects thousands of digits; an int64 has at most 19.
-            number = int(text) if len(match.group(1)) <= 19 else INT64_MAX + 1
+            pattern = _PADDED if self.zero_padded else _INTEGER
+            number = int(text) if pattern.fullmatch(text) else INT64_MAX + 1
             return number if INT64_MIN <= number <= INT64_MAX else None
         rounded = _float32(float(text)) if _DECIMAL.fullmatch(text) else math.nan
         return rounded if math.isfinite(rounded) else None
