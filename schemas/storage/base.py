@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import IO, NamedTuple, Protocol
 
 import google_crc32c
 
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -89,8 +90,14 @@ class Storage(Protocol):
             PermissionError: Reading is not allowed.
         """
 
-    def open_read(self, path: str) -> AbstractContextManager[Iterable[bytes]]:
-        """Open a file as a stream of chunks."""
+    @contextlib.contextmanager
+    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
+        """Open one version of a file as a stream of chunks; reading fails if it is replaced."""
+        try:
+            with self.open_at(path) as file:
+                yield (file.read_at(at, file.chunk) for at in range(0, file.size, file.chunk))
+        except ChangedError as error:
+            raise replaced_error("read", path) from error
 
     def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
         """Open a file for random access.
@@ -166,6 +173,11 @@ class Storage(Protocol):
 
         Object stores and some network file systems have no locks.
         """
+
+
+def replaced_error(action: str, path: str) -> StorageError:
+    """Return the error for a file that was replaced during a call."""
+    return StorageError(f"Cannot {action} {path}: it was replaced at the same time; run again.")
 
 
 def scheme_of(path: str) -> str:

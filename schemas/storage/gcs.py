@@ -6,7 +6,7 @@ import base64
 import contextlib
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from shardmill.schemas.errors import ChangedError, UsageError
@@ -17,7 +17,6 @@ from shardmill.schemas.storage.objects import (
     WRITER,
     ObjectStorage,
     folder_prefix,
-    replaced_error,
     split_uri,
 )
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from google.cloud import storage
 
 _MAX_COMPONENTS = 32  # limit of a compose call
-_READ_AHEAD = 8 << 20
 _LISTED = "items(name,size,generation,updated),prefixes,nextPageToken"
 
 
@@ -99,16 +97,6 @@ class GcsStorage(ObjectStorage):
         if blob.generation is not None and str(blob.generation) != version:
             raise _changed(version)
         return data
-
-    @contextlib.contextmanager
-    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """Open an object as chunks of one generation; reading fails if it is replaced."""
-        entry = self._file(path)
-        ends = ((at, min(at + _READ_AHEAD, entry.size)) for at in range(0, entry.size, _READ_AHEAD))
-        try:
-            yield (self._read_range(entry, *each) for each in ends)
-        except ChangedError as error:
-            raise replaced_error("read", path) from error
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         # A blob that was read once would request its old generation again, and "not found" would

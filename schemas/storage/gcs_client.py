@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import DeniedError, StorageError
-from shardmill.schemas.storage.base import one_line
-from shardmill.schemas.storage.objects import missing_bucket_error, replaced_error
+from shardmill.schemas.storage.base import one_line, replaced_error
+from shardmill.schemas.storage.objects import missing_bucket_error
 
 if TYPE_CHECKING:
     from google.cloud import storage

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat as stat_flags
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
@@ -100,12 +100,6 @@ class LocalStorage(Storage):
         if not len(data) == now.st_size == size or str(now.st_mtime_ns) != version:
             raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
         return data
-
-    @contextlib.contextmanager
-    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """Open a file as a stream of chunks."""
-        with _translate_errors("read", path), open(path, "rb", buffering=0) as file:
-            yield iter(lambda: file.read(_CHUNK), b"")
 
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:

@@ -39,11 +39,6 @@ def folder_prefix(name: str) -> str:
     return name.rstrip("/") + "/" if name.rstrip("/") else ""
 
 
-def replaced_error(action: str, uri: str) -> StorageError:
-    """Return the error for an object that was replaced during a call."""
-    return StorageError(f"Cannot {action} {uri}: it was replaced at the same time; run again.")
-
-
 def missing_bucket_error(action: str, uri: str) -> StorageError:
     """Return the error for a bucket that does not exist."""
     return StorageError(

@@ -9,18 +9,17 @@ import itertools
 import tempfile
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import IO, Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, ShardmillError, UsageError
-from shardmill.schemas.storage.base import Entry
+from shardmill.schemas.storage.base import Entry, replaced_error
 from shardmill.schemas.storage.objects import (
     CHUNK,
     SPOOL,
     WRITER,
     ObjectStorage,
     folder_prefix,
-    replaced_error,
     split_uri,
 )
 from shardmill.schemas.storage.s3_client import (
@@ -34,8 +33,6 @@ from shardmill.schemas.storage.s3_client import (
 
 _COPIED = 1 << 30  # bytes that one call copies; the service takes at most 5 GiB
 _PART = 16 << 20  # bytes of one part of an upload; an upload has at most 10,000 parts
-
-Chunks: TypeAlias = Generator[bytes, None, None]
 
 
 class S3Storage(ObjectStorage):
@@ -83,7 +80,7 @@ class S3Storage(ObjectStorage):
         answer = self._call("read", path, "get_object", **if_match(version))
         return entry_of(path, answer), answer["Body"]
 
-    def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Chunks:
+    def _chunks(self, entry: Entry, start: int, stop: int, body: Any = None) -> Iterator[bytes]:
         """Yield a range of one version of an object; resume the download if it is interrupted.
 
         Args:
@@ -116,16 +113,13 @@ class S3Storage(ObjectStorage):
                     time.sleep(pause_seconds(failures))
             body = None
 
-    def _whole(self, entry: Entry, body: Any) -> Chunks:
-        try:
-            yield from self._chunks(entry, 0, entry.size, body)
-        except ChangedError as error:
-            raise replaced_error("read", entry.path) from error
-
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return an object's bytes and its version."""
         entry, body = self._open(path)
-        return b"".join(self._whole(entry, body)), entry.version
+        try:
+            return b"".join(self._chunks(entry, 0, entry.size, body)), entry.version
+        except ChangedError as error:
+            raise replaced_error("read", path) from error
 
     def read_unchanged(self, path: str, size: int, version: str) -> bytes:
         """Return an object's bytes if its size, ETag and modification time are as given."""
@@ -134,15 +128,6 @@ class S3Storage(ObjectStorage):
             body.close()
             raise ChangedError(f"it had {size} bytes when it was listed and has {entry.size} now")
         return b"".join(self._chunks(entry, 0, size, body))
-
-    @contextlib.contextmanager
-    def open_read(self, path: str) -> Iterator[Iterable[bytes]]:
-        """Open an object as chunks of one version; reading fails if it is replaced."""
-        entry, body = self._open(path)
-        chunks = self._whole(entry, body)
-        # A generator that was not started does not close the body.
-        with contextlib.closing(body), contextlib.closing(chunks):
-            yield chunks
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
         return b"".join(self._chunks(entry, start, stop))
@@ -212,7 +197,11 @@ class S3Storage(ObjectStorage):
 
     def concat(self, sources: Sequence[str], path: str) -> None:
         """Concatenate objects; all bytes pass through this process, a part at a time."""
-        self._put(path, (chunk for each in sources for chunk in self._whole(*self._open(each))))
+        self._put(path, itertools.chain.from_iterable(map(self._stream, sources)))
+
+    def _stream(self, path: str) -> Iterator[bytes]:
+        with self.open_read(path) as chunks:
+            yield from chunks
 
     def copy(self, source: str, path: str) -> None:
         """Copy an object in the service, a large one in ranges, unless its version changes."""

@@ -1,7 +1,6 @@
 """Commands and loaders on s3://, with a server that implements Amazon S3."""
 
 import importlib.util
-import itertools
 import json
 import os
 import random
@@ -173,16 +172,6 @@ def test_interrupted_upload_leaves_nothing(s3, s3_bucket, s3_storage):
     bucket, _ = split_uri(s3_bucket)
     assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
-
-
-@pytest.mark.parametrize("chunks_read", [0, 1])
-def test_closes_an_unfinished_download(chunks_read, s3_bucket, s3_storage, monkeypatch):
-    path, opened, real = f"{s3_bucket}/x", [], s3_storage._open
-    monkeypatch.setattr(s3_storage, "_open", lambda *args: opened.append(real(*args)) or opened[0])
-    s3_storage.replace(path, bytes(8 << 20))
-    with s3_storage.open_read(path) as chunks:
-        assert len(list(itertools.islice(chunks, chunks_read))) == chunks_read
-    assert opened[0][1]._raw_stream.closed
 
 
 @pytest.mark.parametrize(
