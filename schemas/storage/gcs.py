@@ -89,10 +89,15 @@ class GcsStorage(ObjectStorage):
         A generation never changes its bytes, so the size is not checked: for an object with
         ``Content-Encoding: gzip`` it differs from the size of the returned bytes.
         """
+        from google.api_core import exceptions
+
         del size
         with translate_errors("read", path):
             blob = self._blob(path)
-            data = self._download(blob, if_generation_match=int(version))
+            try:
+                data = self._download(blob, if_generation_match=int(version))
+            except exceptions.Forbidden as error:
+                raise PermissionError(str(error)) from error
         # Some emulators and proxies ignore the precondition.
         if blob.generation is not None and str(blob.generation) != version:
             raise _changed(version)

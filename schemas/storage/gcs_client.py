@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardmill.schemas.errors import DeniedError, StorageError
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.base import one_line, replaced_error
 from shardmill.schemas.storage.objects import missing_bucket_error
 
@@ -96,7 +96,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
             raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise DeniedError(
+        raise StorageError(
             f"Cannot {action} {uri}: {why(error)}; ask for that permission."
         ) from error
     except exceptions.PreconditionFailed as error:
@@ -109,7 +109,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
             f"Cannot {action} {uri}: there are no usable Google credentials ({reason}); run "
             "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
         ) from error
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         raise
     # A persistent connection failure is an OSError of the HTTP library.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:

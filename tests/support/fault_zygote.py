@@ -16,10 +16,12 @@ import gc
 import importlib
 import json
 import os
+import pathlib
 import pkgutil
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 
@@ -158,6 +160,8 @@ def _child(order: dict) -> int:
         os.setuid(order["uid"])
     if order.get("watch"):
         sys.addaudithook(Watch(**order["watch"]))
+        if order["watch"]["deny"]:
+            _deny_in_decoders(order["watch"]["deny"], order["watch"]["errno"])
     if order.get("code"):
         exec(order["code"], {"__name__": "__main__"})
         return 0
@@ -181,6 +185,20 @@ def _start(order: dict) -> dict:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _deny_in_decoders(path: str, number: int) -> None:
+    """Let decoder processes, which get this one's path of modules, load a hook as it has."""
+    folder = tempfile.mkdtemp()
+    hook = f"""
+import os, sys
+def deny(event, args):
+    if event == "open" and args[0] == {path!r}:
+        raise OSError({number}, os.strerror({number}), {path!r})
+sys.addaudithook(deny)
+"""
+    pathlib.Path(folder, "sitecustomize.py").write_text(hook)
+    sys.path.insert(0, folder)
 
 
 def _wait(order: dict) -> dict:
