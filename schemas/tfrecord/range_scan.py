@@ -188,6 +188,7 @@ def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> Range
             for piece in pieces:
                 scanner.feed(piece)
             if not scanner.is_between_records or scanner.records != expected:
+                # Later members may have other bounds than the index says, so none is scanned.
                 return found._replace(index_mismatch=True)
     except (DamagedError, InflateError) as error:
         if isinstance(error, DamagedError) and error.fault.reason in ACCESS_REASONS:

@@ -138,6 +138,7 @@ class RecordScanner:
         """
         if self.done:
             return
+        # At most one record is incomplete at each end of data; those between are scanned at once.
         at = 0 if self.is_between_records else self._scan_partial(data, 0)
         if self._fed + at == self.offset and not self.done:
             at = self._scan_complete(data, at)
