@@ -93,6 +93,7 @@ def test_reads_any_text_in_any_unicode_encoding(text: str) -> None:
     ("encoding", "wrong", "byte"),
     [
         ("utf-8", b"\xe9", "0xe9"),
+        ("utf-8", b"\x80", "0x80"),  # the lowest byte that is not ASCII
         ("utf-8", b"\xed\xb2\x80", "0xed"),
         ("ascii", "é".encode(), "0xc3"),
         ("cp1252", b"\x81", "0x81"),
