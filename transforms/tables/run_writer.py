@@ -186,7 +186,9 @@ def group_of(run: Run, count: int) -> int:
 
 
 def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
-    """Return one run with the records and rejects of several, in memory that is bounded.
+    """Return one run with the records of several, in memory that is bounded.
+
+    Rejects are not merged: the key of their run gives them their order in the list of rejects.
 
     Args:
         folder: Folder of runs.
@@ -206,18 +208,15 @@ def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
     sizes: Counter[str] = Counter()
     for run in runs:
         for block in run.blocks:
-            sizes[block.split] += block.size
-    for split in sorted(sizes, key=str.encode, reverse=True):  # rejects are last
-        slices = 1 << int(sizes[split] // _MERGE_BYTES).bit_length() if split else 1
+            if block.split:
+                sizes[block.split] += block.size
+    for split in sorted(sizes, key=str.encode):
+        slices = 1 << int(sizes[split] // _MERGE_BYTES).bit_length()
         of_slice = defaultdict(list)
         for run in runs:
             for ref in segments.of_slices(run, split, slices):
                 of_slice[ref.part].append(ref)
         for _, refs in sorted(of_slice.items()):
-            if not split:
-                lines = [line for ref in refs for line in segments.read_lines(ref)]
-                yield segments.pack_lines(lines)
-                continue
             found = [each for each in map(segments.read_records, refs) if len(each)]
             if found:
                 records, order = segments.sort_records(found)

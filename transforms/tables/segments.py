@@ -155,21 +155,21 @@ def _compress(content: pa.Buffer) -> bytes:
 
 
 def cut_segments(run: Run, plan: Plan) -> Iterator[placement.Placed]:
-    """Yield the segments of a run, each with its part.
+    """Yield the segments of a run's records, each with its part.
 
     Args:
         run: The run.
         plan: Number of parts of each split.
     """
-    for split in dict.fromkeys(block.split for block in run.blocks):
+    for split in dict.fromkeys(block.split for block in run.blocks if block.split):
         series = placement.Series(split, "")
-        if series == placement.REJECTED:
-            for ref in of_slices(run, split, 1):
-                yield place_rejects(plan, ref)
-        else:
-            for ref in of_slices(run, split, max(1, plan.parts_of(series))):
-                key = placement.PartKey(*series, ref.part)
-                yield key, placement.PlacedRef(b"", ref)
+        for ref in of_slices(run, split, max(1, plan.parts_of(series))):
+            yield placement.PartKey(*series, ref.part), placement.PlacedRef(b"", ref)
+
+
+def cut_rejects(run: Run, plan: Plan) -> Iterator[placement.Placed]:
+    """Yield the segment of a run's rejects, if it has some, with its part."""
+    return (place_rejects(plan, ref) for ref in of_slices(run, "", 1))
 
 
 def of_slices(run: Run, split: str, parts: int) -> Iterator[SegmentRef]:

@@ -47,7 +47,13 @@ from shardmill.transforms.tables.run_writer import (
     run_id,
     transform_table,
 )
-from shardmill.transforms.tables.segments import Origin, Run, cut_segments, place_rejects
+from shardmill.transforms.tables.segments import (
+    Origin,
+    Run,
+    cut_rejects,
+    cut_segments,
+    place_rejects,
+)
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TableInput, Unit
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
@@ -211,7 +217,8 @@ class CutSegments(beam.PTransform):
     """Gives the segments of runs with their parts: ``(runs, plan) | CutSegments(spec)``.
 
     More than ``MAX_RUNS`` runs are merged to as many first, so that no part reads more segments.
-    The outputs are the segments of the runs that are not merged, and of the merged ones.
+    The outputs are the segments of rejects of all runs, and the segments of records of the runs
+    that are not merged, and of the merged ones.
 
     Args:
         spec: What is written.
@@ -235,9 +242,13 @@ class CutSegments(beam.PTransform):
             each
             | f"Place{name}"
             >> beam.FlatMap(
-                lambda run, plan: cut_segments(Run.of_values(run), plan), AsSingleton(plan)
+                lambda run, plan, cut: cut(Run.of_values(run), plan), AsSingleton(plan), cut
             ).with_output_types(Placed)
-            for name, each in (("Runs", grouped[RUNS]), ("MergedRuns", merged))
+            for name, each, cut in (
+                ("Rejects", runs, cut_rejects),
+                ("Runs", grouped[RUNS], cut_segments),
+                ("MergedRuns", merged, cut_segments),
+            )
         )
 
 
