@@ -102,7 +102,7 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     """More runs are merged first, which changes no byte of the dataset."""
     for number in range(12):
         rows = [[n, f"{number // 2}" if n % 9 == 0 else "x"] for n in range(number, number + 40)]
-        make_table(tmp_path / "in" / f"{number:02d}.csv", ["id", "text"], [*rows, ["?", "bad"]])
+        make_table(tmp_path / "in" / f"{number:02d}.csv", ["id", "text"], [*rows, ["ragged"]])
     flags = {"input": tmp_path / "in", "key": "id", "max_reject_fraction": 1.0, "num_shards": 2}
     opened: list[int] = []
 
