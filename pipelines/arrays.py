@@ -22,11 +22,10 @@ from shardmill.transforms.sources.arrays.encoder import ArrayEncoder, ArraysHook
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.sources.arrays.transform import ArraysSpec, WriteArrays
-from shardmill.transforms.tables.label_limit import MAX_LABELS
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.run_writer import encode_blocks
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_spec import TableSpec
+from shardmill.transforms.tables.table_source import MAX_LABELS, TableSpec
 
 _MAX_PARTS = 1 << 16
 

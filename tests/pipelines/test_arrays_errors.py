@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.sources.arrays import array_file, row_reader
+from shardmill.transforms.sources.arrays import array_file, array_source
 from shardmill.transforms.sources.arrays.transform import list_units, plan_arrays
 from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
@@ -319,7 +319,7 @@ def test_rejects_input_that_changes_while_it_is_read(tmp_path, name) -> None:
     path = tmp_path / name
     np.savez_compressed(path, x=X) if name == "stream.npz" else np.save(path, X)
     (array,) = spec_of(input=path, output=tmp_path / "ds").encoder.arrays
-    rows = row_reader.read_rows(array, 0, len(X), 1)
+    rows = array_source.read_rows(array, 0, len(X), 1)
     next(rows)
     os.utime(path, ns=(5, 5))
     with pytest.raises(InputError, match="changed while it was read"):
@@ -344,13 +344,13 @@ def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
     np.savez_compressed(tmp_path / "data.npz", x=np.asfortranarray(X))
     spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(row_reader.tempfile, "TemporaryFile", lambda **_: full)
+        monkeypatch.setattr(array_source.tempfile, "TemporaryFile", lambda **_: full)
         with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
             run_spec(spec)
         monkeypatch.undo()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No such file.*TMPDIR"):
-        next(row_reader.read_rows(spec.encoder.arrays[0], 0, len(X), 1))
+        next(array_source.read_rows(spec.encoder.arrays[0], 0, len(X), 1))
     monkeypatch.undo()
     assert run_spec(spec).status == "published"
 

@@ -20,7 +20,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.transforms.sources.arrays import row_reader
+from shardmill.transforms.sources.arrays import array_source
 from tests.conftest import ROOT, SOAK, make_photos, shardmill, start_shardmill
 from tests.support import fault_tools
 from tests.support.array_tools import run_spec, spec_of
@@ -343,7 +343,7 @@ def test_reads_large_rows_by_range_and_other_arrays_once(
         return Counter(call.name.rpartition("/")[2] for call in calls)
 
     assert downloads(tmp_path / "whole") == {"large.npy": 1, "small.npy": 1, "y.npy": 1}
-    monkeypatch.setattr(row_reader, "_LARGE_ARRAY", 0)
+    monkeypatch.setattr(array_source, "_LARGE_ARRAY", 0)
     # The scratch files of the other arrays are reused.
     assert downloads(tmp_path / "by row") == {"large.npy": SERIES}
     assert dataset_files(tmp_path / "by row") == dataset_files(tmp_path / "whole")

@@ -16,11 +16,9 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
-from shardmill.transforms.tables.label_limit import is_countable
 from shardmill.transforms.tables.merge import encode_part
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
-from shardmill.transforms.tables.table_spec import TableSpec
-from shardmill.transforms.tables.typed_column import list_features
+from shardmill.transforms.tables.table_source import TableSpec, is_countable, list_features
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 

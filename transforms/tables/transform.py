@@ -37,8 +37,7 @@ from shardmill.transforms.sink.transform import (
     total_census,
 )
 from shardmill.transforms.tables.encoder import RowEncoder
-from shardmill.transforms.tables.planning import count_file, plan_rows
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
     find_run,
     group_of,

@@ -16,8 +16,8 @@ from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sources.arrays.array_file import ArrayFile
 from shardmill.transforms.sources.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels
-from shardmill.transforms.tables import label_limit
 from shardmill.transforms.tables.merge import encode_part
+from shardmill.transforms.tables.table_source import is_countable
 
 ARRAYS_VERSION = "1"  # of the encoding; a change makes new records
 
@@ -99,7 +99,7 @@ class ArraysHooks(BuildHooks):
 
     def countable(self, counted: Collection[str]) -> bool:
         """Return whether labels are few enough to be counted."""
-        return self.text_labels or label_limit.is_countable(counted)
+        return self.text_labels or is_countable(counted)
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return no labels: texts are known before the build, and integers are not listed."""

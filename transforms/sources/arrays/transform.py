@@ -24,7 +24,7 @@ from shardmill.transforms.sink.transform import (
 )
 from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.encoder import ArrayEncoder
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.table_source import TableInput
 from shardmill.transforms.tables.transform import COUNTS, RUNS, CutSegments, write_units
 

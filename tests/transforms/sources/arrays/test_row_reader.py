@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.sources.arrays import array_source, row_reader
+from shardmill.transforms.sources.arrays import array_source
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, open_npy, open_npz
 from tests.conftest import build_dataset, examples
 from tests.support.array_tools import DTYPES
@@ -19,11 +19,11 @@ from tests.transforms.sources.csv.test_reads import Reads
 
 def check_rows(opened: ArrayFile, array: np.ndarray, bounds: list[int], step: int) -> None:
     """Assert that slices of the rows are those of the array, a step at a time."""
-    if row_reader.is_stream(opened):
+    if array_source.is_stream(opened):
         bounds = [0, len(array)]
     wanted = array.astype(array.dtype.newbyteorder("<"))
     for first, end in itertools.pairwise(bounds):
-        found = list(row_reader.read_rows(opened, first, end, step))
+        found = list(array_source.read_rows(opened, first, end, step))
         assert all(rows.shape[1] == opened.row_bytes for rows in found)
         assert [len(rows) for rows in found[:-1]] == [step] * (len(found) - 1)
         assert sum(map(len, found)) == end - first
@@ -54,7 +54,7 @@ def test_reads_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, pa
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
 @pytest.mark.parametrize("pack", ["npy", "deflated"])
 def test_size_of_reads_does_not_change_rows(tmp_path, monkeypatch, chunk, pack) -> None:
-    monkeypatch.setattr(row_reader, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(array_source, "_CHUNK_BYTES", chunk)
     rng = np.random.default_rng(1)
     for order in "CF":
         array = np.asarray(rng.integers(0, 1 << 40, (50, 5, 3)), order=order)
